@@ -18,10 +18,6 @@ def read_json_lines(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
 def numbered_json_lines(path: Path, most: int = LARGEST) -> list[tuple[int, dict[str, Any]]]:
     """The objects that a file holds, one of JSON a line, and the numbers of their lines; empty lines are left out.
 
-    Args:
-        path: The file.
-        most: Most bytes that are read.
-
     Raises:
         ValueError: As in `read_json`; the message names the line.
     """
@@ -46,10 +42,6 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
     """The object that a JSON file holds.
-
-    Args:
-        path: The file.
-        most: Most bytes that are read.
 
     Raises:
         ValueError: It cannot be read, is too large or too deep, or holds something else.

@@ -22,21 +22,13 @@ AUTO, PLAIN = "auto", "plain"
 
 @dataclass(frozen=True)
 class Choice:
-    """What `auto` chose.
-
-    Attributes:
-        method: A method's name.
-        why: The reason, in a sentence.
-        drafter: Name of a draft model, where the choice needs one.
-        policy: Name of a policy; None is the method's own.
-        k: Units to draft per round; None is the general default.
-    """
+    """What `auto` chose."""
 
     method: str
-    why: str
-    drafter: str | None = None
-    policy: str | None = None
-    k: int | None = None
+    why: str  # the reason, in a sentence
+    drafter: str | None = None  # name of a draft model, where the choice needs one
+    policy: str | None = None  # name of a policy; None is the method's own
+    k: int | None = None  # units to draft per round; None is the general default
 
 
 def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False) -> Choice:

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import GenerationMixin
 
 from mmspec.core.refusal import OutOfScopeError
+from mmspec.hosts.anatomy import unwrapped
 from mmspec.registry import TargetSpec, installed
 
 
@@ -32,11 +33,9 @@ def refuse_class(model: Any, target: TargetSpec | None) -> None:
             f"a {kind} is run by a {_pipeline(target)}, which speculates as it is, and not by generate: make one of "
             "the model and its other parts, or load one with mmspec.Pipeline.from_pretrained(name)"
         )
-    if target is None:  # whoever looks for a target says so
+    if target is None or unwrapped(model) is not model:  # who looks for a target says so; PEFT hands everything on
         return
     own = getattr(type(model), "generate", None)
-    if own is None and "_orig_mod" in vars(model).get("_modules", ()):  # of torch.compile: the target has the advice
-        return
     if own is None:
         raise OutOfScopeError(f"a {kind} has no generate that could be replaced; pass the model that generates")
     written, takes = inspect.unwrap(own), inspect.signature(own).parameters.values()

@@ -28,17 +28,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Enhanced:
-    """Prompts that were rewritten.
+    """Prompts that were rewritten."""
 
-    Attributes:
-        texts: The new prompts.
-        seconds: The time that it took.
-        reports: Counts and times of each.
-    """
-
-    texts: list[str]
-    seconds: float
-    reports: list[Report]
+    texts: list[str]  # the new prompts
+    seconds: float  # the time that it took
+    reports: list[Report]  # counts and times of each
 
 
 class PromptEnhancer:

@@ -82,13 +82,7 @@ def draft_model_of(drafter: Any) -> Any:
 
 
 def save_method(folder: Path, arguments: Mapping[str, Any], drafter: Any) -> None:
-    """Write the arguments of `use`: nothing if all are defaults, and a warning if they cannot be written.
-
-    Args:
-        folder: The pipeline's folder.
-        arguments: Arguments of `use`.
-        drafter: The live drafter.
-    """
+    """Write the arguments of `use`: nothing if all are defaults, and a warning if they cannot be written."""
     file = folder / FILE
     file.unlink(missing_ok=True)
     chosen = {
@@ -110,10 +104,6 @@ def save_method(folder: Path, arguments: Mapping[str, Any], drafter: Any) -> Non
 
 def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `use`: those in `how`, then the saved ones; a method or drafter in `how` drops all saved ones.
-
-    Args:
-        folder: The pipeline's folder.
-        how: Arguments of this call.
 
     Raises:
         ValueError: The file is damaged, or sets what it may not.

@@ -52,19 +52,12 @@ CONTEXT = 8
 
 @dataclass
 class Pieces:
-    """A text as it is written: what can be shown of it is never taken back.
+    """A text as it is written: what can be shown of it is never taken back."""
 
-    Attributes:
-        tokenizer: Makes text of tokens.
-        stops: The strings at which the text ends; they are not shown.
-        begun: Tokens of the lines that are shown completely; they are not decoded again.
-        shown: What is shown of the present line.
-    """
-
-    tokenizer: Any
-    stops: Sequence[str] = ()
-    begun: int = 0
-    shown: str = ""
+    tokenizer: Any  # makes text of tokens
+    stops: Sequence[str] = ()  # the strings at which the text ends; they are not shown
+    begun: int = 0  # tokens of the lines that are shown completely; they are not decoded again
+    shown: str = ""  # what is shown of the present line
 
     def more(self, ids: Tensor, over: bool) -> str:
         """What can be shown now beside what was shown before.

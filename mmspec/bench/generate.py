@@ -17,19 +17,12 @@ from mmspec.bench.race import Run
 
 @dataclass(frozen=True)
 class GenerateCall:
-    """A call of `generate`, the same for all contestants.
+    """A call of `generate`, the same for all contestants."""
 
-    Attributes:
-        model: The target.
-        new: The number of tokens to emit; there is no end-of-text token, so that all contestants emit this number.
-        temperature: The temperature; 0 is greedy.
-        seed: The seed of torch's generator, set before every call.
-    """
-
-    model: Any
-    new: int
-    temperature: float
-    seed: int
+    model: Any  # the target
+    new: int  # the number of tokens to emit; there is no end-of-text token, so that all contestants emit this number
+    temperature: float  # the temperature; 0 is greedy
+    seed: int  # the seed of torch's generator, set before every call
 
     def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
         """Seconds, and the new tokens of every row."""
@@ -48,16 +41,11 @@ class GenerateCall:
 
 @dataclass
 class PeerGenerate:
-    """transformers' own `generate`.
+    """transformers' own `generate`."""
 
-    Attributes:
-        call: How `generate` is called.
-        more: Further arguments of `generate`.
-        settings: Entries of the assistant's generation configuration, from which transformers reads them.
-    """
-
-    call: GenerateCall
-    more: Mapping[str, Any] = field(default_factory=dict)
+    call: GenerateCall  # how `generate` is called
+    more: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `generate`
+    # Entries of the assistant's generation configuration, from which transformers reads them
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
@@ -67,15 +55,10 @@ class PeerGenerate:
 
 @dataclass
 class CompiledGenerate:
-    """transformers' own `generate` with a static cache and compiled steps.
+    """transformers' own `generate` with a static cache and compiled steps."""
 
-    Attributes:
-        call: How `generate` is called.
-        config: How steps are compiled.
-    """
-
-    call: GenerateCall
-    config: CompileConfig
+    call: GenerateCall  # how `generate` is called
+    config: CompileConfig  # how steps are compiled
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
         """A run of it.

@@ -30,19 +30,12 @@ NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time that a pass can take on a machine.
+    """The least time that a pass can take on a machine."""
 
-    Attributes:
-        bandwidth: Memory bandwidth in bytes per second.
-        arithmetic: Floating-point operations per second.
-        read: Bytes that every pass reads, whatever the number of nodes.
-        operations: Floating-point operations of one node.
-    """
-
-    bandwidth: float
-    arithmetic: float
-    read: float
-    operations: float
+    bandwidth: float  # memory bandwidth in bytes per second
+    arithmetic: float  # floating-point operations per second
+    read: float  # bytes that every pass reads, whatever the number of nodes
+    operations: float  # floating-point operations of one node
 
     def __call__(self, nodes: int) -> float:
         """Seconds of a pass over `nodes` nodes."""

@@ -11,15 +11,10 @@ from mmspec.hosts.linear import laid_out
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of a method in bytes.
+    """Memory of a method in bytes."""
 
-    Attributes:
-        peak: Weights, their copies, and the largest growth during a call.
-        laid_out: The part of `peak` that is copies of weights, laid out for narrow passes.
-    """
-
-    peak: int
-    laid_out: int
+    peak: int  # weights, their copies, and the largest growth during a call
+    laid_out: int  # the part of `peak` that is copies of weights, laid out for narrow passes
 
 
 def footprint(work: Callable[[], Any], models: Iterable[torch.nn.Module], device: str) -> Footprint:

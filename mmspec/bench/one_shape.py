@@ -25,39 +25,23 @@ Shape = Literal["one", "any"]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is compared at once.
+    """What is compared at once."""
 
-    Attributes:
-        name: What the method and its options are called in the result.
-        dtype: Of the weights.
-        shape: `one`, or `any` for comparison.
-        setting: Name of how units are drawn; the subject knows it.
-        batch: Rows decoded together.
-        outputs: Outputs to compare, a multiple of `batch`.
-        options: The method, if `name` is not its name, and its options.
-    """
-
-    name: str
-    dtype: str
-    shape: Shape
-    setting: str
-    batch: int
-    outputs: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # what the method and its options are called in the result
+    dtype: str  # of the weights
+    shape: Shape  # `one`, or `any` for comparison
+    setting: str  # name of how units are drawn; the subject knows it
+    batch: int  # rows decoded together
+    outputs: int  # outputs to compare, a multiple of `batch`
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method, if `name` is not its name, and its options
 
 
 class Subject(Protocol):
-    """A model, and how outputs are made with it.
-
-    Attributes:
-        model: The model's name.
-        piece: Word for one output.
-        device: Of the model.
-    """
+    """A model, and how outputs are made with it."""
 
     model: str
-    piece: str
-    device: str
+    piece: str  # word for one output
+    device: str  # of the model
 
     def decoder(self, dtype: str, **how: Any) -> Decoder:
         """A new decoder over the model in a dtype; arguments as in `decoder_for`."""

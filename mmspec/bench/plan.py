@@ -8,17 +8,11 @@ from mmspec.bench.race import Run
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a benchmark.
+    """The work of a benchmark."""
 
-    Attributes:
-        calls: Number of steps of the progress bar.
-        seconds: Estimated seconds of the whole benchmark.
-        quick: Estimated seconds with `--quick`; None if this is the quick one.
-    """
-
-    calls: int
-    seconds: float
-    quick: float | None = None
+    calls: int  # number of steps of the progress bar
+    seconds: float  # estimated seconds of the whole benchmark
+    quick: float | None = None  # estimated seconds with `--quick`; None if this is the quick one
 
     def __str__(self) -> str:
         shorter = "" if self.quick is None else f"; --quick takes {_about(self.quick)}"

@@ -17,17 +17,11 @@ from mmspec.registry.printable import first_line
 
 @dataclass(frozen=True)
 class Run:
-    """One timed call.
+    """One timed call."""
 
-    Attributes:
-        seconds: Wall-clock seconds, the device's work included.
-        units: Emitted units, one tensor per row.
-        report: The report of our decoder; None for other software.
-    """
-
-    seconds: float
-    units: Sequence[Tensor]
-    report: Report | None = None
+    seconds: float  # wall-clock seconds, the device's work included
+    units: Sequence[Tensor]  # emitted units, one tensor per row
+    report: Report | None = None  # the report of our decoder; None for other software
 
     @property
     def emitted(self) -> int:
@@ -40,15 +34,10 @@ Contestant = Callable[[Any], Run]
 
 @dataclass
 class Track:
-    """All runs of one contestant.
+    """All runs of one contestant."""
 
-    Attributes:
-        runs: Runs by repeat, then by task.
-        failure: The reason why there are no runs, or "".
-    """
-
-    runs: list[list[Run]] = field(default_factory=list)
-    failure: str = ""
+    runs: list[list[Run]] = field(default_factory=list)  # runs by repeat, then by task
+    failure: str = ""  # the reason why there are no runs, or ""
 
     @property
     def repeats_s(self) -> list[float]:

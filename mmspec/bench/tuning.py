@@ -12,16 +12,11 @@ REPEATS = 2
 
 @dataclass(frozen=True)
 class Tuned:
-    """A contestant whose settings were tried.
+    """A contestant whose settings were tried."""
 
-    Attributes:
-        way: The contestant in its fastest setting.
-        chosen: Name of that setting.
-        tried: Seconds of every setting on the calibration share, by name; settings that failed are left out.
-    """
-
-    way: Contestant
-    chosen: str
+    way: Contestant  # the contestant in its fastest setting
+    chosen: str  # name of that setting
+    # Seconds of every setting on the calibration share, by name; settings that failed are left out
     tried: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -43,10 +38,5 @@ def tune(ways: Mapping[str, Contestant], share: Sequence[Any], tick: Callable[[]
 
 
 def calls_of(ways: int, share: int) -> int:
-    """Number of calls of `tick` that `tune` makes.
-
-    Args:
-        ways: Number of settings.
-        share: Number of tasks.
-    """
+    """Number of calls of `tick` that `tune` makes."""
     return ways * share * (1 + REPEATS)

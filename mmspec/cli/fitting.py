@@ -27,65 +27,39 @@ from mmspec.report.trust import load_result
 
 @dataclass(frozen=True)
 class Expected:
-    """What a benchmark saw of a method.
+    """What a benchmark saw of a method."""
 
-    Attributes:
-        setting: What was decoded and how.
-        acceptance_length: Units per pass of the target.
-        speedup: Against plain decoding.
-    """
-
-    setting: str
-    acceptance_length: float
-    speedup: float
+    setting: str  # what was decoded and how
+    acceptance_length: float  # units per pass of the target
+    speedup: float  # against plain decoding
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One method, for one model.
-
-    Attributes:
-        method: The method's name.
-        owner: The plugin that brings the method.
-        exactness: What the method promises.
-        fits: Whether the method can be used.
-        why: Why it cannot be used; of `auto`, what it chooses and why.
-        options: Keys of the options that the method takes.
-        required: Keys of options that have to be given.
-        expected: What was measured, setting by setting; empty where nothing was.
-    """
+    """One method, for one model."""
 
     method: str
-    owner: str
-    exactness: str
-    fits: bool
-    why: str = ""
-    options: list[str] = field(default_factory=list)
-    required: list[str] = field(default_factory=list)
+    owner: str  # the plugin that brings the method
+    exactness: str  # what the method promises
+    fits: bool  # whether the method can be used
+    why: str = ""  # why it cannot be used; of `auto`, what it chooses and why
+    options: list[str] = field(default_factory=list)  # keys of the options that the method takes
+    required: list[str] = field(default_factory=list)  # keys of options that have to be given
+    # What was measured, setting by setting; empty where nothing was
     expected: list[Expected] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Fits:
-    """All methods, for one model.
+    """All methods, for one model."""
 
-    Attributes:
-        model: The model's name, as the user wrote it.
-        parameters: The model's number of parameters.
-        target: The target that takes the model.
-        refused: Why the target does not take the model after all; "" where it does.
-        checked: Whether target and drafters were tried on random weights; if not, only the config was read.
-        measured: The device on which the numbers were measured; "" where there are none.
-        methods: Every method that is installed, and every adapter.
-    """
-
-    model: str
-    parameters: int
-    target: str
-    refused: str
-    checked: bool
-    measured: str
-    methods: list[Fit]
+    model: str  # the model's name, as the user wrote it
+    parameters: int  # the model's number of parameters
+    target: str  # the target that takes the model
+    refused: str  # why the target does not take the model after all; "" where it does
+    checked: bool  # whether target and drafters were tried on random weights; if not, only the config was read
+    measured: str  # the device on which the numbers were measured; "" where there are none
+    methods: list[Fit]  # every method that is installed, and every adapter
 
 
 def show(name: str, json: bool) -> None:

@@ -35,17 +35,11 @@ class ScriptFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a script.
+    """All runs of a script."""
 
-    Attributes:
-        plain: Runs without mmspec, or with its plain decoding, at least one.
-        ours: As many runs with mmspec.
-        again: A last plain run, which judges the differences; None if there are none.
-    """
-
-    plain: list[Recording]
-    ours: list[Recording]
-    again: Recording | None
+    plain: list[Recording]  # runs without mmspec, or with its plain decoding, at least one
+    ours: list[Recording]  # as many runs with mmspec
+    again: Recording | None  # A last plain run, which judges the differences; None if there are none
 
     @property
     def different(self) -> Recording:
@@ -55,22 +49,14 @@ class Runs:
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and how it is run.
+    """A script, and how it is run."""
 
-    Attributes:
-        file: The script.
-        args: The script's arguments.
-        how: Arguments of `mmspec.enable`.
-        plugins: Files of one-file plugins.
-        work: An empty folder for recordings.
-        reference: What "plain" is: `generate` of unmodified transformers, or mmspec's `plain` of the method's width.
-    """
-
-    file: Path
-    args: Sequence[str]
-    how: Mapping[str, Any]
-    plugins: Sequence[Path]
-    work: Path
+    file: Path  # the script
+    args: Sequence[str]  # the script's arguments
+    how: Mapping[str, Any]  # arguments of `mmspec.enable`.
+    plugins: Sequence[Path]  # files of one-file plugins
+    work: Path  # an empty folder for recordings
+    # What "plain" is: `generate` of unmodified transformers, or mmspec's `plain` of the method's width
     reference: Reference = "generate"
 
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:

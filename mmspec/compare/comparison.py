@@ -13,23 +13,14 @@ EQUAL, WRONG, NOTHING, NEAR_TIES, LEFT_ALONE = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class ComparedCall:
-    """One call, in all runs.
+    """One call, in all runs."""
 
-    Attributes:
-        plain: The call without mmspec.
-        ours: The call with mmspec; None if the script did not make it.
-        shape: Rows and new tokens of the plain run.
-        plain_s: Median seconds without mmspec.
-        ours_s: Median seconds with mmspec.
-        finding: Whether the ids are equal.
-    """
-
-    plain: RecordedCall
-    ours: RecordedCall | None
-    shape: str
-    plain_s: float
-    ours_s: float
-    finding: Finding
+    plain: RecordedCall  # the call without mmspec
+    ours: RecordedCall | None  # the call with mmspec; None if the script did not make it
+    shape: str  # rows and new tokens of the plain run
+    plain_s: float  # median seconds without mmspec
+    ours_s: float  # median seconds with mmspec
+    finding: Finding  # whether the ids are equal
 
     @property
     def counts(self) -> bool:
@@ -39,15 +30,10 @@ class ComparedCall:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A script with and without mmspec.
+    """A script with and without mmspec."""
 
-    Attributes:
-        calls: Every call of the plain run.
-        stdout: The finding for what the script printed.
-    """
-
-    calls: list[ComparedCall]
-    stdout: Finding
+    calls: list[ComparedCall]  # every call of the plain run
+    stdout: Finding  # the finding for what the script printed
 
     @property
     def decoded(self) -> list[ComparedCall]:

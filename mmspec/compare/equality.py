@@ -18,40 +18,24 @@ NEAR_TIE = 1e-4
 
 @dataclass(frozen=True)
 class Stock:
-    """A call of unmodified transformers.
+    """A call of unmodified transformers."""
 
-    Attributes:
-        ids: `[batch, prompt + new]`, padded as transformers pads.
-        state: State of torch's generator after the call.
-        scores: Processed scores of every step, `[batch, vocab]` each.
-        before: State of torch's generator when the call began.
-        seed: The seed of the generator; None if the call continued from an earlier one.
-        do_sample: Whether tokens were drawn.
-        ends: Ids that end a row.
-    """
-
-    ids: Tensor
-    state: Tensor
-    scores: tuple[Tensor, ...]
-    before: Tensor
-    seed: int | None
-    do_sample: bool
-    ends: tuple[int, ...] = ()
+    ids: Tensor  # `[batch, prompt + new]`, padded as transformers pads
+    state: Tensor  # state of torch's generator after the call
+    scores: tuple[Tensor, ...]  # processed scores of every step, `[batch, vocab]` each
+    before: Tensor  # state of torch's generator when the call began
+    seed: int | None  # the seed of the generator; None if the call continued from an earlier one
+    do_sample: bool  # whether tokens were drawn
+    ends: tuple[int, ...] = ()  # ids that end a row
 
 
 @dataclass(frozen=True)
 class NearTie:
-    """A decision that rounding may change.
+    """A decision that rounding may change."""
 
-    Attributes:
-        row: The row of the batch.
-        position: The new token, from 0.
-        margin: The distance of the other token from the best one.
-    """
-
-    row: int
-    position: int
-    margin: float
+    row: int  # the row of the batch
+    position: int  # the new token, from 0
+    margin: float  # the distance of the other token from the best one
 
     def __str__(self) -> str:
         return f"near-tie: row {self.row}, new token {self.position}, margin {self.margin:.2e}"

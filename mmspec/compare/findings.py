@@ -22,15 +22,10 @@ _DIFFERENT: frozenset[Kind] = frozenset({"near-tie", "half", "follows", "wrong",
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of one call, or of what the script printed.
+    """The comparison of one call, or of what the script printed."""
 
-    Attributes:
-        kind: The result in a word.
-        text: The result in a line.
-    """
-
-    kind: Kind
-    text: str
+    kind: Kind  # the result in a word
+    text: str  # the result in a line
 
 
 def differing(plain: Recording, ours: Recording) -> bool:

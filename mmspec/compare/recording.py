@@ -15,47 +15,27 @@ CALLS, IDS, STDOUT, STDERR = "calls.json", "ids.safetensors", "stdout", "stderr"
 
 @dataclass
 class RecordedCall:
-    """One `generate` call that the script made.
+    """One `generate` call that the script made."""
 
-    Attributes:
-        number: Its number from 1, in the order in which calls began.
-        model: The model's class.
-        first: Whether it was this model's first call.
-        prompt: Columns of the prompt in the result; 0 if the prompt was given as embeddings.
-        began: Digest of the states of torch's generators when the call began.
-        seconds: Wall time.
-        method: The method that decoded it; "" if transformers did.
-        why: Why this method, if `auto` chose it.
-        left_alone: Why mmspec did not decode it; "" if it did, or was not asked to.
-        documented: Whether that refusal is documented.
-        emitted: Units emitted after the prefill, all rows together.
-        passes: Passes of the target for these units, summed over rows.
-        raised: Class of the exception that the call raised; "" if it raised none.
-        near_ties: Row, new token and margin of every near-tie at which other ids differ from this call's.
-        wrong: The first wrong token of these other ids, in words; "" if there is none.
-        judged: Whether other ids were compared with this call's.
-        width: Nodes of every pass, if mmspec decoded the call under one shape; else 0.
-        half: Whether the model's weights are in half precision.
-    """
-
-    number: int
-    model: str
-    first: bool
-    prompt: int
-    began: str
-    seconds: float = 0.0
-    method: str = ""
-    why: str = ""
-    left_alone: str = ""
-    documented: bool = False
-    emitted: int = 0
-    passes: int = 0
-    raised: str = ""
+    number: int  # its number from 1, in the order in which calls began
+    model: str  # the model's class
+    first: bool  # whether it was this model's first call
+    prompt: int  # columns of the prompt in the result; 0 if the prompt was given as embeddings
+    began: str  # digest of the states of torch's generators when the call began
+    seconds: float = 0.0  # wall time
+    method: str = ""  # the method that decoded it; "" if transformers did
+    why: str = ""  # why this method, if `auto` chose it
+    left_alone: str = ""  # why mmspec did not decode it; "" if it did, or was not asked to
+    documented: bool = False  # whether that refusal is documented
+    emitted: int = 0  # units emitted after the prefill, all rows together
+    passes: int = 0  # passes of the target for these units, summed over rows
+    raised: str = ""  # class of the exception that the call raised; "" if it raised none
+    # Row, new token and margin of every near-tie at which other ids differ from this call's
     near_ties: list[tuple[int, int, float]] = field(default_factory=list)
-    wrong: str = ""
-    judged: bool = False
-    width: int = 0
-    half: bool = False
+    wrong: str = ""  # the first wrong token of these other ids, in words; "" if there is none
+    judged: bool = False  # whether other ids were compared with this call's
+    width: int = 0  # nodes of every pass, if mmspec decoded the call under one shape; else 0
+    half: bool = False  # whether the model's weights are in half precision
 
 
 def save(folder: Path, calls: list[RecordedCall], ids: Mapping[int, "Tensor"]) -> None:
@@ -69,13 +49,9 @@ def save(folder: Path, calls: list[RecordedCall], ids: Mapping[int, "Tensor"]) -
 
 @dataclass(frozen=True)
 class Recording:
-    """What `save` wrote, and what the script printed.
+    """What `save` wrote, and what the script printed."""
 
-    Attributes:
-        folder: The folder of the files.
-    """
-
-    folder: Path
+    folder: Path  # the folder of the files
 
     @cached_property
     def calls(self) -> list[RecordedCall]:

@@ -25,11 +25,7 @@ SEED = 0
 
 
 class Recorder:
-    """Replaces `GenerationMixin.generate`, and records every call.
-
-    Args:
-        way: How calls are run.
-    """
+    """Replaces `GenerationMixin.generate`, and records every call."""
 
     def __init__(self, way: Way) -> None:
         self.calls: list[RecordedCall] = []

@@ -38,11 +38,7 @@ class Plain:
 
 
 class _Attached:
-    """An attribute of a model that a copy of the model, or a file of it, does not have.
-
-    Args:
-        value: The attribute's value.
-    """
+    """An attribute of a model that a copy of the model, or a file of it, does not have."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value

@@ -16,17 +16,11 @@ from mmspec.core.widest import widest
 
 @dataclass(frozen=True)
 class Bias:
-    """What a lossy rule did to the output.
+    """What a lossy rule did to the output."""
 
-    Attributes:
-        tv: Mean total variation of an emitted unit from the target's distribution.
-        altered: Expected number of altered units per row: the sum of these total variations.
-        excess_acceptance: Mean acceptance probability of a decided node, less that under an exact rule.
-    """
-
-    tv: float
-    altered: float
-    excess_acceptance: float
+    tv: float  # mean total variation of an emitted unit from the target's distribution
+    altered: float  # expected number of altered units per row: the sum of these total variations
+    excess_acceptance: float  # mean acceptance probability of a decided node, less that under an exact rule
 
     def __str__(self) -> str:
         return (

@@ -15,13 +15,7 @@ from mmspec.core.types import Draft
 
 
 def with_forced(draft: Draft, state: State, budget: int) -> Draft:
-    """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree.
-
-    Args:
-        draft: What was proposed.
-        state: The call.
-        budget: Most units of the chain.
-    """
+    """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree."""
     if state.warp.forced is None or not draft.index.is_chain:
         return draft
     draft = _longer(draft, state, min(budget, state.width - 1))

@@ -76,14 +76,11 @@ class Goodput:
         costs: The table of costs; None: that of the options, if they name one.
         width: Drafted nodes of a depth; default: those of a chain. It is first called when a budget is asked for.
 
-    Attributes:
-        clocked: Budgets depend on measured times.
-
     Raises:
         ValueError: The file of costs cannot be read, or holds none.
     """
 
-    clocked: ClassVar[bool] = True
+    clocked: ClassVar[bool] = True  # budgets depend on measured times
 
     def __init__(
         self,

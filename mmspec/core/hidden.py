@@ -63,23 +63,16 @@ class ReadsHidden(Protocol):
 
 @dataclass(frozen=True)
 class Lent:
-    """What a target lends to a head; nothing of it is changed.
+    """What a target lends to a head; nothing of it is changed."""
 
-    Attributes:
-        embedding: The table of the units, with `weight [vocab, width]`.
-        output: From states at `FINAL` to logits.
-        device: The device of the model.
-        dtype: The dtype of its weights.
-        before: Positions in front of the first unit. They hold a condition, and prefill returns their states, too.
-        rotary: From the width of a head to cosines and sines of the target's positions, `[position, width / 2, 2]`, for
-            heads whose units stand on the target's grid; None: it has no grid.
-    """
-
-    embedding: nn.Module
-    output: nn.Module
-    device: torch.device
-    dtype: torch.dtype
+    embedding: nn.Module  # the table of the units, with `weight [vocab, width]`
+    output: nn.Module  # from states at `FINAL` to logits
+    device: torch.device  # the device of the model
+    dtype: torch.dtype  # the dtype of its weights
+    # Positions in front of the first unit. They hold a condition, and prefill returns their states, too.
     before: int = 0
+    # From the width of a head to cosines and sines of the target's positions, `[position, width / 2, 2]`, for heads
+    # whose units stand on the target's grid; None: it has no grid
     rotary: Callable[[int], Tensor] | None = None
 
 

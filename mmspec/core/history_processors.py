@@ -23,17 +23,11 @@ class Processor(Protocol):
 
 @dataclass(frozen=True)
 class Prefix:
-    """The known units of every row, which a path through the draft continues.
+    """The known units of every row, which a path through the draft continues."""
 
-    Attributes:
-        history: `[batch, capacity]` ids.
-        known: Number of known ids of each row, the root included, on the host.
-        emitted: `[batch]` int64: number of emitted ids among them, on the device.
-    """
-
-    history: Tensor
-    known: Sequence[int]
-    emitted: Tensor
+    history: Tensor  # `[batch, capacity]` ids
+    known: Sequence[int]  # number of known ids of each row, the root included, on the host
+    emitted: Tensor  # `[batch]` int64: number of emitted ids among them, on the device
 
 
 def with_histories(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:

@@ -16,15 +16,10 @@ from mmspec.core.types import Draft
 
 @dataclass
 class KeptDepth:
-    """The bound of one call.
+    """The bound of one call."""
 
-    Attributes:
-        k: The largest bound.
-        most: Most units per path of the next draft.
-    """
-
-    k: int
-    most: int
+    k: int  # the largest bound
+    most: int  # most units per path of the next draft
     _asked: int = 0
     _kept: Tensor | None = None
 

@@ -29,12 +29,9 @@ class OnlyAllowed:
     """A logits processor that allows the ids of a constraint; known units are the warp's (`Warp.forced`).
 
     Where other processors left no allowed id, all of them are as likely, as in transformers.
-
-    Attributes:
-        known: The constraint.
     """
 
-    known: KnowsUnits
+    known: KnowsUnits  # the constraint
 
     speculative = "elementwise"
 

@@ -18,15 +18,10 @@ from mmspec.core.state import State
 
 @dataclass(frozen=True)
 class Counts:
-    """A round's counts on their way to the host.
+    """A round's counts on their way to the host."""
 
-    Attributes:
-        numbers: As `State.counts`, on the host; meaningful once `copied`.
-        copied: The event behind the copy; None: there was nothing to wait for.
-    """
-
-    numbers: Tensor
-    copied: torch.cuda.Event | None
+    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`.
+    copied: torch.cuda.Event | None  # the event behind the copy; None: there was nothing to wait for
 
     @classmethod
     def of(cls, state: State) -> "Counts":

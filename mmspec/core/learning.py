@@ -97,11 +97,7 @@ def was_corrected(step: Step) -> Tensor:
 
 
 class Notes:
-    """What is noted of one call; it observes rounds, and asks the device for nothing before the call is over.
-
-    Args:
-        learning: What is kept.
-    """
+    """What is noted of one call; it observes rounds, and asks the device for nothing before the call is over."""
 
     def __init__(self, learning: Learning) -> None:
         self._learning = learning
@@ -132,10 +128,6 @@ class Notes:
 
 class Learner:
     """The rows that are kept of several calls, and the lessons on them.
-
-    Args:
-        lesson: What the drafter learns.
-        learning: How.
 
     Attributes:
         kept: The rows, the oldest first.

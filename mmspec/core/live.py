@@ -23,31 +23,18 @@ def bucket(places: int) -> int:
 
 @dataclass(frozen=True)
 class Live:
-    """The rows of a call between two rounds; a captured round holds the numbers on the device, too.
+    """The rows of a call between two rounds; a captured round holds the numbers on the device, too."""
 
-    Attributes:
-        history: `[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch.
-        emitted: `[batch]` int64: units emitted so far, the root included.
-        root: `[batch, *unit]`: the last known unit.
-        done: `[batch]` bool: rows that are finished.
-        nonfinite: `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
-        pads: `[batch]` int64: how many of the prompt's units are padding.
-        prompt_length: Units of the prompt in `history`, padding included; a number, or int64 without axes.
-        limit: Units wanted per row; likewise.
-        ends: `[n]` int64: unit ids that end a row.
-        context: Most units of a row, prompt included; None: no bound.
-    """
-
-    history: Tensor
-    emitted: Tensor
-    root: Tensor
-    done: Tensor
-    nonfinite: Tensor
-    pads: Tensor
-    prompt_length: Tensor | int
-    limit: Tensor | int
-    ends: Tensor
-    context: int | None = None
+    history: Tensor  # `[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch
+    emitted: Tensor  # `[batch]` int64: units emitted so far, the root included
+    root: Tensor  # `[batch, *unit]`: the last known unit
+    done: Tensor  # `[batch]` bool: rows that are finished
+    nonfinite: Tensor  # `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
+    pads: Tensor  # `[batch]` int64: how many of the prompt's units are padding
+    prompt_length: Tensor | int  # units of the prompt in `history`, padding included; a number, or int64 without axes
+    limit: Tensor | int  # units wanted per row; likewise
+    ends: Tensor  # `[n]` int64: unit ids that end a row
+    context: int | None = None  # most units of a row, prompt included; None: no bound
 
     @property
     def known(self) -> Tensor:

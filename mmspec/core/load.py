@@ -13,29 +13,19 @@ RECENT = 9
 
 @dataclass
 class Load:
-    """Measurements of rounds with about the same number of rows.
+    """Measurements of rounds with about the same number of rows."""
 
-    Attributes:
-        depths: The candidates.
-        visits: Depths that the warm-up still has to visit.
-        table: Seconds by depth that were measured before; None: there is no table.
-        seconds: Recent wall times by depth; empty if only the first round was seen, which may have compiled.
-        silent: Recent wall times of rounds in which the drafter was asked and proposed nothing.
-        depth: The depth in use; None during the warm-up.
-        rounds: Rounds since the warm-up.
-        probed: The round in which each depth was last probed.
-        wait: Rounds from one probe of a depth to the next.
-    """
-
-    depths: list[int]
-    visits: list[int]
-    table: Callable[[int], float] | None = None
+    depths: list[int]  # the candidates
+    visits: list[int]  # depths that the warm-up still has to visit
+    table: Callable[[int], float] | None = None  # seconds by depth that were measured before; None: there is no table
+    # Recent wall times by depth; empty if only the first round was seen, which may have compiled
     seconds: dict[int, deque[float]] = field(default_factory=dict)
+    # Recent wall times of rounds in which the drafter was asked and proposed nothing
     silent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    depth: int | None = None
-    rounds: int = 0
-    probed: Counter[int] = field(default_factory=Counter)
-    wait: dict[int, int] = field(default_factory=dict)
+    depth: int | None = None  # the depth in use; None during the warm-up
+    rounds: int = 0  # rounds since the warm-up
+    probed: Counter[int] = field(default_factory=Counter)  # the round in which each depth was last probed
+    wait: dict[int, int] = field(default_factory=dict)  # rounds from one probe of a depth to the next
 
     def time(self, depth: int, seconds: float) -> None:
         """Note a round's wall time."""

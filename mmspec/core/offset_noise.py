@@ -11,13 +11,9 @@ from mmspec.core.noise import Noise, Round
 
 @dataclass(frozen=True)
 class OffsetSource:
-    """The `Source` of an inner call: position 0 is the outer call's next unit.
+    """The `Source` of an inner call: position 0 is the outer call's next unit."""
 
-    Attributes:
-        outer: The outer round in which the inner call runs.
-    """
-
-    outer: Round
+    outer: Round  # the outer round in which the inner call runs
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: the outer call still needs noise of positions that the inner one has passed."""

@@ -55,10 +55,6 @@ def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
 def shape_to_compile(shape: Shape, target: Target) -> Shape:
     """The shape of calls whose rounds are to be compiled; `any`, with a warning, if they cannot have one shape.
 
-    Args:
-        shape: As in `Decoder`, checked.
-        target: The target.
-
     Raises:
         ValueError: Any shape was asked for.
     """

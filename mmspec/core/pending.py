@@ -10,17 +10,11 @@ from mmspec.core.types import Draft, Scores
 
 @dataclass(frozen=True)
 class Pending:
-    """A round that is drafted and verified, not settled.
+    """A round that is drafted and verified, not settled."""
 
-    Attributes:
-        draft: The rooted draft.
-        scores: The target's scores at its nodes.
-        nodes: Nodes of the target's pass, padding included.
-    """
-
-    draft: Draft
-    scores: Scores
-    nodes: int
+    draft: Draft  # the rooted draft
+    scores: Scores  # the target's scores at its nodes
+    nodes: int  # nodes of the target's pass, padding included
 
 
 def with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:

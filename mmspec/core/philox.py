@@ -55,18 +55,12 @@ def _launches(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class PhiloxNoise:
-    """Counter-based noise at given addresses.
+    """Counter-based noise at given addresses."""
 
-    Attributes:
-        key: `[batch, 2]` int64, two 32-bit words per row.
-        address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
-        round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
-        current: The substream in use; `[batch, node]` int64 where nodes use different ones.
-    """
-
-    key: Tensor
-    address: Tensor
-    round: Tensor
+    key: Tensor  # `[batch, 2]` int64, two 32-bit words per row
+    address: Tensor  # `[batch, node]` int64 (or `[1, node]`): positions or node ids
+    round: Tensor  # `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise
+    # The substream in use; `[batch, node]` int64 where nodes use different ones
     current: Substream | Tensor = Substream.UNIT
 
     def substream(self, substream: Substream) -> "PhiloxNoise":
@@ -133,15 +127,10 @@ def _picked(values: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Exp(1) of consecutive positions.
+    """Exp(1) of consecutive positions."""
 
-    Attributes:
-        first: The first position of every row.
-        values: `[batch, position, size]`.
-    """
-
-    first: Sequence[int]
-    values: Tensor
+    first: Sequence[int]  # the first position of every row
+    values: Tensor  # `[batch, position, size]`
 
     def read(self, host_emitted: Sequence[int], count: int) -> Tensor | None:
         """`[batch, count, size]` from the positions `host_emitted` on; None if the buffer lacks any of them."""
@@ -157,17 +146,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class BufferedNoise:
-    """The noise of consecutive positions, computed ahead in blocks.
+    """The noise of consecutive positions, computed ahead in blocks."""
 
-    Attributes:
-        noise: The same noise, not buffered.
-        host_emitted: The first position of every row.
-        buffers: The call's buffers by size; new blocks are kept there.
-    """
-
-    noise: PhiloxNoise
-    host_emitted: Sequence[int]
-    buffers: dict[int, Buffer]
+    noise: PhiloxNoise  # the same noise, not buffered
+    host_emitted: Sequence[int]  # the first position of every row
+    buffers: dict[int, Buffer]  # the call's buffers by size; new blocks are kept there
 
     def substream(self, substream: Substream) -> Noise:
         return self if substream == self.noise.current else self.noise.substream(substream)

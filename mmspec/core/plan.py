@@ -14,50 +14,30 @@ from mmspec.core.warp import Warp
 
 @dataclass(frozen=True)
 class Drafts:
-    """The drafts that a captured round takes, or makes.
+    """The drafts that a captured round takes, or makes."""
 
-    Attributes:
-        tree: The nodes' parents, the root first; None: every draft brings its own.
-        family: What drafted units are drawn from.
-        key: What tells one drafter inside of the round from another.
-        inside: New buffers for drafts that are made inside; None: they come from outside.
-    """
-
-    tree: tuple[int, ...] | None
-    family: Family | None
-    key: Hashable = None
-    inside: InsideDrafts | None = None
+    tree: tuple[int, ...] | None  # the nodes' parents, the root first; None: every draft brings its own
+    family: Family | None  # what drafted units are drawn from
+    key: Hashable = None  # what tells one drafter inside of the round from another
+    inside: InsideDrafts | None = None  # new buffers for drafts that are made inside; None: they come from outside
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The static shape of a round.
+    """The static shape of a round."""
 
-    Attributes:
-        rows: Rows of the batch.
-        nodes: Nodes of every pass, root and padding included.
-        deepest: Depth of the deepest node that a draft may have.
-        index: The tree of every draft; None: each round brings its own.
-        vocab: Number of unit ids.
-        warp: Turns scores into distributions; all its processors are element-wise.
-        rule: Decides which nodes are accepted.
-        family: What the drafted units were drawn from; None: there is no distribution, or nobody reads it.
-        frozen: Whether the weights are baked in (`mmspec.core.frozen`).
-        lone: Whether a round without a draft has one node.
-        drafts: Makes the round's draft inside of it; None: the draft comes from outside.
-    """
-
-    rows: int
-    nodes: int
-    deepest: int
-    index: TreeIndex | None
-    vocab: int
-    warp: Warp
-    rule: Rule
+    rows: int  # rows of the batch
+    nodes: int  # nodes of every pass, root and padding included
+    deepest: int  # depth of the deepest node that a draft may have
+    index: TreeIndex | None  # the tree of every draft; None: each round brings its own
+    vocab: int  # number of unit ids
+    warp: Warp  # turns scores into distributions; all its processors are element-wise
+    rule: Rule  # decides which nodes are accepted
+    # What the drafted units were drawn from; None: there is no distribution, or nobody reads it
     family: Family | None = None
-    frozen: bool = False
-    lone: bool = False
-    drafts: InsideDrafts | None = None
+    frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`).
+    lone: bool = False  # whether a round without a draft has one node
+    drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
     def buffers(self, device: torch.device) -> Proposal | None:
         """New buffers for what drafted units were drawn from."""

@@ -51,13 +51,9 @@ class Trimming(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always `k` units.
+    """Always `k` units."""
 
-    Attributes:
-        k: Units to draft.
-    """
-
-    k: int
+    k: int  # units to draft
 
     def budget(self) -> int:
         return self.k
@@ -73,17 +69,14 @@ class Fixed:
 class Confidence:
     """Up to `k` units, cut where the drafter's confidence falls below a threshold.
 
-    Attributes:
-        k: Most units to draft.
-        threshold: Smallest confidence, in (0, 1): higher drafts less. The confidence of a node is the product of the
-            largest probabilities down to its own distribution: known before its own unit is drawn.
-
     On a GPU refused nodes are verified, too, and bound the next draft (`mmspec.core.kept_depth`).
     """
 
     trims: ClassVar[bool] = True
 
-    k: int
+    k: int  # most units to draft
+    # Smallest confidence, in (0, 1): higher drafts less. The confidence of a node is the product of the largest
+    # probabilities down to its own distribution: known before its own unit is drawn.
     threshold: float = 0.3
 
     def __post_init__(self) -> None:

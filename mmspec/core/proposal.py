@@ -16,17 +16,12 @@ from mmspec.core.types import Draft
 
 @dataclass(frozen=True)
 class Family:
-    """A family of drafts' distributions.
+    """A family of drafts' distributions."""
 
-    Attributes:
-        random: Whether units are drawn from a categorical distribution.
-        points: Whether units are point masses that the draft's distribution marks as such; both: a window mixes them.
-        support: Ids of every node's sparse distribution; None: all of the vocabulary.
-    """
-
-    random: bool
+    random: bool  # whether units are drawn from a categorical distribution
+    # Whether units are point masses that the draft's distribution marks as such; both: a window mixes them
     points: bool = False
-    support: int | None = None
+    support: int | None = None  # ids of every node's sparse distribution; None: all of the vocabulary
 
 
 WINDOW = Family(random=True, points=True)
@@ -65,15 +60,7 @@ def _found(distribution: Distribution | None) -> Family | None:
 
 
 class Proposal:
-    """The buffers of a family.
-
-    Args:
-        family: The family.
-        rows: Rows of the batch.
-        nodes: Drafted nodes, padding included.
-        vocab: Number of unit ids.
-        device: Where the buffers are.
-    """
+    """The buffers of a family."""
 
     def __init__(self, family: Family, rows: int, nodes: int, vocab: int, device: torch.device) -> None:
         self.family, self.vocab = family, vocab

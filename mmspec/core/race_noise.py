@@ -8,15 +8,10 @@ from mmspec.core.noise import Substream
 
 
 class RaceNoise:
-    """What such noise refuses; its kinds have `exponential` and `at`.
+    """What such noise refuses; its kinds have `exponential` and `at`."""
 
-    Attributes:
-        name: The noise, for errors.
-        advice: What would do, for errors.
-    """
-
-    name: ClassVar[str]
-    advice: ClassVar[str]
+    name: ClassVar[str]  # the noise, for errors
+    advice: ClassVar[str]  # what would do, for errors
 
     def substream(self, substream: Substream) -> Self:
         if substream is not Substream.UNIT:

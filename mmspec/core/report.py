@@ -32,48 +32,33 @@ def tallied(valid: Tensor, length: Tensor, active: Tensor) -> tuple[Tensor, Tens
 
 @dataclass
 class Report:
-    """Filled by the decoder; read after the call.
+    """Filled by the decoder; read after the call."""
 
-    Attributes:
-        method: Name of the method, or of the drafter.
-        exactness: The rule's exactness.
-        wrt: The distribution that the exactness is of, in words; "" for the target's own.
-        rounds: Passes of the target after prefill.
-        row_rounds: Rows that took part in them, summed over rounds.
-        inner_passes: Drafting passes over the target's own weights: those of a cascade's middle level.
-        emitted: Units emitted, summed over rows, the prefill's included.
-        rows: Rows of the batch.
-        prompts: Prompts that the prefill read, negative ones included, where several rows have the same; None: every
-            row's own.
-        cache_bytes: Bytes that the caches of target and drafter held, where a budget limits them; else None.
-        sizes: Number of passes by number of nodes, root and padding included.
-        seconds: Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase
-            `rest` of a round, where it reads how many units there are. Only their sum is the device's time.
-        faults: How often the drafter or the policy failed; such rounds ran without a draft.
-        width: Nodes of every pass after the prefill, if that is one number for the whole call; None: any number.
-        compiled: Whether captured rounds ran.
-        trace: What every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
-        repeatable: Whether the same call with the same seed gives the same output. False if drafts change what is
-            drawn and their lengths follow measured times (a lossless rule with the policy `goodput`).
-    """
-
-    method: str = "plain"
-    exactness: str = "invariant"
-    wrt: str = ""
-    rounds: int = 0
-    row_rounds: int = 0
-    inner_passes: int = 0
-    emitted: int = 0
-    rows: int = 0
+    method: str = "plain"  # name of the method, or of the drafter
+    exactness: str = "invariant"  # the rule's exactness
+    wrt: str = ""  # the distribution that the exactness is of, in words; "" for the target's own
+    rounds: int = 0  # passes of the target after prefill
+    row_rounds: int = 0  # rows that took part in them, summed over rounds
+    inner_passes: int = 0  # drafting passes over the target's own weights: those of a cascade's middle level
+    emitted: int = 0  # units emitted, summed over rows, the prefill's included
+    rows: int = 0  # rows of the batch
+    # Prompts that the prefill read, negative ones included, where several rows have the same; None: every row's own
     prompts: int | None = None
+    # Bytes that the caches of target and drafter held, where a budget limits them; else None
     cache_bytes: int | None = None
+    # Number of passes by number of nodes, root and padding included
     sizes: Counter[int] = field(default_factory=Counter)
+    # Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase `rest` of a
+    # round, where it reads how many units there are. Only their sum is the device's time.
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    faults: int = 0
+    faults: int = 0  # how often the drafter or the policy failed; such rounds ran without a draft
+    # Whether the same call with the same seed gives the same output. False if drafts change what is drawn and their
+    # lengths follow measured times (a lossless rule with the policy `goodput`).
     repeatable: bool = True
+    # Nodes of every pass after the prefill, if that is one number for the whole call; None: any number
     width: int | None = None
-    compiled: bool = False
-    trace: Any = None
+    compiled: bool = False  # whether captured rounds ran
+    trace: Any = None  # what every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _bias_sums: Tensor | None = None

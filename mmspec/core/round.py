@@ -56,15 +56,10 @@ class DrawnNoise(RaceNoise):
 
 @dataclass(frozen=True)
 class DrawnSource:
-    """The source of a captured round: numbers by position, drawn before it, or fresh ones, computed inside of it.
+    """The source of a captured round: numbers by position, drawn before it, or fresh ones, computed inside of it."""
 
-    Attributes:
-        numbers: Exp(1) by position, `[batch, deepest + 1, size]`, for an invariant rule; else None.
-        key: `[batch, 2]` int64, the key of fresh numbers for all other rules; else None.
-    """
-
-    numbers: Tensor | None
-    key: Tensor | None
+    numbers: Tensor | None  # exp(1) by position, `[batch, deepest + 1, size]`, for an invariant rule; else None
+    key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers for all other rules; else None
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: the numbers are those of one round."""

@@ -22,14 +22,11 @@ SECTION = "round"
 class StepCosts:
     """The table.
 
-    Attributes:
-        seconds: Seconds of a round by number of rows and of nodes, the root included.
-
     Raises:
         ValueError: The table is empty, a number is not positive, or plain rounds of some rows are missing.
     """
 
-    seconds: Mapping[tuple[int, int], float]
+    seconds: Mapping[tuple[int, int], float]  # seconds of a round by number of rows and of nodes, the root included
 
     def __post_init__(self) -> None:
         for (rows, nodes), seconds in self.seconds.items():

@@ -19,14 +19,10 @@ from mmspec.core.types import Scores, Step
 
 @dataclass
 class Trace:
-    """The rounds of a call by row; the first of each is the prefill, which emits one unit without a draft.
+    """The rounds of a call by row; the first of each is the prefill, which emits one unit without a draft."""
 
-    Attributes:
-        spell: The text of a unit; default: its number.
-        rows: For every row its rounds, in order; rounds in which the row emitted nothing are left out.
-    """
-
-    spell: Callable[[int], str] = field(default="{} ".format, repr=False)
+    spell: Callable[[int], str] = field(default="{} ".format, repr=False)  # the text of a unit; default: its number
+    # For every row its rounds, in order; rounds in which the row emitted nothing are left out
     rows: list[list[TracedRound]] = field(default_factory=list)
 
     def step(self, state: State) -> None:

@@ -5,35 +5,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A drafted node.
-
-    Attributes:
-        unit: The unit.
-        parent: Number of the parent among the round's nodes; -1: the root.
-        accepted: Whether the rule accepted it.
-        probability: The target's probability of the unit behind its parent.
-    """
+    """A drafted node."""
 
     unit: int
-    parent: int
-    accepted: bool
-    probability: float
+    parent: int  # number of the parent among the round's nodes; -1: the root
+    accepted: bool  # whether the rule accepted it
+    probability: float  # the target's probability of the unit behind its parent
 
 
 @dataclass(frozen=True)
 class TracedRound:
-    """What a round did in one row.
+    """What a round did in one row."""
 
-    Attributes:
-        first: Number of its first unit among those that the row emitted.
-        units: The units that it emitted, the bonus or replacement last.
-        probabilities: The target's probability of each.
-        margins: By how much the likeliest unit was likelier than the second, where each was drawn.
-        nodes: The draft.
-    """
-
-    first: int
-    units: tuple[int, ...]
-    probabilities: tuple[float, ...]
-    margins: tuple[float, ...]
-    nodes: tuple[TracedNode, ...]
+    first: int  # number of its first unit among those that the row emitted
+    units: tuple[int, ...]  # the units that it emitted, the bonus or replacement last
+    probabilities: tuple[float, ...]  # the target's probability of each
+    margins: tuple[float, ...]  # by how much the likeliest unit was likelier than the second, where each was drawn
+    nodes: tuple[TracedNode, ...]  # the draft

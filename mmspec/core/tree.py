@@ -16,26 +16,16 @@ from mmspec.core.transfer import moved
 
 @dataclass(frozen=True)
 class TreeIndex:
-    """A topologically ordered tree.
+    """A topologically ordered tree."""
 
-    Attributes:
-        parent: `[batch, node]` int64; -1 at the root.
-        depth: `[batch, node]` int64; 0 at the root.
-        ancestor: `[batch, node, node]` bool; `[b, i, j]`: j is i or one of its ancestors.
-        rank: `[batch, node]` int64; number of siblings that precede the node.
-        deepest: Upper bound of `depth`, known on the host.
-        widest: Upper bound of the number of siblings, known on the host.
-        is_chain: Whether every node's parent is its predecessor.
-        listed: `parent` on the host, where all rows share one tree; None: each row has its own.
-    """
-
-    parent: Tensor
-    depth: Tensor
-    ancestor: Tensor
-    rank: Tensor
-    deepest: int
-    widest: int
-    is_chain: bool
+    parent: Tensor  # `[batch, node]` int64; -1 at the root
+    depth: Tensor  # `[batch, node]` int64; 0 at the root
+    ancestor: Tensor  # `[batch, node, node]` bool; `[b, i, j]`: j is i or one of its ancestors
+    rank: Tensor  # `[batch, node]` int64; number of siblings that precede the node
+    deepest: int  # upper bound of `depth`, known on the host
+    widest: int  # upper bound of the number of siblings, known on the host
+    is_chain: bool  # whether every node's parent is its predecessor
+    # `parent` on the host, where all rows share one tree; None: each row has its own
     listed: tuple[int, ...] | None = None
 
     @staticmethod

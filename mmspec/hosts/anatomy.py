@@ -35,33 +35,23 @@ _EMPTY_LAYERS = frozenset({"DummyLayer"})
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A decoder-only model as the host sees it.
+    """A decoder-only model as the host sees it."""
 
-    Attributes:
-        model: The live model without its PEFT wrapper.
-        config: The config of the model's language part.
-        vocab: The number of token ids.
-        context: The most positions that the model was made for; None if it has no limit.
-        reach: The position beyond which a pass over several tokens computes something else than one pass per token;
-            calls that go beyond it are refused. None if there is no such position.
-        reach_reason: What happens beyond `reach`, for the error message.
-        reach_in_slots: Whether `reach` counts the cache's slots and not positions.
-        position_table: Whether positions are looked up in an embedding table, which ends at `context`.
-        placed: Whether the target gives the positions of new units in a table (`SlotCache.places`), because they do not
-            go on by one.
-        ops: The tree operations of the model's recurrent layers, by the name of the function that they replace; empty
-            if the model has no recurrent layer.
-    """
-
-    model: Any
-    config: Any
-    vocab: int
-    context: int | None
+    model: Any  # the live model without its PEFT wrapper
+    config: Any  # the config of the model's language part
+    vocab: int  # the number of token ids
+    context: int | None  # the most positions that the model was made for; None if it has no limit
+    # The position beyond which a pass over several tokens computes something else than one pass per token; calls that
+    # go beyond it are refused. None if there is no such position.
     reach: int | None
-    reach_reason: str
-    reach_in_slots: bool
-    position_table: bool
+    reach_reason: str  # what happens beyond `reach`, for the error message
+    reach_in_slots: bool  # whether `reach` counts the cache's slots and not positions
+    position_table: bool  # whether positions are looked up in an embedding table, which ends at `context`
+    # The tree operations of the model's recurrent layers, by the name of the function that they replace; empty if the
+    # model has no recurrent layer
     ops: Mapping[str, TreeOp] = field(default_factory=dict)
+    # Whether the target gives the positions of new units in a table (`SlotCache.places`), because they do not go on by
+    # one.
     placed: bool = False
 
     @classmethod

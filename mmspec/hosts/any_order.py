@@ -31,11 +31,6 @@ _FAR = 1 << 30
 class Infill:
     """The prompt of an any-order target.
 
-    Attributes:
-        rows: The ids of every text, None in its blanks.
-        orders: For every text the positions of its blanks, in the order in which they are filled; None: from left to
-            right.
-
     Raises:
         ValueError: A text has no blank or no known token, or its order is not one of its blanks.
 
@@ -43,7 +38,8 @@ class Infill:
         `Infill([[5, None, None, 9]], orders=[[2, 1]])`
     """
 
-    rows: Sequence[Sequence[int | None]]
+    rows: Sequence[Sequence[int | None]]  # the ids of every text, None in its blanks
+    # For every text the positions of its blanks, in the order in which they are filled; None: from left to right
     orders: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
@@ -71,11 +67,7 @@ class Infill:
         return max(len(order) for order in self.order)
 
     def end(self, state: State) -> None:
-        """End the rows whose blanks are filled; `on_step` of `Decoder.generate`, if texts have other numbers of them.
-
-        Args:
-            state: The call, after a sync.
-        """
+        """End the rows whose blanks are filled; `on_step` of `Decoder.generate`, if texts have several numbers."""
         for row, order in enumerate(self.order):
             if not state.host_done[row] and state.host_emitted[row] >= len(order):
                 state.stop(row, len(order))
@@ -95,19 +87,13 @@ class Infill:
 
 @dataclass(frozen=True)
 class View:
-    """What one pass reads, and which positions it scores.
+    """What one pass reads, and which positions it scores."""
 
-    Attributes:
-        ids: `[batch, length]` int64; what stands at a position that nobody sees is arbitrary.
-        rank: `[batch, length]` int64: a position is seen from those of higher rank; those of rank 0 see one another.
-        asked: `[batch, query]` int64: the positions to be scored.
-        beyond: `[batch, query]` bool: queries for which the row has no blank left.
-    """
-
-    ids: Tensor
+    ids: Tensor  # `[batch, length]` int64; what stands at a position that nobody sees is arbitrary
+    # `[batch, length]` int64: a position is seen from those of higher rank; those of rank 0 see one another
     rank: Tensor
-    asked: Tensor
-    beyond: Tensor
+    asked: Tensor  # `[batch, query]` int64: the positions to be scored
+    beyond: Tensor  # `[batch, query]` bool: queries for which the row has no blank left
 
     @property
     def seen(self) -> Tensor:
@@ -134,23 +120,15 @@ class View:
 
 @dataclass
 class Filling:
-    """The cache of a call: the texts as far as they are filled.
+    """The cache of a call: the texts as far as they are filled."""
 
-    Attributes:
-        ids: `[batch, length + 1]` int64: known and committed tokens at their positions; the last column is scratch.
-        place: `[batch, blank + 1]` int64: the position of every rank's blank; `length` behind the last one.
-        rank: `[batch, length]` int64: 0 for known tokens, 1 … for blanks.
-        blanks: `[batch]` int64: how many there are.
-        count: `[batch]` int64: how many are committed.
-        draft: The draft of the last pass.
-    """
-
+    # `[batch, length + 1]` int64: known and committed tokens at their positions; the last column is scratch
     ids: Tensor
-    place: Tensor
-    rank: Tensor
-    blanks: Tensor
-    count: Tensor
-    draft: Draft | None = None
+    place: Tensor  # `[batch, blank + 1]` int64: the position of every rank's blank; `length` behind the last one
+    rank: Tensor  # `[batch, length]` int64: 0 for known tokens, 1 … for blanks
+    blanks: Tensor  # `[batch]` int64: how many there are
+    count: Tensor  # `[batch]` int64: how many are committed
+    draft: Draft | None = None  # the draft of the last pass
 
     @classmethod
     def begin(cls, inputs: Infill, device: torch.device) -> "Filling":

@@ -60,21 +60,13 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Beginning:
-    """A call that begins.
+    """A call that begins."""
 
-    Attributes:
-        target: Whose call it is.
-        passes: Runs its model.
-        limit: New units wanted per row.
-        width: The most nodes of a draft, root included.
-        fixed: Whether the passes after the prefill have one shape.
-    """
-
-    target: Begins
-    passes: Passes
-    limit: int
-    width: int
-    fixed: bool
+    target: Begins  # whose call it is
+    passes: Passes  # runs its model
+    limit: int  # new units wanted per row
+    width: int  # the most nodes of a draft, root included
+    fixed: bool  # whether the passes after the prefill have one shape
 
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prefill:

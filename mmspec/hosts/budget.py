@@ -37,28 +37,19 @@ from mmspec.registry.warn import warn
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How chunks are chosen.
+    """How chunks are chosen."""
 
-    Attributes:
-        chunk: Slots of a chunk.
-        renew: Rounds of drafting after which the chunks are ranked anew; 0: never.
-    """
-
-    chunk: int = 8
-    renew: int = 0
+    chunk: int = 8  # slots of a chunk
+    renew: int = 0  # rounds of drafting after which the chunks are ranked anew; 0: never
 
 
 @dataclass
 class BudgetedCache(TransformersTargetCache):
-    """What the small target keeps of one round of drafting.
+    """What the small target keeps of one round of drafting."""
 
-    Attributes:
-        rankings: The chunks of every layer that holds keys; None for layers with a window. Empty: nothing is retrieved.
-        age: Rounds that these rankings have served before.
-    """
-
+    # The chunks of every layer that holds keys; None for layers with a window. Empty: nothing is retrieved.
     rankings: list[Ranking | None] = field(default_factory=list)
-    age: int = 0
+    age: int = 0  # rounds that these rankings have served before
 
 
 class BudgetedTarget:

@@ -19,18 +19,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ranking:
-    """The chunks of one layer, the most important first.
+    """The chunks of one layer, the most important first."""
 
-    Attributes:
-        chunk: Slots of a chunk.
-        order: `[batch, key heads, rank]` int64: numbers of chunks, chunk 0 first. Rows with fewer chunks have any
-            numbers behind theirs.
-        covered: `[batch]` int64: slots of every row that are in chunks; those behind are always kept.
-    """
-
-    chunk: int
+    chunk: int  # slots of a chunk
+    # `[batch, key heads, rank]` int64: numbers of chunks, chunk 0 first. Rows with fewer chunks have any numbers behind
+    # theirs.
     order: Tensor
-    covered: Tensor
+    covered: Tensor  # `[batch]` int64: slots of every row that are in chunks; those behind are always kept
 
     def kept(self, length: Tensor, budget: int) -> Tensor:
         """The slots that a cache of `budget` slots holds of rows with `length [batch]` committed units.

@@ -21,15 +21,10 @@ from mmspec.hosts import prefill, prompt
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """Units inside of every prompt.
+    """Units inside of every prompt."""
 
-    Attributes:
-        ids: `[n]` int64.
-        behind: How many of a prompt's own units stay in front of them: 1 behind a token that begins every text.
-    """
-
-    ids: Tensor
-    behind: int = 0
+    ids: Tensor  # `[n]` int64
+    behind: int = 0  # how many of a prompt's own units stay in front of them: 1 behind a token that begins every text
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -26,15 +26,10 @@ from mmspec.hosts.target import TransformersTarget
 
 @dataclass
 class CutHeadCache:
-    """What the target keeps of one call.
+    """What the target keeps of one call."""
 
-    Attributes:
-        cache: The draft model's own cache, whose passes run the modules that the call began with.
-        kept: `[id]` int64: the ids of these modules' output layer.
-    """
-
-    cache: Any
-    kept: Tensor
+    cache: Any  # the draft model's own cache, whose passes run the modules that the call began with
+    kept: Tensor  # `[id]` int64: the ids of these modules' output layer
 
 
 class CutHeadTarget:

@@ -15,16 +15,12 @@ from mmspec.hosts.target import TransformersTarget
 class LayerExit:
     """Logits from the states behind a layer, by the model's own norm and output layer.
 
-    Attributes:
-        target: The target.
-        layer: How many layers are run before.
-
     Raises:
         ValueError: The model has no such exit.
     """
 
     target: TransformersTarget
-    layer: int
+    layer: int  # how many layers are run before
 
     def __post_init__(self) -> None:
         SubLayers(self.target.anatomy).from_layer(self.layer)  # refuses what does not exist

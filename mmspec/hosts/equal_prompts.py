@@ -17,17 +17,11 @@ from mmspec.hosts.slot_cache import SlotCache
 
 @dataclass(frozen=True)
 class Distinct:
-    """The distinct prompts of a batch, in the order of the rows.
+    """The distinct prompts of a batch, in the order of the rows."""
 
-    Attributes:
-        ids: `[prompt, column]` int64, padded on the left.
-        mask: `[prompt, column]` int64: 1 for units, 0 for padding.
-        prompt: `[row]` int64: which of them every row has.
-    """
-
-    ids: Tensor
-    mask: Tensor
-    prompt: Tensor
+    ids: Tensor  # `[prompt, column]` int64, padded on the left
+    mask: Tensor  # `[prompt, column]` int64: 1 for units, 0 for padding
+    prompt: Tensor  # `[row]` int64: which of them every row has
 
     @classmethod
     def of(cls, ids: Tensor, mask: Tensor) -> "Distinct":

@@ -26,15 +26,10 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_
 
 @dataclass(frozen=True)
 class Experts:
-    """The expert layers of a model whose products transformers can choose.
+    """The expert layers of a model whose products transformers can choose."""
 
-    Attributes:
-        configs: The configurations that name the products.
-        unit_bytes: Weights of the experts of one unit, in the layer where they are largest; 0 without such a layer.
-    """
-
-    configs: tuple[Any, ...]
-    unit_bytes: int
+    configs: tuple[Any, ...]  # the configurations that name the products
+    unit_bytes: int  # weights of the experts of one unit, in the layer where they are largest; 0 without such a layer
 
     @classmethod
     def of(cls, model: Any) -> "Experts":

@@ -22,15 +22,10 @@ from mmspec.hosts.traceable import Traceable
 
 @dataclass(frozen=True)
 class Record:
-    """The states that passes of one block had at some boundaries.
+    """The states that passes of one block had at some boundaries."""
 
-    Attributes:
-        reading: The reading, whose hooks write here and nowhere else.
-        seen: The states of every pass, `[batch, unit, hidden]`, by boundary.
-    """
-
-    reading: "Reading"
-    seen: Mapping[int, list[Tensor]]
+    reading: "Reading"  # the reading, whose hooks write here and nowhere else
+    seen: Mapping[int, list[Tensor]]  # the states of every pass, `[batch, unit, hidden]`, by boundary
 
     @property
     def states(self) -> Tensor | None:

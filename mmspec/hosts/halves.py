@@ -17,19 +17,12 @@ from mmspec.hosts.slot_cache import SlotCache
 
 @dataclass
 class Halves:
-    """The cache of one call, for a target with guidance.
+    """The cache of one call, for a target with guidance."""
 
-    Attributes:
-        slots: Keys and values of all physical rows, the conditional half first.
-        rows: Number of logical rows.
-        given: `[physical]` int64: slots of the condition, before the first unit.
-        behind: Slots that a row may need behind its condition; 0 where conditions keep their length.
-    """
-
-    slots: SlotCache
-    rows: int
-    given: Tensor
-    behind: int = 0
+    slots: SlotCache  # keys and values of all physical rows, the conditional half first
+    rows: int  # number of logical rows
+    given: Tensor  # `[physical]` int64: slots of the condition, before the first unit
+    behind: int = 0  # slots that a row may need behind its condition; 0 where conditions keep their length
 
     def physical(self, values: Tensor) -> Tensor:
         """Values of logical rows, repeated for every physical row: once, or twice under guidance."""

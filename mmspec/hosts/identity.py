@@ -14,9 +14,6 @@ def identity(model: nn.Module) -> str:
 
     The numbers are compared in bfloat16, so that a model has one identity in full and in half precision.
 
-    Args:
-        model: The live model.
-
     Raises:
         ValueError: Some of its weights are not in memory.
     """

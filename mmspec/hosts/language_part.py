@@ -12,15 +12,10 @@ _OTHER_SENSES = ("vision", "visual", "image", "audio")
 
 @dataclass(frozen=True)
 class LanguagePart:
-    """The part of a model that reads text.
+    """The part of a model that reads text."""
 
-    Attributes:
-        layers: Its layers, in order.
-        decoder: What turns ids into states, final norm included, without the output layer.
-    """
-
-    layers: Sequence[nn.Module]
-    decoder: nn.Module
+    layers: Sequence[nn.Module]  # its layers, in order
+    decoder: nn.Module  # what turns ids into states, final norm included, without the output layer
 
     @property
     def final_norm(self) -> nn.Module:

@@ -50,19 +50,12 @@ _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed weight.
+    """A packed weight."""
 
-    Attributes:
-        version: torch's count of writes to the weight when it was packed.
-        address: The address of its numbers.
-        checksum: `[out]`: the products of its rows with a fixed vector.
-        copy: The copy in oneDNN's layout.
-    """
-
-    version: int
-    address: int
-    checksum: Tensor
-    copy: Tensor
+    version: int  # torch's count of writes to the weight when it was packed
+    address: int  # the address of its numbers
+    checksum: Tensor  # `[out]`: the products of its rows with a fixed vector
+    copy: Tensor  # the copy in oneDNN's layout
 
     def matches(self, weight: Tensor) -> bool:
         """Whether the weight is unchanged as far as torch counts writes."""
@@ -71,17 +64,11 @@ class Packed:
 
 @dataclass
 class Kernel:
-    """The forward of one layer over packed weights.
-
-    Attributes:
-        layer: The layer.
-        weight: The layer's weight when it was last packed.
-        packed: A weak reference to the packed weight.
-    """
+    """The forward of one layer over packed weights."""
 
     layer: nn.Linear
-    weight: Tensor | None = None
-    packed: ref[Packed] | None = None
+    weight: Tensor | None = None  # the layer's weight when it was last packed
+    packed: ref[Packed] | None = None  # A weak reference to the packed weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""

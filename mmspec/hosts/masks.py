@@ -22,30 +22,22 @@ NAME = "mmspec"
 
 @dataclass
 class PassGeometry:
-    """The geometry of one pass over tree nodes, whose slots follow those of the committed units.
+    """The geometry of one pass over tree nodes, whose slots follow those of the committed units."""
 
-    Attributes:
-        length: `[batch]` int64: committed units.
-        ancestor: `[batch, node, all]` bool, or `[1, node, all]`: `[b, i, j]`: j is i or an ancestor of i. `node` counts
-            the nodes of the pass, which are the last ones of the draft; `all` counts the nodes of the draft.
-        depth: `[batch, all]` int64, or `[1, all]`: the depth of all nodes of the draft.
-        visible: The number of slots that attention covers.
-        alone: Whether every row has one node, which sees every visible slot.
-        holes: `[batch, visible]` bool: committed slots that are masked for every node; or None.
-        rings: The places of a ring for every window whose layers keep one (`mmspec.hosts.slot_layer`).
-        ring: The places of the ring that this geometry is about, so that slots lie around it; 0: slots lie in order.
-        exact: Whether attention sums in float64: a node of a tree has gaps between the slots of its path, which change
-            the order of sums; rounded to the model's dtype, sums in float64 do not show it.
-    """
-
-    length: Tensor
+    length: Tensor  # `[batch]` int64: committed units
+    # `[batch, node, all]` bool, or `[1, node, all]`: `[b, i, j]`: j is i or an ancestor of i. `node` counts the nodes
+    # of the pass, which are the last ones of the draft; `all` counts the nodes of the draft.
     ancestor: Tensor
-    depth: Tensor
-    visible: int
-    alone: bool = False
-    holes: Tensor | None = None
+    depth: Tensor  # `[batch, all]` int64, or `[1, all]`: the depth of all nodes of the draft
+    visible: int  # the number of slots that attention covers
+    alone: bool = False  # whether every row has one node, which sees every visible slot
+    holes: Tensor | None = None  # `[batch, visible]` bool: committed slots that are masked for every node; or None
+    # Whether attention sums in float64: a node of a tree has gaps between the slots of its path, which change the order
+    # of sums; rounded to the model's dtype, sums in float64 do not show it
     exact: bool = False
+    # The places of a ring for every window whose layers keep one (`mmspec.hosts.slot_layer`).
     rings: Mapping[int, int] = field(default_factory=dict)
+    # The places of the ring that this geometry is about, so that slots lie around it; 0: slots lie in order
     ring: int = 0
     _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
     _around: "dict[int, PassGeometry]" = field(default_factory=dict)

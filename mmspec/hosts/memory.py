@@ -27,12 +27,9 @@ from mmspec.hosts.slot_layer import BLOCK, in_blocks
 
 @dataclass(frozen=True)
 class CacheCost:
-    """What a model's cache holds of one slot of one row.
+    """What a model's cache holds of one slot of one row."""
 
-    Attributes:
-        layers: Of every layer that holds keys: the bytes of keys and values, and its window (None: it sees all slots).
-    """
-
+    # Of every layer that holds keys: the bytes of keys and values, and its window (None: it sees all slots)
     layers: tuple[tuple[int, int | None], ...]
 
     def bytes(self, rows: int, slots: int, rings: Mapping[int, int] = MappingProxyType({})) -> int:
@@ -47,14 +44,10 @@ class CacheCost:
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit for the caches of a call.
+    """A limit for the caches of a call."""
 
-    Attributes:
-        limit: Bytes.
-        beside: Given the rows, and the most units of a row, the bytes of the call's other caches.
-    """
-
-    limit: int
+    limit: int  # bytes
+    # Given the rows, and the most units of a row, the bytes of the call's other caches
     beside: Callable[[int, int], int] = lambda rows, units: 0
 
     def slots(

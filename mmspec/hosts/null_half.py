@@ -16,10 +16,6 @@ from mmspec.hosts.slot_cache import SlotCache
 def refuse_renewal(halves: Halves, prompts: int) -> None:
     """Refuse another negative prompt where a call cannot have it.
 
-    Args:
-        halves: The call's cache.
-        prompts: The number of negative prompts.
-
     Raises:
         ValueError: The call has no unconditional half, there are more or fewer prompts than rows, or the cache holds
             something else than the keys of all units.

@@ -21,18 +21,13 @@ def hooks_of(module: nn.Module) -> list[Any]:
 
 def device_of(model: Any) -> torch.device:
     """The device on which a model's passes run; the weights of an offloaded one are on `meta` between its passes."""
-    if model.device.type != "meta":
-        return torch.device(model.device)
-    for module in (model.get_input_embeddings(), *model.modules()):
+    for module in (model.get_input_embeddings(), *model.modules()) if model.device.type == "meta" else ():
         for hook in hooks_of(module):
             places = (getattr(part, "execution_device", None) for part in getattr(hook, "hooks", [hook]))
             place = next((place for place in places if place is not None), None)
             if place is not None:
                 return torch.device(place)
-    raise ValueError(
-        f"the weights of {type(model).__name__} are on the device 'meta', where there are no numbers: load them, or "
-        "dispatch the model with accelerate"
-    )
+    return torch.device(model.device)
 
 
 @contextmanager

@@ -26,19 +26,12 @@ SMALL = 50_000_000
 
 @dataclass(frozen=True)
 class Outline:
-    """A model without its real weights.
+    """A model without its real weights."""
 
-    Attributes:
-        model: The model, of the right class and shape.
-        parameters: The number of its parameters.
-        built: Whether it has (random) weights, so that it can be run.
-        shipped: The name under which mmspec ships the model, without `mmspec/`; "" if it does not.
-    """
-
-    model: Any
-    parameters: int
-    built: bool
-    shipped: str = ""
+    model: Any  # the model, of the right class and shape
+    parameters: int  # the number of its parameters
+    built: bool  # whether it has (random) weights, so that it can be run
+    shipped: str = ""  # the name under which mmspec ships the model, without `mmspec/`; "" if it does not
 
 
 def outline(name: str) -> Outline:

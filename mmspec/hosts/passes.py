@@ -32,17 +32,11 @@ MANNERS: tuple[Manner, ...] = ("interface", "explicit")
 
 @dataclass(frozen=True)
 class Passes:
-    """Runs a model over the nodes of drafts.
+    """Runs a model over the nodes of drafts."""
 
-    Attributes:
-        anatomy: The facts about the model.
-        manner: How masks reach its attention.
-        rings: Whether layers with a window may keep a ring: each of them is given the mask of its window.
-    """
-
-    anatomy: Anatomy
-    manner: Manner
-    rings: bool = False
+    anatomy: Anatomy  # the facts about the model
+    manner: Manner  # how masks reach its attention
+    rings: bool = False  # whether layers with a window may keep a ring: each of them is given the mask of its window
 
     @once
     def kernels(self) -> Kernels:

@@ -32,17 +32,11 @@ LIBRARIES = ("transformers", "diffusers")
 
 @dataclass(frozen=True)
 class Index:
-    """The content of a saved pipeline, checked against its class.
+    """The content of a saved pipeline, checked against its class."""
 
-    Attributes:
-        folder: The pipeline's folder.
-        parts: The class of every part; None for a part that is left out.
-        settings: The other arguments of the constructor.
-    """
-
-    folder: Path
-    parts: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path  # the pipeline's folder
+    parts: Mapping[str, Any] = field(default_factory=dict)  # the class of every part; None for a part that is left out
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the other arguments of the constructor
 
 
 def class_name_in(folder: Path) -> str:

@@ -22,17 +22,12 @@ from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 @dataclass
 class OperationState:
-    """The state of one operation of one layer.
+    """The state of one operation of one layer."""
 
-    Attributes:
-        op: The tree operation.
-        state: The committed state; of the layer's dtype if its kind is `recurrent`. None before the first commit.
-        stash: What the operation kept of the last pass, until that pass is committed.
-    """
-
-    op: TreeOp | None = None
+    op: TreeOp | None = None  # the tree operation
+    # The committed state; of the layer's dtype if its kind is `recurrent`. None before the first commit.
     state: Tensor | None = None
-    stash: Any = None
+    stash: Any = None  # what the operation kept of the last pass, until that pass is committed
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):

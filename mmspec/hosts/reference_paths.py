@@ -35,10 +35,6 @@ LONGEST = 96
 class ReferencePaths:
     """Logits of unmodified passes over whole paths.
 
-    Args:
-        anatomy: The facts about the model.
-        draw: Which random prompt and draft.
-
     Attributes:
         ids: The prompt, `[prompt]`.
         drafted: The drafted units behind it, `[node]`.

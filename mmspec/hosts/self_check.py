@@ -23,6 +23,7 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.autocast import autocast_dtype
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.reference_paths import ReferencePaths
@@ -46,21 +47,13 @@ tolerance covers; a wrong mask or position is wrong in every draft."""
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of the check.
+    """The result of the check."""
 
-    Attributes:
-        manner: How to run the model; None if it is refused.
-        error: The largest difference of logits, for the manner with the smallest one.
-        tolerance: The largest difference that is allowed.
-        trouble: The reason of the refusal if it is not `error`; else "".
-        rings: Whether layers with a window may keep a ring.
-    """
-
-    manner: Manner | None
-    error: float = 0.0
-    tolerance: float = 0.0
-    trouble: str = ""
-    rings: bool = False
+    manner: Manner | None  # how to run the model; None if it is refused
+    error: float = 0.0  # the largest difference of logits, for the manner with the smallest one
+    tolerance: float = 0.0  # the largest difference that is allowed
+    trouble: str = ""  # the reason of the refusal if it is not `error`; else ""
+    rings: bool = False  # whether layers with a window may keep a ring
 
 
 _sound: ResultsByModel[Finding] = ResultsByModel()
@@ -80,6 +73,11 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
         ValueError: No manner gives the logits of whole paths; the message has the numbers.
     """
     model = anatomy.model
+    if device_of(model).type == "meta":
+        raise ValueError(
+            f"the weights of {type(model).__name__} are on the device 'meta', where there are no numbers: load them, "
+            "or dispatch the model with accelerate"
+        )
     with model_lock(model):
         results = _sound.of(model if whole is None else whole)
         key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in anatomy.ops.items()))

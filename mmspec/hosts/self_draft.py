@@ -12,13 +12,9 @@ from mmspec.hosts.target import TransformersTarget
 
 @dataclass
 class ReadShare:
-    """A call's drafting passes, as shares of passes over all of the target's weights.
+    """A call's drafting passes, as shares of passes over all of the target's weights."""
 
-    Attributes:
-        passes: Their sum.
-    """
-
-    passes: float = 0.0
+    passes: float = 0.0  # their sum
 
 
 class SelfDrafting:

@@ -34,16 +34,12 @@ UNSURE = -1
 
 @dataclass
 class SortedTargetCache:
-    """What the target keeps of one call.
+    """What the target keeps of one call."""
 
-    Attributes:
-        cache: The model's own cache; a unit that waits has no keys yet in the layers that it waits for.
-        places: Places that a row needs for what waits.
-        waiting: What waits for each part behind the first one; empty before the first pass.
-    """
-
+    # The model's own cache; a unit that waits has no keys yet in the layers that it waits for
     cache: TransformersTargetCache
-    places: int
+    places: int  # places that a row needs for what waits
+    # What waits for each part behind the first one; empty before the first pass
     waiting: list[Waiting] = field(default_factory=list)
 
     @property

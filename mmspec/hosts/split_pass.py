@@ -21,17 +21,11 @@ from mmspec.hosts.sublayers import SubLayers
 
 @dataclass(frozen=True)
 class SplitPass:
-    """The layers `begin … end - 1` of a model.
-
-    Attributes:
-        sublayers: The model's layers.
-        begin: The first layer of the part.
-        end: The layer behind its last one.
-    """
+    """The layers `begin … end - 1` of a model."""
 
     sublayers: SubLayers
-    begin: int
-    end: int
+    begin: int  # the first layer of the part
+    end: int  # the layer behind its last one
 
     @contextmanager
     def alone(self, states: Tensor | None) -> Iterator[Record]:

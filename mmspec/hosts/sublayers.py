@@ -26,13 +26,9 @@ PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
 
 @dataclass(frozen=True)
 class SubLayers:
-    """The sub-layers of a model; number `2 i` is the attention of layer `i`, and `2 i + 1` its feed-forward part.
+    """The sub-layers of a model; number `2 i` is the attention of layer `i`, and `2 i + 1` its feed-forward part."""
 
-    Attributes:
-        anatomy: The facts about the model.
-    """
-
-    anatomy: Anatomy
+    anatomy: Anatomy  # the facts about the model
 
     @property
     def layers(self) -> Sequence[nn.Module]:

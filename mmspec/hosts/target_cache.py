@@ -12,25 +12,17 @@ from mmspec.hosts.slot_cache import SlotCache
 
 @dataclass
 class TransformersTargetCache:
-    """What the target keeps of one call.
+    """What the target keeps of one call."""
 
-    Attributes:
-        slots: Keys, values and states.
-        passes: Runs the model; found when the call began, because the model may have been moved or cast before.
-        mask: `[batch, prompt]` int64: 1 for units, 0 for padding, of the prompt's columns as transformers counts them.
-        given: The cache that the call came with, which `export` fills and returns; or None.
-        plain: Whether the prompt was ids and padding alone.
-        prompts: `[physical]` int64: under guidance the units of both halves' prompts; None without guidance.
-        behind: Slots that a row may need behind its prompt.
-    """
-
-    slots: SlotCache
-    passes: Passes
+    slots: SlotCache  # keys, values and states
+    passes: Passes  # runs the model; found when the call began, because the model may have been moved or cast before
+    # `[batch, prompt]` int64: 1 for units, 0 for padding, of the prompt's columns as transformers counts them
     mask: Tensor
-    given: Cache | None = None
-    plain: bool = True
+    given: Cache | None = None  # the cache that the call came with, which `export` fills and returns; or None
+    plain: bool = True  # whether the prompt was ids and padding alone
+    # `[physical]` int64: under guidance the units of both halves' prompts; None without guidance
     prompts: Tensor | None = None
-    behind: int = 0
+    behind: int = 0  # slots that a row may need behind its prompt
 
     @property
     def guided(self) -> bool:

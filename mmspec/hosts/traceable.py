@@ -14,11 +14,7 @@ Value = TypeVar("Value")
 
 
 class Traceable(Generic[Value]):
-    """The value of the innermost block; None outside of blocks.
-
-    Args:
-        name: Name of the context variable.
-    """
+    """The value of the innermost block; None outside of blocks."""
 
     def __init__(self, name: str) -> None:
         self._variable: ContextVar[Value | None] = ContextVar(name, default=None)

@@ -23,40 +23,25 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 @dataclass(frozen=True)
 class TranslatedDraft:
-    """A draft in the draft model's ids.
+    """A draft in the draft model's ids."""
 
-    Attributes:
-        draft: The translated draft, rooted: node i of the original is the pieces `last[i] - pieces[i] + 1 … last[i]`.
-        last: `[batch, node]` int64: the last piece of each original node.
-        pieces: `[batch, node]` int64: the number of its pieces.
-        even: Whether every node is one piece, so that node ids are the same in both drafts.
-    """
-
+    # The translated draft, rooted: node i of the original is the pieces `last[i] - pieces[i] + 1 … last[i]`
     draft: Draft
-    last: Tensor
-    pieces: Tensor
-    even: bool
+    last: Tensor  # `[batch, node]` int64: the last piece of each original node
+    pieces: Tensor  # `[batch, node]` int64: the number of its pieces
+    even: bool  # whether every node is one piece, so that node ids are the same in both drafts
 
 
 @dataclass
 class TranslatedTargetCache:
-    """What the target keeps of one call.
+    """What the target keeps of one call."""
 
-    Attributes:
-        cache: The draft model's own cache.
-        vocabulary: The map, on the call's device.
-        length: `[batch]` int64: the committed pieces in the cache.
-        longest: No row has more of them, on the host; the largest length itself where it was read for the last draft.
-        width: Most nodes of a draft, the root included.
-        spelled: The translation of the last pass's draft.
-    """
-
-    cache: Any
-    vocabulary: VocabularyMap
-    length: Tensor
-    longest: int
-    width: int
-    spelled: TranslatedDraft | None = None
+    cache: Any  # the draft model's own cache
+    vocabulary: VocabularyMap  # the map, on the call's device
+    length: Tensor  # `[batch]` int64: the committed pieces in the cache
+    longest: int  # no row has more of them, on the host; the largest length itself where it was read for the last draft
+    width: int  # most nodes of a draft, the root included
+    spelled: TranslatedDraft | None = None  # the translation of the last pass's draft
 
 
 class TranslatedTarget:

@@ -131,15 +131,10 @@ def _kept(parents: tuple[int, ...], device: torch.device, dtype: torch.dtype) ->
 
 @dataclass(frozen=True)
 class KeptNodes:
-    """The nodes that a commit keeps.
+    """The nodes that a commit keeps."""
 
-    Attributes:
-        nodes: `[batch, step]` int64: the root, then the accepted path; entries behind its end are arbitrary.
-        count: `[batch]` int64: how many of them are kept; with 0 the row's state stays.
-    """
-
-    nodes: Tensor
-    count: Tensor
+    nodes: Tensor  # `[batch, step]` int64: the root, then the accepted path; entries behind its end are arbitrary
+    count: Tensor  # `[batch]` int64: how many of them are kept; with 0 the row's state stays
 
     @staticmethod
     def along(path: Tensor, count: Tensor) -> "KeptNodes":

@@ -29,19 +29,12 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """A map from the target's ids to the draft model's.
+    """A map from the target's ids to the draft model's."""
 
-    Attributes:
-        draft_of: `[target]` int64: the draft id of the same token, or -1. No draft id occurs twice.
-        spelling: `[target, longest]` int64: the draft ids that spell the token, padded with -1 on the right.
-        length: `[target]` int64: the number of these ids, at least 1.
-        draft_vocab: The size of the draft model's vocabulary.
-    """
-
-    draft_of: Tensor
-    spelling: Tensor
-    length: Tensor
-    draft_vocab: int
+    draft_of: Tensor  # `[target]` int64: the draft id of the same token, or -1. No draft id occurs twice.
+    spelling: Tensor  # `[target, longest]` int64: the draft ids that spell the token, padded with -1 on the right
+    length: Tensor  # `[target]` int64: the number of these ids, at least 1
+    draft_vocab: int  # the size of the draft model's vocabulary
 
     @staticmethod
     def padded(target: int, draft: int, tokens: int | None = None) -> "VocabularyMap":

@@ -18,24 +18,16 @@ from mmspec.core.types import Draft
 
 @dataclass
 class Waiting:
-    """What waits for one part of a model, in the rows of its cache.
+    """What waits for one part of a model, in the rows of its cache."""
 
-    Attributes:
-        states: `[row, place, hidden]`: committed units that wait, the draft's nodes that wait, and free places; a place
-            behind the last one is scratch.
-        units: `[row, place]`: their units.
-        count: `[row]` int64: the committed ones.
-        most: No row has more of them, on the host.
-        begun: The first node of the draft that waits; the nodes before it have been run.
-        nodes: How many of the draft's nodes wait, from `begun` on.
-    """
-
+    # `[row, place, hidden]`: committed units that wait, the draft's nodes that wait, and free places; a place behind
+    # the last one is scratch
     states: Tensor
-    units: Tensor
-    count: Tensor
-    most: int = 0
-    begun: int = 0
-    nodes: int = 0
+    units: Tensor  # `[row, place]`: their units
+    count: Tensor  # `[row]` int64: the committed ones
+    most: int = 0  # no row has more of them, on the host
+    begun: int = 0  # the first node of the draft that waits; the nodes before it have been run
+    nodes: int = 0  # how many of the draft's nodes wait, from `begun` on
 
     @classmethod
     def none(cls, states: Tensor, units: Tensor, places: int) -> "Waiting":

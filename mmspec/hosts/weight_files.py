@@ -52,14 +52,9 @@ PACKED = 32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The header of a tensor in a file.
+    """The header of a tensor in a file."""
 
-    Attributes:
-        dtype: The dtype's name in safetensors, such as `F32`.
-        shape: The shape.
-    """
-
-    dtype: str
+    dtype: str  # the dtype's name in safetensors, such as `F32`
     shape: tuple[int, ...]
 
     @property

@@ -159,12 +159,7 @@ class Registry:
 
     @contextmanager
     def blaming(self, name: str, hook: str) -> Iterator[None]:
-        """What fails inside the block is noted on a plugin, with a warning; it raises under `MMSPEC_STRICT`.
-
-        Args:
-            name: The plugin.
-            hook: What was asked of it.
-        """
+        """What fails inside the block is noted on a plugin, with a warning; it raises under `MMSPEC_STRICT`."""
         try:
             yield
         # A hook that calls sys.exit() is as broken as one that raises.

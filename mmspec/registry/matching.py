@@ -59,16 +59,10 @@ def missing_words(
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A method with its parts looked up.
-
-    Attributes:
-        method: The method.
-        drafter: Its drafter, or None to decode without drafts.
-        rule: Its rule.
-    """
+    """A method with its parts looked up."""
 
     method: MethodSpec
-    drafter: DrafterSpec | None
+    drafter: DrafterSpec | None  # its drafter, or None to decode without drafts
     rule: RuleSpec
 
     @property

@@ -22,19 +22,12 @@ _WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """One line of help.
+    """One line of help."""
 
-    Attributes:
-        name: The field.
-        allowed: Its type and range, in words.
-        default: Its default, as text; empty where a value is required.
-        help: What it does.
-    """
-
-    name: str
-    allowed: str
-    default: str
-    help: str
+    name: str  # the field
+    allowed: str  # its type and range, in words
+    default: str  # its default, as text; empty where a value is required
+    help: str  # what it does
 
 
 def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:

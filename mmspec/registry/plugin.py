@@ -16,29 +16,17 @@ class PluginError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A line of `mmspec plugins`.
+    """A line of `mmspec plugins`."""
 
-    Attributes:
-        name: The plugin's name; what stands before the colon in `plugin:name`.
-        module: The module that it is, or the type of the object that it is.
-        location: The module's file, where there is one.
-        distribution: The installed distribution that brought it, if any.
-        version: That distribution's version.
-        components: The specs of what it offers.
-        error: Why it could not be loaded, in one line.
-        blocked: True if `MMSPEC_PLUGINS` left it out.
-        seconds: How long its import and its manifest took.
-    """
-
-    name: str
-    module: str
-    location: str | None = None
-    distribution: str | None = None
-    version: str | None = None
-    components: tuple[Spec, ...] = ()
-    error: str | None = None
-    blocked: bool = False
-    seconds: float = 0.0
+    name: str  # the plugin's name; what stands before the colon in `plugin:name`
+    module: str  # the module that it is, or the type of the object that it is
+    location: str | None = None  # the module's file, where there is one
+    distribution: str | None = None  # the installed distribution that brought it, if any
+    version: str | None = None  # that distribution's version
+    components: tuple[Spec, ...] = ()  # the specs of what it offers
+    error: str | None = None  # why it could not be loaded, in one line
+    blocked: bool = False  # true if `MMSPEC_PLUGINS` left it out
+    seconds: float = 0.0  # how long its import and its manifest took
 
     @property
     def status(self) -> Literal["ok", "error", "blocked"]:

@@ -21,12 +21,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: object, most: int = QUOTED) -> str:
-    """A quotation of what a file holds, or of what a library says about one: one printable line, cut where it is long.
-
-    Args:
-        text: What is quoted.
-        most: Characters.
-    """
+    """A quotation of what a file holds, or a library says about one: one printable line, cut where it is long."""
     line = printable(" ".join(str(text)[: 8 * most].split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 

@@ -29,35 +29,21 @@ FURTHER = ".further.bench.json"
 
 @dataclass(frozen=True)
 class Shipped:
-    """Description of a shipped model: what its card says beside the measured facts.
+    """Description of a shipped model: what its card says beside the measured facts."""
 
-    Attributes:
-        name: The model's name, without `mmspec/`.
-        summary: What the model is, in a sentence or two.
-        target: The target adapter that runs it.
-        method: Default method: `auto`, or the one that was measured to be best.
-        drafter: The draft model that the method needs, or None.
-        data: The training data with their licences, one line each.
-        command: The command that trained the model.
-        tags: Tags of the front matter.
-        measured: Makes a table of what training measured, from the facts beside the weights.
-        policy: The policy used with the method; None for the method's own.
-        k: Units to draft per round; None for the general default.
-        key_layout: The library or repository whose parameter names the weights have.
-    """
-
-    name: str
-    summary: str
-    target: str
-    method: str
-    drafter: str | None
-    data: Sequence[str]
-    command: str
-    tags: Sequence[str]
+    name: str  # the model's name, without `mmspec/`
+    summary: str  # what the model is, in a sentence or two
+    target: str  # the target adapter that runs it
+    method: str  # default method: `auto`, or the one that was measured to be best
+    drafter: str | None  # the draft model that the method needs, or None
+    data: Sequence[str]  # the training data with their licences, one line each
+    command: str  # the command that trained the model
+    tags: Sequence[str]  # tags of the front matter
+    # Makes a table of what training measured, from the facts beside the weights
     measured: Callable[[Mapping[str, Any]], View]
-    policy: str | None = None
-    k: int | None = None
-    key_layout: str = "transformers"
+    policy: str | None = None  # the policy used with the method; None for the method's own
+    k: int | None = None  # units to draft per round; None for the general default
+    key_layout: str = "transformers"  # the library or repository whose parameter names the weights have
 
 
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:

@@ -26,41 +26,24 @@ APART = 4
 
 @dataclass(frozen=True)
 class Diversity:
-    """One method on one kind of prompts.
+    """One method on one kind of prompts."""
 
-    Attributes:
-        model: Name of the target.
-        method: Name of the method.
-        exactness: The promise of its rule.
-        kind: The kind of prompts.
-        temperature: Of sampling.
-        prompts: Number of prompts.
-        outputs: Outputs of each prompt under one set of seeds.
-        units: Units of an output.
-        figures: By name, one value for every set of seeds.
-        same: Share of all outputs that are those of plain decoding with the same seed.
-        acceptance_length: Emitted units per row and pass after prefill.
-        bias: Mean total variation of an emitted unit, of lossy rules that measure it; else None.
-        options: Options of the method.
-        device: The processor and its threads, or the GPU, in words.
-        versions: Versions of mmspec, torch, transformers and Python.
-    """
-
-    model: str
+    model: str  # name of the target
     method: str
-    exactness: str
-    kind: str
-    temperature: Amount
+    exactness: str  # the promise of its rule
+    kind: str  # the kind of prompts
+    temperature: Amount  # of sampling
     prompts: Count
-    outputs: Count
-    units: Count
-    figures: dict[str, list[FiniteFloat]] = field(default_factory=dict)
+    outputs: Count  # outputs of each prompt under one set of seeds
+    units: Count  # units of an output
+    figures: dict[str, list[FiniteFloat]] = field(default_factory=dict)  # by name, one value for every set of seeds
+    # Share of all outputs that are those of plain decoding with the same seed
     same: Annotated[float, Field(ge=0, le=1)] = 0.0
-    acceptance_length: Amount = 0.0
-    bias: Amount | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    device: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    acceptance_length: Amount = 0.0  # emitted units per row and pass after prefill
+    bias: Amount | None = None  # mean total variation of an emitted unit, of lossy rules that measure it; else None
+    options: dict[str, Any] = field(default_factory=dict)  # options of the method
+    device: str = ""  # the processor and its threads, or the GPU, in words
+    versions: dict[str, str] = field(default_factory=dict)  # versions of mmspec, torch, transformers and Python
 
 
 def load(path: Path) -> list[Diversity]:

@@ -23,43 +23,26 @@ Rows = Annotated[int, Field(ge=1, le=2**31)]
 
 @dataclass(frozen=True)
 class Equality:
-    """One cell.
+    """One cell."""
 
-    Attributes:
-        model: Name of the target.
-        method: Name of the method.
-        dtype: Of the weights.
-        shape: `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node).
-        width: Nodes of every pass; None under `any`.
-        setting: How units are drawn: `"T = 0.8"`.
-        batch: Rows decoded together.
-        outputs: Outputs that were compared.
-        equal: Those that are plain decoding's, unit by unit.
-        units: Units of all outputs.
-        acceptance_length: Emitted units per row and pass after prefill.
-        apart: Of outputs that differ: the number of the output, and the first unit that is another one.
-        options: Options of the method.
-        piece: Word for one output.
-        device: The processor and its threads, or the GPU, in words.
-        versions: Versions of mmspec, torch, transformers and Python.
-    """
-
-    model: str
+    model: str  # name of the target
     method: str
-    dtype: str
+    dtype: str  # of the weights
+    # `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node)
     shape: Literal["one", "any"]
-    width: Rows | None
-    setting: str
-    batch: Rows
-    outputs: Rows
-    equal: Count
-    units: Count
-    acceptance_length: Amount
+    width: Rows | None  # nodes of every pass; None under `any`
+    setting: str  # how units are drawn: `"T = 0.8"`.
+    batch: Rows  # rows decoded together
+    outputs: Rows  # outputs that were compared
+    equal: Count  # those that are plain decoding's, unit by unit
+    units: Count  # units of all outputs
+    acceptance_length: Amount  # emitted units per row and pass after prefill
+    # Of outputs that differ: the number of the output, and the first unit that is another one
     apart: list[tuple[Count, Count]] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
-    piece: str = "text"
-    device: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # options of the method
+    piece: str = "text"  # word for one output
+    device: str = ""  # the processor and its threads, or the GPU, in words
+    versions: dict[str, str] = field(default_factory=dict)  # versions of mmspec, torch, transformers and Python
 
 
 def load(path: Path) -> list[Equality]:

@@ -16,21 +16,13 @@ SUFFIXES = (".png", ".svg")
 
 
 class Bar(NamedTuple):
-    """One bar.
+    """One bar."""
 
-    Attributes:
-        setting: The setting, by which bars are grouped.
-        name: Name of a method or a peer.
-        ours: Whether it is a method of mmspec.
-        ratios: Seconds of the base / own seconds, one per repeat.
-        note: Text above the bar: the acceptance length.
-    """
-
-    setting: str
-    name: str
-    ours: bool
-    ratios: list[float]
-    note: str
+    setting: str  # the setting, by which bars are grouped
+    name: str  # name of a method or a peer
+    ours: bool  # whether it is a method of mmspec
+    ratios: list[float]  # seconds of the base / own seconds, one per repeat
+    note: str  # text above the bar: the acceptance length
 
     @property
     def height(self) -> float:

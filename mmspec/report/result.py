@@ -28,54 +28,36 @@ Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 @dataclass(frozen=True)
 class Row:
-    """One method in one setting.
+    """One method in one setting."""
 
-    Attributes:
-        method: Name of the method; in another mode than `real`, name of the artificial drafter (`oracle`, …).
-        exactness: The promise of its rule.
-        setting: What was decoded and how: `"code, greedy"`.
-        mode: `real`, `oracle` (drafts are the target's output), `synthetic` (drafts are accepted at a given rate),
-            `empty` (nothing is drafted).
-        batch: Rows decoded together.
-        units: Units emitted in one repeat.
-        target_passes: Passes of the target after prefill, in one repeat.
-        equivalent_passes: Number of reads of the target's weights, by its passes and by drafts; None if not counted.
-        acceptance_length: Emitted units per row and pass after prefill, bonus included.
-        acceptance_by_depth: Share of row rounds whose path reached depth 1, 2, ….
-        passes_by_nodes: Number of passes by their number of nodes, root included; the key is text.
-        repeats_s: Seconds of every repeat.
-        plain_repeats_s: Seconds of plain decoding, interleaved with `repeats_s`.
-        draft_s: Seconds of drafting in the median repeat.
-        verify_s: Seconds of the target's passes in the median repeat, without prefill.
-        rest_s: Seconds of the rule, commits and the loop in the median repeat.
-        peak_memory: Bytes of target and drafter, of copies of their weights, and of the largest growth in a call; None
-            if not measured.
-        laid_out: Bytes of `peak_memory` that are copies of weights, laid out for narrow passes; None if not counted.
-        alone_repeats_s: For a batch: seconds of the same rows one after the other, interleaved with `repeats_s`.
-        quality: Numbers about the output by name (`distinct_3`, `same_as_plain`); of lossy methods also their loss.
-        options: Options of the method.
-    """
-
-    method: str
-    exactness: str
-    setting: str
-    units: Count
-    target_passes: Count
-    acceptance_length: Amount
-    acceptance_by_depth: list[FiniteFloat]
-    repeats_s: Repeats
-    plain_repeats_s: Repeats
-    draft_s: Amount
-    verify_s: Amount
-    rest_s: Amount
+    method: str  # name of the method; in another mode than `real`, name of the artificial drafter (`oracle`, …)
+    exactness: str  # the promise of its rule
+    setting: str  # what was decoded and how: `"code, greedy"`
+    units: Count  # units emitted in one repeat
+    target_passes: Count  # passes of the target after prefill, in one repeat
+    acceptance_length: Amount  # emitted units per row and pass after prefill, bonus included
+    acceptance_by_depth: list[FiniteFloat]  # share of row rounds whose path reached depth 1, 2, …
+    repeats_s: Repeats  # seconds of every repeat
+    plain_repeats_s: Repeats  # seconds of plain decoding, interleaved with `repeats_s`
+    draft_s: Amount  # seconds of drafting in the median repeat
+    verify_s: Amount  # seconds of the target's passes in the median repeat, without prefill
+    rest_s: Amount  # seconds of the rule, commits and the loop in the median repeat
+    # Bytes of target and drafter, of copies of their weights, and of the largest growth in a call; None if not measured
     peak_memory: Count | None = None
+    # Bytes of `peak_memory` that are copies of weights, laid out for narrow passes; None if not counted
     laid_out: Count | None = None
+    # Number of reads of the target's weights, by its passes and by drafts; None if not counted
     equivalent_passes: Count | None = None
+    # Numbers about the output by name (`distinct_3`, `same_as_plain`); of lossy methods also their loss
     quality: dict[str, FiniteFloat] = field(default_factory=dict)
+    # `real`, `oracle` (drafts are the target's output), `synthetic` (drafts are accepted at a given rate), `empty`
+    # (nothing is drafted)
     mode: str = "real"
-    batch: Annotated[int, Field(ge=1, le=2**31)] = 1
-    options: dict[str, Any] = field(default_factory=dict)
+    batch: Annotated[int, Field(ge=1, le=2**31)] = 1  # rows decoded together
+    options: dict[str, Any] = field(default_factory=dict)  # options of the method
+    # Number of passes by their number of nodes, root included; the key is text
     passes_by_nodes: dict[Nodes, Count] = field(default_factory=dict)
+    # For a batch: seconds of the same rows one after the other, interleaved with `repeats_s`
     alone_repeats_s: Repeats = field(default_factory=list)
 
     @property
@@ -91,105 +73,72 @@ class Row:
 
 @dataclass(frozen=True)
 class Peer:
-    """Other software that decodes the same prompts with the same weights, interleaved with our rows.
+    """Other software that decodes the same prompts with the same weights, interleaved with our rows."""
 
-    Attributes:
-        setting: As in `Row`.
-        repeats_s: Seconds of every repeat; empty if it could not be run.
-        units: Units emitted in one repeat.
-        note: How it was run, or why it could not be run.
-        ours: Whether it is a loop that we wrote; such a peer is ignored where plain decoding is faster.
-        chosen: The setting that it ran with, the fastest of `tried`; "" if there was no choice.
-        tried: Seconds of every setting on the calibration share.
-    """
-
-    setting: str
-    repeats_s: Repeats
-    units: Count = 0
-    note: str = ""
-    ours: bool = False
-    chosen: str = ""
-    tried: dict[str, Amount] = field(default_factory=dict)
+    setting: str  # as in `Row`
+    repeats_s: Repeats  # seconds of every repeat; empty if it could not be run
+    units: Count = 0  # units emitted in one repeat
+    note: str = ""  # how it was run, or why it could not be run
+    ours: bool = False  # whether it is a loop that we wrote; such a peer is ignored where plain decoding is faster
+    chosen: str = ""  # the setting that it ran with, the fastest of `tried`; "" if there was no choice
+    tried: dict[str, Amount] = field(default_factory=dict)  # seconds of every setting on the calibration share
 
 
 @dataclass(frozen=True)
 class VsBest:
-    """Our speed in a setting as a multiple of the best other way's.
+    """Our speed in a setting as a multiple of the best other way's."""
 
-    Attributes:
-        way: Name of the fastest peer; `plain` where no other software, and no faster loop of ours, decodes the same.
-        times: Median of the paired ratios of seconds, by method, plain decoding included; real drafts, batch 1.
-    """
-
-    way: str
+    way: str  # name of the fastest peer; `plain` where no other software, and no faster loop of ours, decodes the same
+    # Median of the paired ratios of seconds, by method, plain decoding included; real drafts, batch 1
     times: dict[str, FiniteFloat]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the hardware and the drafts would allow.
+    """What the hardware and the drafts would allow."""
 
-    Attributes:
-        v_of_n: Seconds of a target pass over N nodes / over one node, by N.
-        c: Seconds of a draft model's pass / of a target pass over one node, by draft model.
-        F_hw: Least possible seconds of a pass (by memory bandwidth and arithmetic) / its measured seconds, by N.
-        F_pipe: Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by
-            `"setting / method"`; the rest is overhead of the loop.
-        F_tree: Acceptance length of the method's tree / that of the best tree of as many nodes.
-        F_total: Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes
-            at their floor.
-        measured: The measurements behind the floors: bandwidth, arithmetic, bytes, seconds.
-        by_nodes: Further numbers about passes over N nodes, by name, then by N.
-    """
-
+    # Seconds of a target pass over N nodes / over one node, by N
     v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
+    # Seconds of a draft model's pass / of a target pass over one node, by draft model
     c: dict[str, FiniteFloat] = field(default_factory=dict)
+    # Least possible seconds of a pass (by memory bandwidth and arithmetic) / its measured seconds, by N
     F_hw: dict[Nodes, FiniteFloat] = field(default_factory=dict)
+    # Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by `"setting / method"`; the rest
+    # is overhead of the loop
     F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
+    # Acceptance length of the method's tree / that of the best tree of as many nodes
     F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
+    # Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes at their
+    # floor
     F_total: dict[str, FiniteFloat] = field(default_factory=dict)
+    # The measurements behind the floors: bandwidth, arithmetic, bytes, seconds
     measured: dict[str, FiniteFloat] = field(default_factory=dict)
+    # Further numbers about passes over N nodes, by name, then by N
     by_nodes: dict[str, dict[Nodes, FiniteFloat]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a benchmark.
+    """The result of a benchmark."""
 
-    Attributes:
-        kind: Kind of benchmark: `text`, `image`, ….
-        model: Name of the target.
-        device: The processor and its threads, or the GPU, in words.
-        versions: Versions of mmspec, torch, transformers and Python.
-        seed: Seed of every sampled call.
-        prompts: Number of prompts by text.
-        rows: Rows of our methods.
-        peers: Other software, by `"setting / name"`.
-        limits: What the hardware and the drafts would allow.
-        teacher_forced: Acceptance length on held-out text that is forced as the output, by text, then by method.
-        unit: Word for a unit: `token`, `code`, ….
-        piece: Word for one output: `text`, `picture`, ….
-        how: How the benchmark was run, in sentences.
-        floor: Values of `quality` for plain decoding with other seeds, by setting and name: the variation by chance.
-        notes: Explanations of names in `quality`.
-        vs_best: Speed against the best other way, by setting (`mmspec.report.views.vs_best`).
-    """
-
-    kind: str
-    model: str
-    device: str
-    versions: dict[str, str]
-    seed: int
-    prompts: dict[str, Count]
-    rows: list[Row]
-    peers: dict[str, Peer]
-    limits: Limits
+    kind: str  # kind of benchmark: `text`, `image`, …
+    model: str  # name of the target
+    device: str  # the processor and its threads, or the GPU, in words
+    versions: dict[str, str]  # versions of mmspec, torch, transformers and Python
+    seed: int  # seed of every sampled call
+    prompts: dict[str, Count]  # number of prompts by text
+    rows: list[Row]  # rows of our methods
+    peers: dict[str, Peer]  # other software, by `"setting / name"`
+    limits: Limits  # what the hardware and the drafts would allow
+    # Acceptance length on held-out text that is forced as the output, by text, then by method
     teacher_forced: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
-    unit: str = "token"
-    piece: str = "text"
-    how: str = ""
+    unit: str = "token"  # word for a unit: `token`, `code`, …
+    piece: str = "text"  # word for one output: `text`, `picture`, …
+    how: str = ""  # how the benchmark was run, in sentences
+    # Values of `quality` for plain decoding with other seeds, by setting and name: the variation by chance
     floor: dict[str, dict[str, list[FiniteFloat]]] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)  # explanations of names in `quality`
+    # Speed against the best other way, by setting (`mmspec.report.views.vs_best`).
     vs_best: dict[str, VsBest] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:

@@ -20,19 +20,12 @@ LENGTHS = ("acceptance length", "equivalent passes")
 
 @dataclass(frozen=True)
 class View:
-    """One table.
+    """One table."""
 
-    Attributes:
-        title: Title above the table.
-        header: Names of the columns.
-        rows: Cells, row by row.
-        note: Text below the table.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
+    title: str  # title above the table
+    header: tuple[str, ...]  # names of the columns
+    rows: Sequence[tuple[str, ...]]  # cells, row by row
+    note: str = ""  # text below the table
 
 
 def facts(result: Result) -> str:

@@ -34,17 +34,12 @@ def completed(answer: Response, stops: Sequence[str], usage: bool) -> Response:
 
 @dataclass
 class Texts:
-    """The texts of one choice while they come: what is sent of them is never taken back.
+    """The texts of one choice while they come: what is sent of them is never taken back."""
 
-    Attributes:
-        stops: The strings at which a text ends; they are not sent.
-        held: What came and is not sent yet, by field: it may be the beginning of a stop string.
-        over: Whether a stop string came.
-    """
-
-    stops: Sequence[str]
+    stops: Sequence[str]  # the strings at which a text ends; they are not sent
+    # What came and is not sent yet, by field: it may be the beginning of a stop string
     held: dict[str, str] = field(default_factory=dict)
-    over: bool = False
+    over: bool = False  # whether a stop string came
 
     def settle(self, choice: dict[str, Any], last: bool) -> bool:
         """Leave in a choice what can be sent of its texts by now; `last`: nothing follows. Is anything left in it?"""

@@ -74,12 +74,7 @@ class Call:
 
 
 class Manager(GenerateManager):
-    """transformers' queue and thread of a model, with bounded calls that speculate.
-
-    Args:
-        decoder: The model's decoder.
-        limits: The bounds.
-    """
+    """transformers' queue and thread of a model, with bounded calls that speculate."""
 
     def __init__(self, decoder: Decoder, limits: Limits) -> None:
         super().__init__()
@@ -109,12 +104,7 @@ class Manager(GenerateManager):
 
 
 class Managers(GenerationState):
-    """The managers of all models that are served; a model has one thread, and its calls wait for each other.
-
-    Args:
-        models: What is served.
-        limits: The bounds.
-    """
+    """The managers of all models that are served; a model has one thread, and its calls wait for each other."""
 
     def __init__(self, models: Models, limits: Limits) -> None:
         super().__init__()

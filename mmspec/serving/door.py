@@ -17,12 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Door:
-    """Reads a request whole, within its limit, then lets the application answer it.
-
-    Args:
-        app: The application.
-        limits: The bounds.
-    """
+    """Reads a request whole, within its limit, then lets the application answer it."""
 
     def __init__(self, app: Callable[[Any, Receive, Send], Awaitable[None]], limits: Limits) -> None:
         self._app = app

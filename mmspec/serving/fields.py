@@ -118,10 +118,6 @@ class Chat(Text):
 def checked(kind: type[Text], body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are set and have an effect, converted to their types.
 
-    Args:
-        kind: `Chat` or `Completion`.
-        body: The request.
-
     Raises:
         ValueError: A field is unknown, has no effect here, or has a wrong value.
     """

@@ -16,13 +16,9 @@ from mmspec.serving.request import CURRENT
 
 
 class Speculating(BaseHandler):
-    """What both handlers do otherwise than transformers'; it stands before one of them in a class's bases.
+    """What both handlers do otherwise than transformers'; it stands before one of them in a class's bases."""
 
-    Attributes:
-        fields: The fields of a request.
-    """
-
-    fields: type[Text]
+    fields: type[Text]  # the fields of a request
     model_manager: Models
 
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:

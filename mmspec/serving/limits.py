@@ -12,21 +12,13 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request.
+    """Bounds of a request."""
 
-    Attributes:
-        body: Most bytes of a request's body.
-        prompt: Most tokens of a prompt.
-        new: Most new tokens.
-        pictures: Most pictures.
-        connections: Most connections at a time; further ones get HTTP 503.
-    """
-
-    body: int = 1_000_000
-    prompt: int = 8192
-    new: int = 4096
-    pictures: int = 4
-    connections: int = 256
+    body: int = 1_000_000  # most bytes of a request's body
+    prompt: int = 8192  # most tokens of a prompt
+    new: int = 4096  # most new tokens
+    pictures: int = 4  # most pictures
+    connections: int = 256  # most connections at a time; further ones get HTTP 503
 
     def refuse_body(self, size: int) -> None:
         """Refuse a body of `size` bytes, or of which so many have come.

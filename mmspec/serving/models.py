@@ -24,17 +24,11 @@ from mmspec.serving.errors import UnknownModelError
 
 @dataclass(frozen=True)
 class Language:
-    """A language model that is served.
+    """A language model that is served."""
 
-    Attributes:
-        model: The live model; its `generate` is transformers' own.
-        processor: Its tokenizer.
-        decoder: Its decoder, which all calls share.
-    """
-
-    model: Any
-    processor: Any
-    decoder: Decoder
+    model: Any  # the live model; its `generate` is transformers' own
+    processor: Any  # its tokenizer
+    decoder: Decoder  # its decoder, which all calls share
 
     @classmethod
     def load(cls, name: str, device: str, dtype: str | None, template: str | None, **how: Any) -> "Language":

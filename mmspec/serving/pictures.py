@@ -62,12 +62,7 @@ class Picture:
 
 
 class Painter:
-    """Answers requests for pictures.
-
-    Args:
-        models: What is served.
-        limits: The bounds.
-    """
+    """Answers requests for pictures."""
 
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models

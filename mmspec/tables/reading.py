@@ -15,19 +15,12 @@ SUFFIXES = (".parquet", ".jsonl", ".csv")
 
 @dataclass(frozen=True)
 class Table:
-    """A table in memory.
+    """A table in memory."""
 
-    Attributes:
-        suffix: `.parquet`, `.jsonl` or `.csv`.
-        columns: Names of the columns, in order.
-        rows: One dict a row; an empty cell is None.
-        schema: pyarrow's schema of a parquet file; else None.
-    """
-
-    suffix: str
-    columns: list[str]
-    rows: list[dict[str, Any]]
-    schema: Any = None
+    suffix: str  # `.parquet`, `.jsonl` or `.csv`.
+    columns: list[str]  # names of the columns, in order
+    rows: list[dict[str, Any]]  # one dict a row; an empty cell is None
+    schema: Any = None  # pyarrow's schema of a parquet file; else None
 
 
 def read_table(path: Path, numbers: Collection[str] = ()) -> Table:

@@ -28,22 +28,14 @@ Engine = Callable[[Rows, Iterable[Batch]], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did.
+    """What a run did."""
 
-    Attributes:
-        rows: Rows of the table.
-        computed: Rows that this run computed.
-        errors: Rows without an output, those of earlier runs included.
-        first_error: The first of their errors.
-        seconds: Of this run.
-        calls: The sums of all calls' reports, those of earlier runs included; see `mmspec.report.counters.summed`.
-    """
-
-    rows: int
-    computed: int
-    errors: int
-    first_error: str
-    seconds: float
+    rows: int  # rows of the table
+    computed: int  # rows that this run computed
+    errors: int  # rows without an output, those of earlier runs included
+    first_error: str  # the first of their errors
+    seconds: float  # of this run
+    # The sums of all calls' reports, those of earlier runs included; see `mmspec.report.counters.summed`.
     calls: dict[str, Any]
 
 

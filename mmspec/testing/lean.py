@@ -24,17 +24,11 @@ from mmspec.testing.power import mean_sees
 
 @dataclass
 class Lean:
-    """Counts of first units that lie where q > p.
+    """Counts of first units that lie where q > p."""
 
-    Attributes:
-        excess: Their number, minus the number that p expects.
-        variance: The variance of that number under p.
-        count: The number of rounds counted.
-    """
-
-    excess: float = 0.0
-    variance: float = 0.0
-    count: int = 0
+    excess: float = 0.0  # their number, minus the number that p expects
+    variance: float = 0.0  # the variance of that number under p
+    count: int = 0  # the number of rounds counted
 
     @property
     def p_value(self) -> float:
@@ -49,15 +43,10 @@ class Lean:
 
 @dataclass
 class Leaning:
-    """A rule that passes every call on to another rule and counts where units come out.
+    """A rule that passes every call on to another rule and counts where units come out."""
 
-    Attributes:
-        rule: The other rule.
-        lean: The counts.
-    """
-
-    rule: Rule
-    lean: Lean = field(default_factory=Lean)
+    rule: Rule  # the other rule
+    lean: Lean = field(default_factory=Lean)  # the counts
 
     def __post_init__(self) -> None:
         self.exactness, self.needs, self.offers = self.rule.exactness, self.rule.needs, self.rule.offers

@@ -25,21 +25,14 @@ Runner = Callable[[dict[str, Tensor], dict[str, Tensor], dict[str, Any]], Mappin
 
 @dataclass(frozen=True)
 class Agreement:
-    """One output of one fixture.
+    """One output of one fixture."""
 
-    Attributes:
-        architecture: The name of the fixture's file, without suffix.
-        output: The output's name; "" for a fixture that was skipped or could not be run.
-        error: max |a - b| / max |b|, or the share of integers that differ; None if nothing could be compared.
-        note: Why the output was skipped or does not agree; "" if it agrees.
-        skipped: Whether no plugin knows the architecture.
-    """
-
-    architecture: str
-    output: str
+    architecture: str  # the name of the fixture's file, without suffix
+    output: str  # the output's name; "" for a fixture that was skipped or could not be run
+    # max |a - b| / max |b|, or the share of integers that differ; None if nothing could be compared
     error: float | None = None
-    note: str = ""
-    skipped: bool = False
+    note: str = ""  # why the output was skipped or does not agree; "" if it agrees
+    skipped: bool = False  # whether no plugin knows the architecture
 
     @property
     def holds(self) -> bool:

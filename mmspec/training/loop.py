@@ -28,29 +28,19 @@ FLOOR = 0.05
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """The loop's settings.
+    """The loop's settings."""
 
-    Attributes:
-        steps: The number of optimiser steps.
-        learning_rate: The peak of the learning rate, reached after `warmup` steps; it decays to 5 % of the peak.
-        warmup: Steps of linear warm-up from 0.
-        weight_decay: The weight decay of matrices; vectors (norms, biases) have none.
-        clip: The largest gradient norm.
-        save_every: Steps between checkpoints.
-        log_every: Steps between log lines.
-        bf16: Whether the forward pass runs under bfloat16 autocast; weights and optimiser stay float32.
-        hidden: The prefix of the parameters whose matrices are updated by Muon and not by AdamW (orthogonal steps of
-            AdamW's size: Liu et al., arXiv 2502.16982, § 2.2). Muon is for hidden layers, not for embeddings.
-    """
-
-    steps: int
+    steps: int  # the number of optimiser steps
+    # The peak of the learning rate, reached after `warmup` steps; it decays to 5 % of the peak
     learning_rate: float = 1e-3
-    warmup: int = 100
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    save_every: int = 100
-    log_every: int = 20
-    bf16: bool = True
+    warmup: int = 100  # steps of linear warm-up from 0
+    weight_decay: float = 0.1  # the weight decay of matrices; vectors (norms, biases) have none
+    clip: float = 1.0  # the largest gradient norm
+    save_every: int = 100  # steps between checkpoints
+    log_every: int = 20  # steps between log lines
+    bf16: bool = True  # whether the forward pass runs under bfloat16 autocast; weights and optimiser stay float32
+    # The prefix of the parameters whose matrices are updated by Muon and not by AdamW (orthogonal steps of AdamW's
+    # size: Liu et al., arXiv 2502.16982, § 2.2). Muon is for hidden layers, not for embeddings.
     hidden: str | None = None
 
 

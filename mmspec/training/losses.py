@@ -32,21 +32,13 @@ _TINY = 1e-8
 
 @dataclass(frozen=True)
 class DraftLoss:
-    """Which loss, and how much every depth of a draft counts.
+    """Which loss, and how much every depth of a draft counts."""
 
-    Attributes:
-        kind: See the module.
-        hard: Share of −log q(unit) beside it, in [0, 1].
-        decay: Depth d counts `decay ** d`; below 1 the first units matter more.
-        beta: Of `jsd`.
-        eta: Of `lk`: larger ones leave `kl` sooner.
-    """
-
-    kind: Kind = "kl"
-    hard: float = 0.0
-    decay: float = 0.8
-    beta: float = 0.5
-    eta: float = 3.0
+    kind: Kind = "kl"  # see the module
+    hard: float = 0.0  # share of −log q(unit) beside it, in [0, 1]
+    decay: float = 0.8  # depth d counts `decay ** d`; below 1 the first units matter more
+    beta: float = 0.5  # of `jsd`
+    eta: float = 3.0  # of `lk`: larger ones leave `kl` sooner
 
 
 def draft_loss(

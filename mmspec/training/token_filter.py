@@ -16,15 +16,10 @@ from mmspec.training.losses import forward_kl
 
 @dataclass(frozen=True)
 class TokenFilter:
-    """A filter.
+    """A filter."""
 
-    Attributes:
-        reference: The reference, which is not trained any more.
-        share: k, above 0 and at most 1.
-    """
-
-    reference: nn.Module
-    share: float
+    reference: nn.Module  # the reference, which is not trained any more
+    share: float  # k, above 0 and at most 1
 
     @torch.no_grad()
     def kept(self, logits: Tensor, reference: Tensor, p: Tensor, mask: Tensor) -> Tensor:

@@ -12,12 +12,9 @@ from mmspec.kits.pictures.conditions import Condition
 
 @dataclass(frozen=True)
 class Guided(Condition):
-    """A condition under guidance.
+    """A condition under guidance."""
 
-    Attributes:
-        scale: Guidance scale, one for all or `[batch]`: 1 is no guidance; larger leads away from the null condition.
-    """
-
+    # Guidance scale, one for all or `[batch]`: 1 is no guidance; larger leads away from the null condition
     scale: float | Tensor = 1.0
 
     @classmethod

@@ -32,15 +32,13 @@ class ContinuousTextToImageOutput(ImagePipelineOutput):
         images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
             width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the tokens (`latent`). All pictures of a prompt
             stand together.
-        report: Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
-        tokens: `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat the token
-            above them.
-        rounds: `[row, grid, grid]` int64: the round that emitted each token; 0 is the prefill, -1: not reached.
     """
 
+    # Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
     report: Report
+    # `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat the token above them
     tokens: Tensor
-    rounds: Tensor
+    rounds: Tensor  # `[row, grid, grid]` int64: the round that emitted each token; 0 is the prefill, -1: not reached
 
 
 class ContinuousTextToImagePipeline(PicturePipeline):

@@ -41,14 +41,12 @@ class TextToImageOutput(ImagePipelineOutput):
         images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
             width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the codes (`latent`). All pictures of a prompt
             stand together.
-        report: Counts and times. `report.emitted` counts the codes that were drawn, fewer where a call was stopped.
-        codes: `[row, grid, grid]` int64; those that a stopped call did not reach repeat the code above them.
-        rounds: `[row, grid, grid]` int64: the round that emitted each code; 0 is the prefill, -1: not reached.
     """
 
+    # Counts and times. `report.emitted` counts the codes that were drawn, fewer where a call was stopped.
     report: Report
-    codes: Tensor
-    rounds: Tensor
+    codes: Tensor  # `[row, grid, grid]` int64; those that a stopped call did not reach repeat the code above them
+    rounds: Tensor  # `[row, grid, grid]` int64: the round that emitted each code; 0 is the prefill, -1: not reached
 
 
 class TextToImagePipeline(PicturePipeline):

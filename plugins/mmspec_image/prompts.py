@@ -9,15 +9,10 @@ from mmspec.kits.pictures.arguments import captions_of, negatives_of
 
 
 class Ids(NamedTuple):
-    """Prompts as ids, padded on the left.
+    """Prompts as ids, padded on the left."""
 
-    Attributes:
-        ids: `[row, prompt]` int64.
-        mask: `[row, prompt]` int64: 0 at padding.
-    """
-
-    ids: Tensor
-    mask: Tensor
+    ids: Tensor  # `[row, prompt]` int64
+    mask: Tensor  # `[row, prompt]` int64: 0 at padding
 
     def repeated(self, times: int) -> "Ids":
         """Every row `times` times; the rows of a prompt stay together."""

@@ -17,15 +17,10 @@ from mmspec_image.prompts import Ids, texts_of
 
 
 class Written(NamedTuple):
-    """The prompt of a call.
+    """The prompt of a call."""
 
-    Attributes:
-        inputs: As the target's `start` takes it.
-        constraint: Which ids may follow.
-    """
-
-    inputs: dict[str, Any]
-    constraint: GridConstraint
+    inputs: dict[str, Any]  # as the target's `start` takes it
+    constraint: GridConstraint  # which ids may follow
 
     @property
     def given(self) -> Tensor:

@@ -49,14 +49,10 @@ DECADES = (-3.0, -1.0)
 
 @dataclass(frozen=True)
 class SsmRecipe(LanguageRecipe):
-    """Lengths of the recipe.
-
-    Attributes:
-        hard: The share of the next-token loss beside distillation; 1 does without the teacher.
-    """
+    """Lengths of the recipe."""
 
     steps: int = 1300
-    hard: float = 0.1
+    hard: float = 0.1  # the share of the next-token loss beside distillation; 1 does without the teacher
 
 
 def train(

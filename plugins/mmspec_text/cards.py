@@ -11,11 +11,7 @@ _COMMAND = "mmspec train text --prose tinyshakespeare.txt"
 
 
 def along_drafts(facts: Mapping[str, Any]) -> View:
-    """A table of what a head does on held-out text, depth by depth.
-
-    Args:
-        facts: The head's `training.json`.
-    """
+    """A table of what a head does on held-out text, depth by depth."""
     held = facts["held_out"]
     rows = [
         (text, f"{depth}", f"{right:.2f}", f"{accepted:.2f}")

@@ -19,25 +19,16 @@ from mmspec_text.targets.xlnet import MASK
 
 @dataclass
 class InfillPipelineOutput(BaseOutput):
-    """The output of a call.
+    """The output of a call."""
 
-    Attributes:
-        texts: The texts without blanks.
-        ids: The tokens of the blanks, in the order in which they were filled: one tensor `[blank]` per prompt.
-        report: Counts and times.
-    """
-
-    texts: list[str]
+    texts: list[str]  # the texts without blanks
+    # The tokens of the blanks, in the order in which they were filled: one tensor `[blank]` per prompt
     ids: list[Tensor]
-    report: Report
+    report: Report  # counts and times
 
 
 class InfillPipeline(LanguagePipeline):
     """Fills the blanks of texts with an any-order model, an XLNet.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
 
     Example:
         ```python

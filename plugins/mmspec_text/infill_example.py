@@ -24,12 +24,7 @@ def model() -> Any:
 
 
 def prompt(rows: Sequence[int], blanks: int = BLANKS) -> Infill:
-    """Texts with as many blanks, some of which are filled from right to left.
-
-    Args:
-        rows: The rows, as numbers.
-        blanks: Blanks of every row.
-    """
+    """Texts with as many blanks, some of which are filled from right to left."""
     texts = [_text(row, blanks) for row in rows]
     orders = [[place for place, token in enumerate(text) if token is None] for text in texts]
     return Infill(texts, [order[::-1] if row % 2 else order for row, order in zip(rows, orders, strict=True)])

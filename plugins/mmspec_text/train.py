@@ -42,18 +42,13 @@ HIDDEN = "model.layers."
 
 @dataclass(frozen=True)
 class TextRecipe(LanguageRecipe):
-    """Sizes and lengths of the recipe; `steps` are the target's.
+    """Sizes and lengths of the recipe; `steps` are the target's."""
 
-    Attributes:
-        vocab: The number of tokens of the byte-level BPE.
-        whole_steps: Further steps of the target: by Muon, on sequences of full length, with a learning rate that rises
-            again (arXiv 1608.03983).
-        drafter_steps: Optimiser steps of the drafter.
-    """
-
-    vocab: int = 4096
+    vocab: int = 4096  # the number of tokens of the byte-level BPE
+    # Further steps of the target: by Muon, on sequences of full length, with a learning rate that rises again (arXiv
+    # 1608.03983).
     whole_steps: int = 450
-    drafter_steps: int = 900
+    drafter_steps: int = 900  # optimiser steps of the drafter
 
 
 def train(

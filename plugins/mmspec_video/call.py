@@ -22,25 +22,15 @@ OUTPUTS = ("pil", "np", "pt", "latent")
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A call that is ready for its first frame.
+    """A call that is ready for its first frame."""
 
-    Attributes:
-        play: Makes the frames.
-        codec: Between pixels and the transformer's codes or latents.
-        last: `[row, …]`: the last of the first frames, as the transformer reads it.
-        pixels: `[row, 3, height, width]` in [0, 1]: the same frame in pixels.
-        length: New frames wanted.
-        player: Answers with actions; None: all actions are known.
-        output_type: One of `OUTPUTS`.
-    """
-
-    play: FramePlay | TokenPlay
-    codec: Codec
-    last: Tensor
-    pixels: Tensor
-    length: int
-    player: Player | None
-    output_type: str
+    play: FramePlay | TokenPlay  # makes the frames
+    codec: Codec  # between pixels and the transformer's codes or latents
+    last: Tensor  # `[row, …]`: the last of the first frames, as the transformer reads it
+    pixels: Tensor  # `[row, 3, height, width]` in [0, 1]: the same frame in pixels
+    length: int  # new frames wanted
+    player: Player | None  # answers with actions; None: all actions are known
+    output_type: str  # one of `OUTPUTS`
 
 
 def checked(

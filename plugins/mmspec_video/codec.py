@@ -26,15 +26,10 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class Codes:
-    """A VQ's codes, `[n, cell]` in raster order.
-
-    Attributes:
-        vae: The VQ.
-        rows: Rows of a frame's codes.
-    """
+    """A VQ's codes, `[n, cell]` in raster order."""
 
     vae: LlamaGenVQ
-    rows: int
+    rows: int  # rows of a frame's codes
 
     def encode(self, frames: Tensor) -> Tensor:
         return self.vae.encode(frames.to(self.vae.dtype)).codes.flatten(1)
@@ -46,11 +41,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class KLLatents:
-    """The means of diffusers' `AutoencoderKL`, shifted and scaled as its config says: `[n, channel, row, column]`.
-
-    Attributes:
-        vae: The autoencoder.
-    """
+    """The means of diffusers' `AutoencoderKL`, shifted and scaled as its config says: `[n, channel, row, column]`."""
 
     vae: AutoencoderKL
 
@@ -69,13 +60,9 @@ class KLLatents:
 
 @dataclass(frozen=True)
 class OasisLatents:
-    """open-oasis's latents, `[n, channel, row, column]`.
+    """open-oasis's latents, `[n, channel, row, column]`."""
 
-    Attributes:
-        vae: The autoencoder.
-    """
-
-    vae: OasisVAE
+    vae: OasisVAE  # the autoencoder
 
     def encode(self, frames: Tensor) -> Tensor:
         means = self.vae.posterior_mean(frames.to(self.vae.dtype))

@@ -21,36 +21,22 @@ MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
 
 @dataclass
 class Walk:
-    """The walk by one method.
-
-    Attributes:
-        method: Name of the method.
-        frames: PIL pictures.
-        same: Whether the frames are plain decoding's.
-        passes: Passes of the transformer after the first frames.
-        seconds: Time of all frames; with a player, the time that the player waited.
-    """
+    """The walk by one method."""
 
     method: str
-    frames: list[Any]
-    passes: int
-    seconds: float
-    same: bool = True
+    frames: list[Any]  # PIL pictures
+    passes: int  # passes of the transformer after the first frames
+    seconds: float  # time of all frames; with a player, the time that the player waited
+    same: bool = True  # whether the frames are plain decoding's
 
 
 @dataclass
 class Player:
-    """A player who thinks before every action.
+    """A player who thinks before every action."""
 
-    Attributes:
-        walk: The actions.
-        thinks: Seconds of thinking.
-        waits: Seconds from every action to its frame.
-    """
-
-    walk: Sequence[str]
-    thinks: float
-    waits: list[float] = field(default_factory=list)
+    walk: Sequence[str]  # the actions
+    thinks: float  # seconds of thinking
+    waits: list[float] = field(default_factory=list)  # seconds from every action to its frame
     _answered: float = 0.0
 
     def __call__(self, number: int, frames: Any) -> str:
@@ -112,13 +98,7 @@ def demo_video(
 
 
 def walked(pipe: Any, first: Any, walk: Sequence[str]) -> list[Walk]:
-    """The walks by plain decoding and by the model's default method.
-
-    Args:
-        pipe: A `NextFramePipeline`.
-        first: The first frame; see `mmspec_video.arguments.frames_in`.
-        walk: The actions.
-    """
+    """The walks by plain decoding and by the model's default method."""
     from mmspec.registry import installed
     from mmspec_video.models.token_world import TokenWorldModel
 

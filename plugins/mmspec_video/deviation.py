@@ -14,25 +14,15 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass
 class Deviation:
-    """Altered frames of one call; discarded frames count, too.
+    """Altered frames of one call; discarded frames count, too."""
 
-    Attributes:
-        what: Words for altered frames in reports.
-        off: Words for their distance in reports; each rule defines its own distance.
-        frames: Frames that were made.
-        altered: Frames that are not made as plain decoding makes them.
-        measured: Altered frames whose distance was measured.
-        total: Sum of the measured distances.
-        largest: Largest measured distance.
-    """
-
-    what: str
-    off: str
-    frames: int = 0
-    altered: int = 0
-    measured: int = 0
-    total: float = 0.0
-    largest: float = 0.0
+    what: str  # words for altered frames in reports
+    off: str  # words for their distance in reports; each rule defines its own distance
+    frames: int = 0  # frames that were made
+    altered: int = 0  # frames that are not made as plain decoding makes them
+    measured: int = 0  # altered frames whose distance was measured
+    total: float = 0.0  # sum of the measured distances
+    largest: float = 0.0  # largest measured distance
 
     def count(self, new: Tensor, altered: Tensor, distances: Tensor | None = None) -> None:
         """Add new frames `[row, n]` bool, the altered ones among them, and, if measured, the distances `[row · n]`."""
@@ -61,13 +51,9 @@ class Deviation:
 
 @dataclass
 class FrameReport(Report):
-    """The report of a call that denoises frames.
+    """The report of a call that denoises frames."""
 
-    Attributes:
-        deviation: Altered frames of a lossy method; None where the method is exact.
-    """
-
-    deviation: Deviation | None = None
+    deviation: Deviation | None = None  # altered frames of a lossy method; None where the method is exact
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -15,22 +15,15 @@ from mmspec_video.clips import save_clip
 
 @dataclass
 class NextFrameOutput(BaseOutput):
-    """New frames and how they were made.
+    """New frames and how they were made."""
 
-    Attributes:
-        frames: PIL pictures `frames[row][i]`, values in [0, 1] as `[row, n, height, width, 3]` (output type `np`) or
-            `[row, n, 3, height, width]` (`pt`), or the transformer's codes or latents `[row, n, …]` (`latent`).
-        report: Counts and times. Units are codes and actions of a token model, and actions of a denoising model.
-        actions: `[row, n]` int64: the action that led to each frame.
-        discarded: Frames that were made ahead for guessed actions that the player did not take.
-        fps: Frames per second, for `save`.
-    """
-
+    # PIL pictures `frames[row][i]`, values in [0, 1] as `[row, n, height, width, 3]` (output type `np`) or `[row, n, 3,
+    # height, width]` (`pt`), or the transformer's codes or latents `[row, n, …]` (`latent`)
     frames: Any
-    report: Report
-    actions: Tensor
-    discarded: int = 0
-    fps: int = field(default=20, repr=False)
+    report: Report  # counts and times. Units are codes and actions of a token model, and actions of a denoising model.
+    actions: Tensor  # `[row, n]` int64: the action that led to each frame
+    discarded: int = 0  # frames that were made ahead for guessed actions that the player did not take
+    fps: int = field(default=20, repr=False)  # frames per second, for `save`
 
     def save(self, path: str | Path, row: int = 0, fps: int | None = None) -> Path:
         """Write a row as GIF or MP4; see `mmspec_video.clips.save_clip`.

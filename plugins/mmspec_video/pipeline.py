@@ -155,11 +155,6 @@ class NextFramePipeline(Pipeline):
     def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> "FrameStream":
         """Make frames one by one; wrong arguments are refused at once, not when the first frame is made.
 
-        Args:
-            first_frames: As in a call.
-            actions: As in a call.
-            **how: As in a call, without `fps` and `return_dict`.
-
         Returns:
             An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a player
             quits, and raises what the player raises. It has the report of the frames so far.
@@ -188,12 +183,7 @@ class NextFramePipeline(Pipeline):
 
 
 class FrameStream(Iterator[Any]):
-    """The frames of a call, one by one.
-
-    Args:
-        frames: Makes them.
-        call: The call.
-    """
+    """The frames of a call, one by one."""
 
     def __init__(self, frames: Generator[Any, None, None], call: CheckedCall) -> None:
         self._frames, self._play = frames, call.play

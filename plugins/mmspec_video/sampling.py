@@ -13,17 +13,11 @@ from torch import Tensor
 
 
 class Sampler(Protocol):
-    """A few steps from noise to a frame.
+    """A few steps from noise to a frame."""
 
-    Attributes:
-        context_time: Time that the network reads for finished frames.
-        steps: Number of steps.
-        noisy: Whether steps after the first draw noise, too.
-    """
-
-    context_time: float
+    context_time: float  # time that the network reads for finished frames
     steps: int
-    noisy: bool
+    noisy: bool  # whether steps after the first draw noise, too
 
     def time(self, step: int) -> float:
         """Time that the network reads at a step; step 0 is pure noise."""
@@ -40,15 +34,10 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class FlowSampler:
-    """Euler steps along the velocity of a straight path (flow matching, arXiv 2210.02747); noise is drawn once.
+    """Euler steps along the velocity of a straight path (flow matching, arXiv 2210.02747); noise is drawn once."""
 
-    Attributes:
-        steps: Number of steps; more are more accurate, and cost is proportional.
-        context_time: Time of finished frames; higher is steadier over long clips and less sharp.
-    """
-
-    steps: int = 8
-    context_time: float = 0.0
+    steps: int = 8  # number of steps; more are more accurate, and cost is proportional
+    context_time: float = 0.0  # time of finished frames; higher is steadier over long clips and less sharp
     noisy: bool = False
 
     def time(self, step: int) -> float:
@@ -63,15 +52,10 @@ class FlowSampler:
 
 @dataclass(frozen=True)
 class ConsistencySampler:
-    """Multistep consistency sampling (arXiv 2303.01469, Algorithm 1): predict the frame, then add noise again.
+    """Multistep consistency sampling (arXiv 2303.01469, Algorithm 1): predict the frame, then add noise again."""
 
-    Attributes:
-        steps: Number of predictions; a student is trained for one to four.
-        context_time: Time of finished frames.
-    """
-
-    steps: int = 2
-    context_time: float = 0.0
+    steps: int = 2  # number of predictions; a student is trained for one to four
+    context_time: float = 0.0  # time of finished frames
     noisy: bool = True
 
     def time(self, step: int) -> float:
@@ -90,17 +74,12 @@ class ConsistencySampler:
 
 @dataclass(frozen=True)
 class OasisSampler:
-    """DDIM steps of open-oasis (arXiv 2010.02502) for v (2202.00512) under a sigmoid schedule (2212.11972).
+    """DDIM steps of open-oasis (arXiv 2010.02502) for v (2202.00512) under a sigmoid schedule (2212.11972)."""
 
-    Attributes:
-        steps: Number of steps, spread over 1,000 training times.
-        context_time: Time of finished frames; the published code labels them as slightly noisy without adding noise.
-        most: Absolute value at which noise is clipped.
-    """
-
-    steps: int = 10
+    steps: int = 10  # number of steps, spread over 1,000 training times
+    # Time of finished frames; the published code labels them as slightly noisy without adding noise
     context_time: float = 14.0
-    most: float = 20.0
+    most: float = 20.0  # absolute value at which noise is clipped
     noisy: bool = False
 
     def time(self, step: int) -> float:

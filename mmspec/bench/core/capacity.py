@@ -24,17 +24,11 @@ from mmspec.registry.suggest import unknown
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU by its data sheet.
+    """A GPU by its data sheet."""
 
-    Attributes:
-        memory: Bytes.
-        bandwidth: Bytes per second.
-        arithmetic: Dense operations per second in 16 bits.
-    """
-
-    memory: float
-    bandwidth: float
-    arithmetic: float
+    memory: float  # bytes
+    bandwidth: float  # bytes per second
+    arithmetic: float  # dense operations per second in 16 bits
 
     def machine(self, efficiency: float = 1.0) -> Machine:
         """Its limits, of which kernels reach a share."""
@@ -54,15 +48,10 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Drafting:
-    """How well drafts are accepted, and what they cost.
+    """How well drafts are accepted, and what they cost."""
 
-    Attributes:
-        by_depth: The probability that a row's path reaches depth 1, 2, …; as many as there may be drafts.
-        cost: c: the time of one drafted unit, in plain passes.
-    """
-
-    by_depth: Sequence[float]
-    cost: float = 0.0
+    by_depth: Sequence[float]  # the probability that a row's path reaches depth 1, 2, …; as many as there may be drafts
+    cost: float = 0.0  # c: the time of one drafted unit, in plain passes
 
     def units(self, drafts: int) -> float:
         """E: the units that a round is expected to emit."""
@@ -71,27 +60,16 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One batch size.
+    """One batch size."""
 
-    Attributes:
-        rows: Rows decoded together.
-        memory: Bytes of weights and caches.
-        pass_seconds: The floor of a plain pass.
-        drafts: The number of drafts that is fastest; 0: speculation does not pay.
-        v: v(drafts + 1).
-        speedup: S of that number.
-        plain: Units per second of plain decoding, all rows together.
-        fast: Units per second with drafts.
-    """
-
-    rows: int
-    memory: float
-    pass_seconds: float
-    drafts: int
-    v: float
-    speedup: float
-    plain: float
-    fast: float
+    rows: int  # rows decoded together
+    memory: float  # bytes of weights and caches
+    pass_seconds: float  # the floor of a plain pass
+    drafts: int  # the number of drafts that is fastest; 0: speculation does not pay
+    v: float  # v(drafts + 1)
+    speedup: float  # S of that number
+    plain: float  # units per second of plain decoding, all rows together
+    fast: float  # units per second with drafts
 
 
 def work_of(name: str, dtype: torch.dtype = torch.bfloat16) -> Work:

@@ -34,15 +34,10 @@ _READS = (
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of one piece of work.
+    """Counts of one piece of work."""
 
-    Attributes:
-        launches: Kernels and graphs that were launched; on a CPU, operations that are not views.
-        waits: How often the host waited for the device; on a CPU, how often it read a value.
-    """
-
-    launches: int
-    waits: int
+    launches: int  # kernels and graphs that were launched; on a CPU, operations that are not views
+    waits: int  # how often the host waited for the device; on a CPU, how often it read a value
 
 
 def count(work: Callable[[], Any], device: torch.device) -> Counts:

@@ -31,17 +31,11 @@ TURNING = 2.0
 
 @dataclass
 class Call:
-    """A call of our loop, greedy.
-
-    Attributes:
-        decoder: The decoder.
-        new: Units to emit.
-        device: Where its model is.
-    """
+    """A call of our loop, greedy."""
 
     decoder: Decoder
-    new: int
-    device: str
+    new: int  # units to emit
+    device: str  # where its model is
 
     def __call__(self, prompt: Any) -> Run:
         synchronize(self.device)
@@ -53,17 +47,11 @@ class Call:
 
 @dataclass
 class Race:
-    """The contestants of a shape.
+    """The contestants of a shape."""
 
-    Attributes:
-        subject: The shape.
-        ready: Contestants that came through their warm-up.
-        repeats: Repeats so far.
-    """
-
-    subject: Subject
-    ready: dict[str, Contestant] = field(default_factory=dict)
-    repeats: int = 0
+    subject: Subject  # the shape
+    ready: dict[str, Contestant] = field(default_factory=dict)  # contestants that came through their warm-up
+    repeats: int = 0  # repeats so far
 
     def run(self, clock: Clock) -> None:
         """Warm up every contestant in a section of its own; those that could be warmed up run in turns.

@@ -25,17 +25,11 @@ class TimeUp(BaseException):
 
 @dataclass
 class Lines:
-    """The figures of a benchmark.
+    """The figures of a benchmark."""
 
-    Attributes:
-        file: Where each line is written at once; None: nowhere.
-        show: Called with each line.
-        found: All lines so far.
-    """
-
-    file: IO[str] | None = None
-    show: Callable[[dict[str, Any]], None] = lambda line: None
-    found: list[dict[str, Any]] = field(default_factory=list)
+    file: IO[str] | None = None  # where each line is written at once; None: nowhere
+    show: Callable[[dict[str, Any]], None] = lambda line: None  # called with each line
+    found: list[dict[str, Any]] = field(default_factory=list)  # all lines so far
     _began: float = field(default_factory=time.monotonic)
 
     def say(self, section: str, **figures: Any) -> None:
@@ -107,15 +101,10 @@ def alarm(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Clock:
-    """The time that is left of a deadline, shared among the sections that are still to run.
+    """The time that is left of a deadline, shared among the sections that are still to run."""
 
-    Attributes:
-        ends: The deadline, on `now`'s clock.
-        now: The clock.
-    """
-
-    ends: float
-    now: Callable[[], float] = time.monotonic
+    ends: float  # the deadline, on `now`'s clock
+    now: Callable[[], float] = time.monotonic  # the clock
 
     @classmethod
     def of(cls, seconds: float) -> "Clock":

@@ -19,24 +19,16 @@ HOOK = "mmspec_bench_shapes"
 
 @dataclass(frozen=True)
 class Workload:
-    """A live model, and how it is called.
+    """A live model, and how it is called."""
 
-    Attributes:
-        model: The model; some plugin has a target for it.
-        prompt: Makes a prompt of so many rows with so many units of context.
-        slot: Numbers that the cache holds per unit of context and row.
-        units: Positions that the network computes per node: 2 under guidance, the cells of a frame, …
-        passes: Passes of the network per pass of the target: the steps of a denoiser.
-        autocast: The dtype of the network's products where the weights stay in float32; None: that of the weights.
-        truth: The next units of so many rows, `[row, 1]`, where they come from outside (a player's actions).
-    """
-
-    model: nn.Module
-    prompt: Callable[[int, int], Any]
-    slot: int
-    units: int = 1
-    passes: int = 1
+    model: nn.Module  # the model; some plugin has a target for it
+    prompt: Callable[[int, int], Any]  # makes a prompt of so many rows with so many units of context
+    slot: int  # numbers that the cache holds per unit of context and row
+    units: int = 1  # positions that the network computes per node: 2 under guidance, the cells of a frame, …
+    passes: int = 1  # passes of the network per pass of the target: the steps of a denoiser
+    # The dtype of the network's products where the weights stay in float32; None: that of the weights
     autocast: torch.dtype | None = None
+    # The next units of so many rows, `[row, 1]`, where they come from outside (a player's actions)
     truth: Callable[[int], Tensor] | None = None
 
 

@@ -28,25 +28,16 @@ SPARE = 0.8
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        nodes: Nodes of passes and rounds.
-        rows: Rows of the batch.
-        contexts: Units of context, the smallest first; rounds and races run at the smallest.
-        repeats: Measured passes or rounds, of which the median counts.
-        new: Units that a contestant of the race emits.
-        races: Repeats of the race.
-        compiles: Whether `generate` takes part compiled, too, which takes minutes on a CPU.
-    """
-
-    nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
-    rows: tuple[int, ...] = (1, 8, 64)
+    nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)  # nodes of passes and rounds
+    rows: tuple[int, ...] = (1, 8, 64)  # rows of the batch
+    # Units of context, the smallest first; rounds and races run at the smallest
     contexts: tuple[int, ...] = (512, 4096, 32768)
-    repeats: int = 10
-    new: int = 64
-    races: int = 3
-    compiles: bool = True
+    repeats: int = 10  # measured passes or rounds, of which the median counts
+    new: int = 64  # units that a contestant of the race emits
+    races: int = 3  # repeats of the race
+    compiles: bool = True  # whether `generate` takes part compiled, too, which takes minutes on a CPU
 
     def of(self, shape: Shape) -> "Sizes":
         """These sizes, as far as a shape has them."""
@@ -59,23 +50,14 @@ SMALL = Sizes(nodes=(1, 8, 16), rows=(1, 2), contexts=(32, 96), repeats=3, new=1
 
 @dataclass
 class Subject:
-    """A shape under measurement.
-
-    Attributes:
-        shape: The shape.
-        workload: Its live model.
-        sizes: What is measured.
-        machine: The limits of the device.
-        device: The device.
-        lines: The figures.
-    """
+    """A shape under measurement."""
 
     shape: Shape
-    workload: Workload
-    sizes: Sizes
-    machine: Machine
+    workload: Workload  # its live model
+    sizes: Sizes  # what is measured
+    machine: Machine  # the limits of the device
     device: torch.device
-    lines: Lines
+    lines: Lines  # the figures
 
     def __post_init__(self) -> None:
         self.work = Work.of(self.workload)

@@ -17,17 +17,11 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Machine:
-    """Limits of a device, measured in the same run as everything that they are compared with.
+    """Limits of a device, measured in the same run as everything that they are compared with."""
 
-    Attributes:
-        bandwidth: Bytes per second of a copy, bytes read and written both counted.
-        arithmetic: Floating-point operations per second of a large matrix product in the weights' dtype.
-        launch: Seconds to launch one small kernel, the mean of many.
-    """
-
-    bandwidth: float
-    arithmetic: float
-    launch: float
+    bandwidth: float  # bytes per second of a copy, bytes read and written both counted
+    arithmetic: float  # floating-point operations per second of a large matrix product in the weights' dtype
+    launch: float  # seconds to launch one small kernel, the mean of many
 
 
 def measure_machine(device: torch.device, dtype: torch.dtype, small: bool) -> Machine:
@@ -54,25 +48,15 @@ def measure_machine(device: torch.device, dtype: torch.dtype, small: bool) -> Ma
 
 @dataclass(frozen=True)
 class Work:
-    """What passes of a model read and compute.
+    """What passes of a model read and compute."""
 
-    Attributes:
-        shared: Bytes of weights that every pass reads.
-        routed: Bytes of all experts; 0 without experts.
-        chosen: Share of the experts that one unit chooses.
-        operations: Floating-point operations per unit, attention to the context left out.
-        slot: Bytes of the cache per unit of context and row.
-        units: Positions that the network computes per node.
-        passes: Passes of the network per pass of the target.
-    """
-
-    shared: float
-    routed: float
-    chosen: float
-    operations: float
-    slot: float
-    units: int
-    passes: int
+    shared: float  # bytes of weights that every pass reads
+    routed: float  # bytes of all experts; 0 without experts
+    chosen: float  # share of the experts that one unit chooses
+    operations: float  # floating-point operations per unit, attention to the context left out
+    slot: float  # bytes of the cache per unit of context and row
+    units: int  # positions that the network computes per node
+    passes: int  # passes of the network per pass of the target
 
     @classmethod
     def of(cls, workload: Workload) -> "Work":

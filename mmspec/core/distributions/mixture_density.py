@@ -11,17 +11,11 @@ from mmspec.core.distributions.distribution import finite_nodes
 
 @dataclass(frozen=True)
 class MixtureDensity:
-    """A mixture at every node.
+    """A mixture at every node."""
 
-    Attributes:
-        weights: `[batch, node, component]`, normalised.
-        means: `[batch, node, component, dim]`.
-        sigmas: `[batch, node, component]` or `[batch, node, component, dim]`, positive.
-    """
-
-    weights: Tensor
-    means: Tensor
-    sigmas: Tensor
+    weights: Tensor  # `[batch, node, component]`, normalised
+    means: Tensor  # `[batch, node, component, dim]`
+    sigmas: Tensor  # `[batch, node, component]` or `[batch, node, component, dim]`, positive
 
     @staticmethod
     def single(mean: Tensor, sigma: Tensor) -> "MixtureDensity":

@@ -20,14 +20,10 @@ from mmspec.core.transfer import moved, on_device
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of a chain.
+    """The steps of a chain."""
 
-    Attributes:
-        sigmas: Standard deviation of every step's noise; the last one is sigma_0.
-        carry: Factor of the state in every step's mean, whatever the condition; 0 where it is not known.
-    """
-
-    sigmas: tuple[float, ...]
+    sigmas: tuple[float, ...]  # standard deviation of every step's noise; the last one is sigma_0
+    # Factor of the state in every step's mean, whatever the condition; 0 where it is not known
     carry: tuple[float, ...]
 
     @staticmethod
@@ -118,16 +114,12 @@ def _carried(carry: tuple[float, ...]) -> Tensor:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A chain of Gaussians around known means at every node; a draft's distribution only.
+    """A chain of Gaussians around known means at every node; a draft's distribution only."""
 
-    Attributes:
-        draws: `[batch, node, 2 steps + 1, dim]`: the states from the first noise to the token, then the means that all
-            states but the first were drawn around.
-        schedule: The chain's steps.
-    """
-
+    # `[batch, node, 2 steps + 1, dim]`: the states from the first noise to the token, then the means that all states
+    # but the first were drawn around
     draws: Tensor
-    schedule: Schedule
+    schedule: Schedule  # the chain's steps
 
     @staticmethod
     def cat(distributions: "Sequence[Trajectory]") -> "Trajectory":

@@ -32,22 +32,14 @@ CATCH_UP = 16
 
 @dataclass
 class DraftModelMemory:
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        cache: The draft model's cache.
-        shape: The shape of the call's draft trees.
-        width: Most nodes of a pass.
-        seen: `[batch]` int64: number of emitted units in the cache.
-        lag: Most emitted units before the root that any row's cache lacks, on the host.
-        scratch: What this round's proposal left in the cache, root included; None if nothing of it can be committed.
-    """
-
-    cache: Any
-    shape: Shape
-    width: int
-    seen: Tensor
-    lag: int = 0
+    cache: Any  # the draft model's cache
+    shape: Shape  # the shape of the call's draft trees
+    width: int  # most nodes of a pass
+    seen: Tensor  # `[batch]` int64: number of emitted units in the cache
+    lag: int = 0  # most emitted units before the root that any row's cache lacks, on the host
+    # What this round's proposal left in the cache, root included; None if nothing of it can be committed
     scratch: Scratch | None = None
 
 

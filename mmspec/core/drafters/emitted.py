@@ -13,10 +13,6 @@ from mmspec.core.types import Step
 def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
     """The units that a settled round emitted, on the device.
 
-    Args:
-        state: The call, behind the round.
-        step: The round.
-
     Returns:
         `[batch, slot]` units, and which slots hold one: bool.
     """

@@ -21,10 +21,6 @@ from mmspec.core.types import Draft, Step
 class Fallback:
     """Rows without a draft by `first` get `second`'s. The call's memory is a list: first's memory, second's memory.
 
-    Args:
-        first: Asked first.
-        second: Asked for the remaining rows.
-
     Raises:
         ValueError: One of them drafts from a distribution (offers `q`).
     """

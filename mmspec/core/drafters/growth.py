@@ -16,15 +16,10 @@ from mmspec.core.types import Draft, Step
 
 @dataclass(frozen=True)
 class Scratch:
-    """The nodes in the scratch of the draft model's cache after a round's last pass.
+    """The nodes in the scratch of the draft model's cache after a round's last pass."""
 
-    Attributes:
-        fed: The nodes that were fed since the last commit, rooted.
-        place: Index in `fed` of each node of the rooted draft, or -1: `[batch, node]` or `[1, node]`.
-    """
-
-    fed: Draft
-    place: Tensor
+    fed: Draft  # the nodes that were fed since the last commit, rooted
+    place: Tensor  # index in `fed` of each node of the rooted draft, or -1: `[batch, node]` or `[1, node]`
 
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.

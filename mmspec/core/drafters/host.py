@@ -42,15 +42,10 @@ class DraftsTexts(Protocol):
 
 @dataclass
 class HostMemory:
-    """The memory of one call.
+    """The memory of one call."""
 
-    Attributes:
-        texts: Prompt and output of every row, padding removed.
-        emitted: What the call emits.
-    """
-
-    texts: list[list[int]]
-    emitted: EmittedUnits
+    texts: list[list[int]]  # prompt and output of every row, padding removed
+    emitted: EmittedUnits  # what the call emits
 
 
 class HostDrafterAdapter:

@@ -16,13 +16,9 @@ from mmspec.core.state import State
 
 @dataclass(frozen=True)
 class RandomUnit:
-    """Any unit id, uniformly.
+    """Any unit id, uniformly."""
 
-    Attributes:
-        vocab: Number of unit ids.
-    """
-
-    vocab: int
+    vocab: int  # number of unit ids
 
     reach = 0
 
@@ -50,14 +46,10 @@ class EarlierUnit:
 
     Of a grid in raster order, `distance` units earlier is the unit above; of a sequence of equally long parts, the unit
     at the same place of the part before.
-
-    Attributes:
-        distance: Units from the copied unit to its copy.
-        in_prompt: Whether units of the prompt may be copied, too.
     """
 
-    distance: int
-    in_prompt: bool = False
+    distance: int  # units from the copied unit to its copy
+    in_prompt: bool = False  # whether units of the prompt may be copied, too
 
     reach = 0
 

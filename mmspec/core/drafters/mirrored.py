@@ -41,15 +41,10 @@ class EarlyExit(Protocol):
 
 @dataclass
 class MirroredMemory(OverlappedMemory):
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        forget: Takes the last ear back; None: there is none.
-        fault: What went wrong in the middle of the target's pass, which must not suffer from it.
-    """
-
-    forget: Callable[[], None] | None = None
-    fault: Exception | None = None
+    forget: Callable[[], None] | None = None  # takes the last ear back; None: there is none
+    fault: Exception | None = None  # what went wrong in the middle of the target's pass, which must not suffer from it
 
 
 class Mirrored(Overlapped):

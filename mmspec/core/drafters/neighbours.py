@@ -21,13 +21,9 @@ from mmspec.core.state import State
 
 @dataclass(frozen=True)
 class LeftDistribution:
-    """The distribution of the last unit that was drawn in the window; that of the root if there is none.
+    """The distribution of the last unit that was drawn in the window; that of the root if there is none."""
 
-    Attributes:
-        reach: 1, the root's distribution.
-    """
-
-    reach: int = 1
+    reach: int = 1  # 1, the root's distribution
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         return _drawn(window, _left(window, self.reach), noise)
@@ -35,13 +31,9 @@ class LeftDistribution:
 
 @dataclass(frozen=True)
 class EarlierDistribution:
-    """The distribution of the unit a fixed distance earlier, if it was drawn; else that of the last one.
+    """The distribution of the unit a fixed distance earlier, if it was drawn; else that of the last one."""
 
-    Attributes:
-        distance: Units from the earlier unit to the new one; the width of a grid in raster order: the unit above.
-    """
-
-    distance: int
+    distance: int  # units from the earlier unit to the new one; the width of a grid in raster order: the unit above
 
     @property
     def reach(self) -> int:

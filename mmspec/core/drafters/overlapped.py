@@ -37,17 +37,11 @@ OnMiss = Literal["plain", "draft"]
 
 @dataclass
 class OverlappedMemory:
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        lane: Where its requests go.
-        asked: `[batch]`: the tag of the request that is not answered yet; None: all are.
-        discarded: Answers that nobody waited for.
-    """
-
-    lane: Lane
-    asked: Tensor | None = None
-    discarded: int = field(default=0)
+    lane: Lane  # where its requests go
+    asked: Tensor | None = None  # `[batch]`: the tag of the request that is not answered yet; None: all are
+    discarded: int = field(default=0)  # answers that nobody waited for
 
 
 class Overlapped:

@@ -28,16 +28,7 @@ def drafted_by(
     noise: DraftNoise,
     enough: Callable[[Level], bool] | None = None,
 ) -> Draft:
-    """A draft by shortened passes of the call's own target.
-
-    Args:
-        shortened: The pass.
-        state: The call.
-        shape: The shape of the draft.
-        k: Budget of the round.
-        noise: What sampled drafts must use.
-        enough: As in `grown`.
-    """
+    """A draft by shortened passes of the call's own target."""
     levels = shape.levels(k)
     if levels < 1:
         return Draft.empty(state.root)

@@ -61,19 +61,12 @@ def _race_at(
 
 @dataclass(frozen=True)
 class Residuals:
-    """The residuals (w p - q)+ of a chain.
+    """The residuals (w p - q)+ of a chain."""
 
-    Attributes:
-        p: `[batch, node, vocab]` float32, the target's probabilities.
-        q: `[batch, node - 1, vocab]` float32: what each drafted unit was drawn from.
-        key: `[batch, 2]` int64, as in `PhiloxSource`.
-        emitted: `[batch]` int64: the units emitted before the round.
-    """
-
-    p: Tensor
-    q: Tensor
-    key: Tensor
-    emitted: Tensor
+    p: Tensor  # `[batch, node, vocab]` float32, the target's probabilities
+    q: Tensor  # `[batch, node - 1, vocab]` float32: what each drafted unit was drawn from
+    key: Tensor  # `[batch, 2]` int64, as in `PhiloxSource`
+    emitted: Tensor  # `[batch]` int64: the units emitted before the round
 
     def masses(self, weight: Tensor) -> Tensor:
         """The sum of every residual, `[batch, node - 1]`, given w, `weight [batch, node - 1]`."""

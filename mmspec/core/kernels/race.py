@@ -20,16 +20,12 @@ SPAN, BLOCK = 8192, 1024
 
 
 class Winners(NamedTuple):
-    """The best of every part of the vocabulary.
+    """The best of every part of the vocabulary."""
 
-    Attributes:
-        value: `[batch, node, part]` float32; -inf where a part has no unit of positive probability, NaN where the
-            node's distribution is not valid.
-        unit: `[batch, node, part]` int64.
-    """
-
+    # `[batch, node, part]` float32; -inf where a part has no unit of positive probability, NaN where the node's
+    # distribution is not valid
     value: Tensor
-    unit: Tensor
+    unit: Tensor  # `[batch, node, part]` int64
 
 
 @triton.jit

@@ -28,36 +28,21 @@ SPREAD = 0.75
 
 @dataclass(frozen=True)
 class Request:
-    """Draft `count` units behind the known units and a pending draft. A copy: the call may go on meanwhile.
+    """Draft `count` units behind the known units and a pending draft. A copy: the call may go on meanwhile."""
 
-    Attributes:
-        units: `[batch, column]`: the prompt, the emitted units, the pending draft, and room for `count` units.
-        prompt_length: Length of the prompt in `units`, padding included.
-        emitted: `[batch]` int64: units emitted; with the row, the tag of the answer.
-        pending: `[batch]` int64: units of the pending draft.
-        done: `[batch]` bool: rows that want nothing.
-        host_emitted: `emitted`, on the host.
-        count: Units wanted in every branch.
-        branches: Outcomes of the round to go on from; the first is that all is accepted.
-        fan: Which the others are.
-        noise: The target's noise of the positions behind `emitted`: `[batch, widest pending + count]`;
-            of a greedy call, none.
-        warp: Turns the draft model's output into distributions.
-        ranked: What may come at each node of the pending draft; None: the draft model says it.
-    """
-
-    units: Tensor
-    prompt_length: int
-    emitted: Tensor
-    pending: Tensor
-    done: Tensor
-    host_emitted: list[int]
-    count: int
-    branches: int
-    fan: Fan
+    units: Tensor  # `[batch, column]`: the prompt, the emitted units, the pending draft, and room for `count` units
+    prompt_length: int  # length of the prompt in `units`, padding included
+    emitted: Tensor  # `[batch]` int64: units emitted; with the row, the tag of the answer
+    pending: Tensor  # `[batch]` int64: units of the pending draft
+    done: Tensor  # `[batch]` bool: rows that want nothing
+    host_emitted: list[int]  # `emitted`, on the host
+    count: int  # units wanted in every branch
+    branches: int  # outcomes of the round to go on from; the first is that all is accepted
+    fan: Fan  # which the others are
+    # The target's noise of the positions behind `emitted`: `[batch, widest pending + count]`; of a greedy call, none
     noise: DrawnNoise
-    warp: Warp
-    ranked: Ranked | None = None
+    warp: Warp  # turns the draft model's output into distributions
+    ranked: Ranked | None = None  # what may come at each node of the pending draft; None: the draft model says it
 
     @property
     def scoring(self) -> Warp:
@@ -112,17 +97,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The answer: the units that a row will have got if one of the hypotheses holds.
+    """The answer: the units that a row will have got if one of the hypotheses holds."""
 
-    Attributes:
-        emitted: `[batch]` int64: the tag, `Request.emitted`.
-        units: `[batch, branch, n]`: what is accepted of the pending draft, then what was drafted behind it.
-        length: `[batch, branch]` int64: how many of them there are; 0: no such branch.
-    """
-
-    emitted: Tensor
-    units: Tensor
-    length: Tensor
+    emitted: Tensor  # `[batch]` int64: the tag, `Request.emitted`.
+    units: Tensor  # `[batch, branch, n]`: what is accepted of the pending draft, then what was drafted behind it
+    length: Tensor  # `[batch, branch]` int64: how many of them there are; 0: no such branch
 
     def kept(self, state: State, k: int) -> Draft:
         """What of it continues the known units, at most `k` units: a chain, not rooted; invalid in rows that missed."""

@@ -25,23 +25,14 @@ from mmspec.core.types import Draft
 
 @dataclass(frozen=True)
 class Beginning:
-    """How a call's draft model begins.
+    """How a call's draft model begins."""
 
-    Attributes:
-        inputs: The target's prompt, as `start` takes it.
-        limit: New units wanted per row.
-        width: Most nodes of a pass.
-        most: Most known units that one pass catches up with; behind more, passes are added.
-        rows: Rows of the batch.
-        device: Where the units are.
-    """
-
-    inputs: Any
-    limit: int
-    width: int
-    most: int
-    rows: int
-    device: torch.device
+    inputs: Any  # the target's prompt, as `start` takes it
+    limit: int  # new units wanted per row
+    width: int  # most nodes of a pass
+    most: int  # most known units that one pass catches up with; behind more, passes are added
+    rows: int  # rows of the batch
+    device: torch.device  # where the units are
 
 
 class Continuation:

@@ -74,17 +74,11 @@ class Serial:
 
 @dataclass(frozen=True)
 class Costs:
-    """What passes cost.
+    """What passes cost."""
 
-    Attributes:
-        draft: Seconds of a pass of the draft model.
-        verify: Seconds of a pass of the target.
-        early: Seconds of the target's pass before the draft model is asked.
-    """
-
-    draft: float
-    verify: float
-    early: float = 0.0
+    draft: float  # seconds of a pass of the draft model
+    verify: float  # seconds of a pass of the target
+    early: float = 0.0  # seconds of the target's pass before the draft model is asked
 
     def overlapped(self, passes: int) -> float:
         """Seconds of a round on two devices: max(γ · t_d, t_v), as in PEARL; behind an early exit, as in Mirror-SD."""

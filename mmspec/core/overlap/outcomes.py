@@ -16,19 +16,12 @@ from mmspec.core.distributions import take_nodes
 
 @dataclass(frozen=True)
 class Ranked:
-    """What may come at each node of a pending draft, the root first.
+    """What may come at each node of a pending draft, the root first."""
 
-    Attributes:
-        units: `[batch, node, child]` int64, the likeliest first; node i is followed by `drafted[:, i]`.
-        score: `[batch, node, child]`: log of the probability that the target goes on so.
-        drafted: `[batch, node - 1]` int64: the pending draft.
-        pending: `[batch]` int64: how many of its units there are.
-    """
-
-    units: Tensor
-    score: Tensor
-    drafted: Tensor
-    pending: Tensor
+    units: Tensor  # `[batch, node, child]` int64, the likeliest first; node i is followed by `drafted[:, i]`
+    score: Tensor  # `[batch, node, child]`: log of the probability that the target goes on so
+    drafted: Tensor  # `[batch, node - 1]` int64: the pending draft
+    pending: Tensor  # `[batch]` int64: how many of its units there are
 
     @property
     def is_drafted(self) -> Tensor:
@@ -77,14 +70,10 @@ class Geometric:
     if the target's unit is not among the F likeliest with probability (F + 1)^-r. F_j + 1 is then about proportional to
     P(j)^(1 / (1 + r)): it falls geometrically, and is larger again behind the last unit. The best whole numbers are
     taken.
-
-    Attributes:
-        acceptance: `a`, between 0 and 1: higher moves outcomes to later units.
-        power: `r`, positive: higher evens the fan out.
     """
 
-    acceptance: float = 0.8
-    power: float = 1.0
+    acceptance: float = 0.8  # `a`, between 0 and 1: higher moves outcomes to later units
+    power: float = 1.0  # `r`, positive: higher evens the fan out
 
     def __post_init__(self) -> None:
         if not 0 < self.acceptance < 1 or not self.power > 0:
@@ -109,17 +98,11 @@ class Even:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes that are prepared for; the first is that all is accepted.
+    """The outcomes that are prepared for; the first is that all is accepted."""
 
-    Attributes:
-        accepted: `[batch, branch]` int64: units of the pending draft that are accepted.
-        unit: `[batch, branch]` int64: the unit that comes then.
-        valid: `[batch, branch]` bool.
-    """
-
-    accepted: Tensor
-    unit: Tensor
-    valid: Tensor
+    accepted: Tensor  # `[batch, branch]` int64: units of the pending draft that are accepted
+    unit: Tensor  # `[batch, branch]` int64: the unit that comes then
+    valid: Tensor  # `[batch, branch]` bool
 
     @classmethod
     def chosen(cls, ranked: Ranked, branches: int, fan: Fan) -> "Outcomes":

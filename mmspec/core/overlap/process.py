@@ -113,22 +113,15 @@ class Process:
 
 @dataclass
 class ProcessLane:
-    """One call's requests and answers.
-
-    Attributes:
-        owner: The process.
-        number: Of the call.
-        device: Where the call's units are.
-        answers: What has come; None: the child has died.
-        missing: Requests without an answer.
-        patient: Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting.
-    """
+    """One call's requests and answers."""
 
     owner: Process
-    number: int
-    device: torch.device
+    number: int  # of the call
+    device: torch.device  # where the call's units are
+    # What has come; None: the child has died
     answers: "queue.SimpleQueue[Ahead | None]" = field(default_factory=queue.SimpleQueue)
-    missing: int = 0
+    missing: int = 0  # requests without an answer
+    # Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting
     patient: bool = True
 
     def submit(self, request: Request) -> None:

@@ -34,19 +34,12 @@ class Streams:
 
 @dataclass
 class StreamLane:
-    """One call's requests and answers.
+    """One call's requests and answers."""
 
-    Attributes:
-        thread: Runs them in order.
-        stream: On which stream; None: the device has none.
-        worker: The draft model of the call, once its prefill is done.
-        answers: What was asked for and not collected yet.
-    """
-
-    thread: ThreadPoolExecutor
-    stream: torch.cuda.Stream | None
-    worker: "Future[Continuation]"
-    answers: "list[Future[Ahead]]" = field(default_factory=list)
+    thread: ThreadPoolExecutor  # runs them in order
+    stream: torch.cuda.Stream | None  # on which stream; None: the device has none
+    worker: "Future[Continuation]"  # the draft model of the call, once its prefill is done
+    answers: "list[Future[Ahead]]" = field(default_factory=list)  # what was asked for and not collected yet
 
     @classmethod
     def opened(

@@ -47,15 +47,10 @@ class RecursiveRejection:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """A child x is kept with probability min(1, r(x) / q(x)), and leaves (r - q)+.
+    """A child x is kept with probability min(1, r(x) / q(x)), and leaves (r - q)+."""
 
-    Attributes:
-        drawn: The distribution that every drafted unit was drawn from.
-        size: Units of the vocabulary.
-    """
-
-    drawn: Distribution
-    size: int
+    drawn: Distribution  # the distribution that every drafted unit was drawn from
+    size: int  # units of the vocabulary
 
     def __call__(self, rest: Tensor, x: Tensor, child: Tensor) -> Tried:
         q = dense(self.drawn.take((child - 1).clamp(min=0)), x, self.size)

@@ -21,17 +21,11 @@ from mmspec.core.types import Draft, Verdict
 
 
 class Tried(NamedTuple):
-    """One child of every row: it is kept with probability min(1, mass / against).
+    """One child of every row: it is kept with probability min(1, mass / against)."""
 
-    Attributes:
-        mass: `[batch, 1]`.
-        against: `[batch, 1]`.
-        left: `[batch, 1, vocab]`: what a refused child leaves of r, not normalised.
-    """
-
-    mass: Tensor
-    against: Tensor
-    left: Tensor
+    mass: Tensor  # `[batch, 1]`
+    against: Tensor  # `[batch, 1]`
+    left: Tensor  # `[batch, 1, vocab]`: what a refused child leaves of r, not normalised
 
 
 class Trial(Protocol):

@@ -24,11 +24,7 @@ class SyntheticOptions:
 
 
 class Synthetic:
-    """Accept with probability `rate` per node.
-
-    Args:
-        options: The rate.
-    """
+    """Accept with probability `rate` per node."""
 
     exactness: str = SYNTHETIC.exactness
     needs, offers = SYNTHETIC.needs, SYNTHETIC.offers

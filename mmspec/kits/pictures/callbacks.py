@@ -22,13 +22,9 @@ Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
 
 @runtime_checkable
 class NamesTensors(Protocol):
-    """A callback that says itself what it wants to see, as `PipelineCallback` of diffusers does.
+    """A callback that says itself what it wants to see, as `PipelineCallback` of diffusers does."""
 
-    Attributes:
-        tensor_inputs: Names of tensors, which take the place of `callback_on_step_end_tensor_inputs`.
-    """
-
-    tensor_inputs: Sequence[str]
+    tensor_inputs: Sequence[str]  # names of tensors, which take the place of `callback_on_step_end_tensor_inputs`
 
 
 def names_for(callback: object, given: Sequence[str]) -> Sequence[str]:
@@ -64,26 +60,19 @@ def refuse_unknown(names: Sequence[str]) -> None:
 
 @dataclass
 class StepEnd:
-    """Calls the user's callback after a round, and applies what it changed from the next round on.
+    """Calls the user's callback after a round, and applies what it changed from the next round on."""
 
-    Attributes:
-        pipe: The pipeline; its `guidance_scale` may be changed, and its `guidance_of` and `guide` put that into effect.
-        target: The target; its unconditional half is prefilled again when the null condition changes.
-        callback: The user's callback, or None.
-        names: Names of the tensors that it asked for.
-        null: The null condition, which guidance leads away from, as in the target's prompt; None without guidance. A
-            callback may make it longer or shorter.
-        null_mask: The mask of `null`; or None.
-        every: Units between two calls of the callback, in which all rows have as many, so that what it sees and does
-            depends on no draft; None: it is called after every round.
-    """
-
+    # The pipeline; its `guidance_scale` may be changed, and its `guidance_of` and `guide` put that into effect
     pipe: Any
-    target: Any
-    callback: Callback | None
-    names: Sequence[str]
+    target: Any  # the target; its unconditional half is prefilled again when the null condition changes
+    callback: Callback | None  # the user's callback, or None
+    names: Sequence[str]  # names of the tensors that it asked for
+    # The null condition, which guidance leads away from, as in the target's prompt; None without guidance. A callback
+    # may make it longer or shorter.
     null: Tensor | None
-    null_mask: Tensor | None
+    null_mask: Tensor | None  # the mask of `null`; or None
+    # Units between two calls of the callback, in which all rows have as many, so that what it sees and does depends on
+    # no draft; None: it is called after every round
     every: int | None = None
 
     def __call__(self, state: State, rounds: Rounds) -> None:

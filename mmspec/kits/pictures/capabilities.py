@@ -9,13 +9,9 @@ from mmspec.kits.pictures.grid_spec import GridSpec
 
 @runtime_checkable
 class Gridded(Protocol):
-    """A target whose units are the cells of a square picture, in raster order.
+    """A target whose units are the cells of a square picture, in raster order."""
 
-    Attributes:
-        grid: Units per side.
-    """
-
-    grid: int
+    grid: int  # units per side
 
 
 @runtime_checkable

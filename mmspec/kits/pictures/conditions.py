@@ -34,21 +34,14 @@ class Guiding(Protocol):
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition of a batch of pictures.
+    """The condition of a batch of pictures."""
 
-    Attributes:
-        given: Classes `[batch]` int64, or caption features `[batch, caption, width]`.
-        mask: `[batch, caption]` bool: positions that are not padding; None: all.
-        null: What guidance leads away from, in the form of `given`; None: the model's own null condition.
-        null_mask: The mask of `null`; None: `mask`.
-        guided: Whether there is guidance, and so an unconditional half.
-    """
-
-    given: Tensor
-    mask: Tensor | None = None
+    given: Tensor  # classes `[batch]` int64, or caption features `[batch, caption, width]`
+    mask: Tensor | None = None  # `[batch, caption]` bool: positions that are not padding; None: all
+    # What guidance leads away from, in the form of `given`; None: the model's own null condition
     null: Tensor | None = None
-    null_mask: Tensor | None = None
-    guided: bool = True
+    null_mask: Tensor | None = None  # the mask of `null`; None: `mask`
+    guided: bool = True  # whether there is guidance, and so an unconditional half
 
 
 Some = TypeVar("Some", bound=Condition)

@@ -19,15 +19,10 @@ SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures and their captions, for training.
+    """Pictures and their captions, for training."""
 
-    Attributes:
-        images: `[n, 3, side, side]` uint8.
-        captions: One caption per picture.
-    """
-
-    images: Tensor
-    captions: list[str]
+    images: Tensor  # `[n, 3, side, side]` uint8
+    captions: list[str]  # one caption per picture
 
     @property
     def held_out(self) -> Tensor:

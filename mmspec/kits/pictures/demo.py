@@ -33,19 +33,12 @@ COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds", "spe
 
 @dataclass
 class DemoRow:
-    """What one method drew, in the order of the captions.
+    """What one method drew, in the order of the captions."""
 
-    Attributes:
-        name: The row's name.
-        pictures: PIL pictures.
-        reports: Reports of the same calls.
-        seconds: Seconds of the same calls, from caption to pixels.
-    """
-
-    name: str
-    pictures: list[Any] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    name: str  # the row's name
+    pictures: list[Any] = field(default_factory=list)  # PIL pictures
+    reports: list[Report] = field(default_factory=list)  # reports of the same calls
+    seconds: list[float] = field(default_factory=list)  # seconds of the same calls, from caption to pixels
 
     @property
     def exactness(self) -> str:

@@ -19,17 +19,11 @@ TEMPERATURE = 0.07
 
 @dataclass(frozen=True)
 class FeatureRecipe:
-    """Lengths of the recipe.
+    """Lengths of the recipe."""
 
-    Attributes:
-        steps: Optimiser steps.
-        batch: Pictures per step; every picture is compared with all captions of its batch.
-        seed: Seed of weights and batches.
-    """
-
-    steps: int = 800
-    batch: int = 64
-    seed: int = 0
+    steps: int = 800  # optimiser steps
+    batch: int = 64  # pictures per step; every picture is compared with all captions of its batch
+    seed: int = 0  # seed of weights and batches
 
 
 def train_features(

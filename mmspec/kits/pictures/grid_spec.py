@@ -18,18 +18,13 @@ from mmspec.registry.numbers import whole
 class Stage:
     """A grid of cells in raster order.
 
-    Attributes:
-        height: Rows.
-        width: Cells of a row.
-        row_end: The id behind every row; None: rows follow each other.
-
     Raises:
         ValueError: There is no cell.
     """
 
-    height: int
-    width: int
-    row_end: int | None = None
+    height: int  # rows
+    width: int  # cells of a row
+    row_end: int | None = None  # the id behind every row; None: rows follow each other
 
     def __post_init__(self) -> None:
         if whole("height", self.height) < 1 or whole("width", self.width) < 1:
@@ -38,15 +33,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class GridSpec:
-    """The units of a picture.
+    """The units of a picture."""
 
-    Attributes:
-        stages: In the order in which they are written; the last one is the picture.
-        tail: Ids behind the last stage: known ones, or -1 for one that the model draws.
-    """
-
-    stages: tuple[Stage, ...]
-    tail: tuple[int, ...] = ()
+    stages: tuple[Stage, ...]  # in the order in which they are written; the last one is the picture
+    tail: tuple[int, ...] = ()  # ids behind the last stage: known ones, or -1 for one that the model draws
 
     @property
     def length(self) -> int:

@@ -22,48 +22,30 @@ from mmspec.registry.printable import shown
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a layout.
+    """One file of a layout."""
 
-    Attributes:
-        name: The pipeline's argument that takes the model.
-        load: From a file, or its contents, and a configuration to the model, as a class's `from_official`.
-        marks: Plain keys that every such file has, and no file of another part of any layout.
-        holds: What the file is, with its published names.
-        config: Names of the layout's options that `load` takes.
-    """
-
-    name: str
+    name: str  # the pipeline's argument that takes the model
+    # From a file, or its contents, and a configuration to the model, as a class's `from_official`
     load: Callable[..., torch.nn.Module]
-    marks: frozenset[str]
-    holds: str
-    config: tuple[str, ...] = ()
+    marks: frozenset[str]  # plain keys that every such file has, and no file of another part of any layout
+    holds: str  # what the file is, with its published names
+    config: tuple[str, ...] = ()  # names of the layout's options that `load` takes
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The published files of a model.
+    """The published files of a model."""
 
-    Attributes:
-        name: The model's name on the command line.
-        summary: What the model is, in a sentence.
-        parts: Its files.
-        pipeline: Makes the pipeline; its arguments are the parts and the options in `settings`.
-        options: A frozen dataclass of what the weights do not tell; None is: not given.
-        settings: Names of the options that the pipeline takes.
-        target: The target adapter that runs the model.
-        source: Where the files are published.
-        licence: The licence, as far as it is known.
-    """
-
-    name: str
-    summary: str
-    parts: tuple[Part, ...]
+    name: str  # the model's name on the command line
+    summary: str  # what the model is, in a sentence
+    parts: tuple[Part, ...]  # its files
+    # Makes the pipeline; its arguments are the parts and the options in `settings`
     pipeline: Callable[..., DiffusionPipeline]
-    options: type
-    target: str
-    source: str
-    licence: str
-    settings: tuple[str, ...] = ()
+    options: type  # A frozen dataclass of what the weights do not tell; None is: not given
+    target: str  # the target adapter that runs the model
+    source: str  # where the files are published
+    licence: str  # the licence, as far as it is known
+    settings: tuple[str, ...] = ()  # names of the options that the pipeline takes
 
     def convert(self, files: Sequence[Path], folder: Path, values: Mapping[str, Any]) -> None:
         """Write the pipeline of published files into a folder, whole or not at all.

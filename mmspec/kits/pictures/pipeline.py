@@ -70,33 +70,20 @@ class CallOptions:
 
 
 class Asked(NamedTuple):
-    """What a call asks the target for.
+    """What a call asks the target for."""
 
-    Attributes:
-        inputs: The prompt, as the target's `start` takes it.
-        layout: The units of a picture.
-        warp: How they are drawn; None: from the target's distribution as it is.
-    """
-
-    inputs: Any
-    layout: GridSpec
-    warp: Warp | None
+    inputs: Any  # the prompt, as the target's `start` takes it
+    layout: GridSpec  # the units of a picture
+    warp: Warp | None  # how they are drawn; None: from the target's distribution as it is
 
 
 class Drawn(NamedTuple):
-    """What a call drew.
+    """What a call drew."""
 
-    Attributes:
-        images: Pictures in the form that `output_type` names.
-        report: Counts and times.
-        units: `[row, height, width, *unit]`; what a stopped call did not reach is filled in (`Rounds.picture`).
-        rounds: `[row, height, width]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
-    """
-
-    images: Any
-    report: Report
-    units: Tensor
-    rounds: Tensor
+    images: Any  # pictures in the form that `output_type` names
+    report: Report  # counts and times
+    units: Tensor  # `[row, height, width, *unit]`; what a stopped call did not reach is filled in (`Rounds.picture`).
+    rounds: Tensor  # `[row, height, width]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached
 
 
 class PicturePipeline(Pipeline):

@@ -62,17 +62,11 @@ def _level(before: int, after: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """Mean and covariance of the features of a set of pictures.
+    """Mean and covariance of the features of a set of pictures."""
 
-    Attributes:
-        mean: `[width]`.
-        covariance: `[width, width]`.
-        count: Number of pictures.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    count: int
+    mean: Tensor  # `[width]`
+    covariance: Tensor  # `[width, width]`
+    count: int  # number of pictures
 
     @classmethod
     def of(cls, features: Tensor) -> "FeatureStatistics":
@@ -91,15 +85,10 @@ def frechet(mean_a: Tensor, covariance_a: Tensor, mean_b: Tensor, covariance_b: 
 
 @dataclass(frozen=True)
 class Quality:
-    """The feature network and the statistics of the training pictures.
+    """The feature network and the statistics of the training pictures."""
 
-    Attributes:
-        features: The network.
-        training: Statistics of the training pictures' features.
-    """
-
-    features: Features
-    training: FeatureStatistics
+    features: Features  # the network
+    training: FeatureStatistics  # statistics of the training pictures' features
 
     @torch.no_grad()
     def of(self, pictures: Tensor) -> Tensor:

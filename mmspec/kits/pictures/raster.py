@@ -22,19 +22,12 @@ from mmspec.kits.pictures.conditions import Condition, lengthened
 
 
 class RasterModel(Protocol):
-    """The transformer, a `torch.nn.Module`.
+    """The transformer, a `torch.nn.Module`."""
 
-    Attributes:
-        layers: Transformer blocks.
-        rotary: `[position, …]`: one entry per position, conditioning positions first, then cells.
-        cls_embedding: From conditions to `[batch, position, dim]`; `null(rows)` is the null condition.
-        config: Has `cls_token_num`: the number of conditioning positions.
-    """
-
-    layers: nn.ModuleList
-    rotary: Tensor
-    cls_embedding: Any
-    config: Any
+    layers: nn.ModuleList  # transformer blocks
+    rotary: Tensor  # `[position, …]`: one entry per position, conditioning positions first, then cells
+    cls_embedding: Any  # from conditions to `[batch, position, dim]`; `null(rows)` is the null condition
+    config: Any  # has `cls_token_num`: the number of conditioning positions
 
     def embed(self, units: Tensor, /) -> Tensor:
         """Embeddings `[batch, node, dim]` of units `[batch, node, *unit]`."""
@@ -44,15 +37,10 @@ class RasterModel(Protocol):
 
 
 class Passed(NamedTuple):
-    """What a pass returns.
+    """What a pass returns."""
 
-    Attributes:
-        scores: `[physical, node, …]`.
-        states: `[physical, node, width]`, what drafters read beside them; None: nothing.
-    """
-
-    scores: Tensor
-    states: Tensor | None
+    scores: Tensor  # `[physical, node, …]`
+    states: Tensor | None  # `[physical, node, width]`, what drafters read beside them; None: nothing
 
 
 class Raster:

@@ -12,18 +12,12 @@ from mmspec.kits.pictures.grid_spec import GridSpec
 
 @dataclass
 class Rounds:
-    """The rounds of a call, recorded after every host sync.
+    """The rounds of a call, recorded after every host sync."""
 
-    Attributes:
-        layout: The units of a picture.
-        number: The number of the next round.
-        emitted: Units that all rows have emitted together.
-        of: `[row, unit]` int64: the round that emitted each unit; 0 is the prefill, -1: not emitted yet.
-    """
-
-    layout: GridSpec
-    number: int = 0
-    emitted: int = 0
+    layout: GridSpec  # the units of a picture
+    number: int = 0  # the number of the next round
+    emitted: int = 0  # units that all rows have emitted together
+    # `[row, unit]` int64: the round that emitted each unit; 0 is the prefill, -1: not emitted yet
     of: Tensor = field(init=False)
 
     def step(self, state: State) -> int:

@@ -14,11 +14,7 @@ SOURCES = (
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
-    """A table of held-out losses, with a note on the held-out text.
-
-    Args:
-        facts: The model's `training.json`.
-    """
+    """A table of held-out losses, with a note on the held-out text."""
     rows = [(name, f"{value:.3f}") for name, value in facts["held_out_nats_per_token"].items()]
     modules = ", ".join(facts["held_out_modules"])
     note = f"Held out: {modules}, and the last {facts['held_out_prose_share']:.0%} of the prose."

@@ -31,17 +31,11 @@ NEW_TOKENS, REPEATS, SHOWN_LINES = 120, 3, 8
 
 @dataclass
 class Timed:
-    """One method on one prompt.
+    """One method on one prompt."""
 
-    Attributes:
-        ids: Prompt and output, `[1, length]`.
-        seconds: The seconds of each repeat.
-        report: The report of the last call; None for transformers' own `generate`.
-    """
-
-    ids: Tensor
-    seconds: list[float]
-    report: Report | None
+    ids: Tensor  # prompt and output, `[1, length]`
+    seconds: list[float]  # the seconds of each repeat
+    report: Report | None  # the report of the last call; None for transformers' own `generate`
 
 
 def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:

@@ -30,17 +30,11 @@ NEVER = -1
 
 @dataclass
 class TextPipelineOutput(BaseOutput):
-    """The output of a call.
+    """The output of a call."""
 
-    Attributes:
-        texts: The continuations, without their prompts and without special tokens.
-        ids: Their tokens, the end-of-text token included: one tensor `[new]` per continuation.
-        report: Counts and times.
-    """
-
-    texts: list[str]
-    ids: list[Tensor]
-    report: Report
+    texts: list[str]  # the continuations, without their prompts and without special tokens
+    ids: list[Tensor]  # their tokens, the end-of-text token included: one tensor `[new]` per continuation
+    report: Report  # counts and times
 
 
 class TextPipeline(LanguagePipeline):

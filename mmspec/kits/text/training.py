@@ -20,32 +20,18 @@ Loss = Callable[[nn.Module, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LanguageRecipe:
-    """Lengths that recipes of language models share.
+    """Lengths that recipes of language models share."""
 
-    Attributes:
-        context: The longest sequence, in tokens.
-        batch: Full-length sequences per step; in the first three quarters of the steps, twice as many of half length.
-        steps: Optimiser steps.
-        prose_share: The expected share of training sequences cut from prose.
-        seed: The seed of initial weights and of the order of sequences.
-    """
-
-    context: int = 1024
+    context: int = 1024  # the longest sequence, in tokens
+    # Full-length sequences per step; in the first three quarters of the steps, twice as many of half length
     batch: int = 4
-    steps: int = 2100
-    prose_share: float = 0.15
-    seed: int = 0
+    steps: int = 2100  # optimiser steps
+    prose_share: float = 0.15  # the expected share of training sequences cut from prose
+    seed: int = 0  # the seed of initial weights and of the order of sequences
 
 
 class TrainingText:
-    """The training documents of a corpus as tokens, and the batches cut from them.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        corpus: Text to learn.
-        recipe: The sizes of batches.
-        device: The device of the batches.
-    """
+    """The training documents of a corpus as tokens, and the batches cut from them."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, recipe: LanguageRecipe, device: str) -> None:
         self.recipe = recipe

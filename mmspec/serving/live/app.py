@@ -46,11 +46,7 @@ def _listing(stages: Sequence[Stage]) -> Any:
 
 
 class _Live:
-    """The sockets of a stage.
-
-    Args:
-        stage: The stage.
-    """
+    """The sockets of a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._open = stage, 0

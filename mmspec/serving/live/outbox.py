@@ -11,11 +11,7 @@ MOST = 256
 
 
 class Outbox:
-    """The messages to one page.
-
-    Args:
-        loop: The loop that delivers them.
-    """
+    """The messages to one page."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._waiting = loop, deque[Mapping[str, Any]](maxlen=MOST)

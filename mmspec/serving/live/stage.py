@@ -15,9 +15,6 @@ class Session(Protocol):
     def receive(self, message: Mapping[str, Any]) -> None:
         """Take a message of the page. What comes from a page is not trusted.
 
-        Args:
-            message: A JSON object.
-
         Raises:
             ValueError: The message cannot be followed; the page shows why.
         """
@@ -30,16 +27,9 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """A page and its sessions.
+    """A page and its sessions."""
 
-    Attributes:
-        name: Where the page is: `/name/`.
-        title: What it is called in the list of pages.
-        page: The folder of its `index.html`, scripts and styles, beside `/shared/page.js` and `/shared/page.css`.
-        open: Begins a session.
-    """
-
-    name: str
-    title: str
-    page: Path
-    open: Callable[[Send], Session]
+    name: str  # where the page is: `/name/`
+    title: str  # what it is called in the list of pages
+    page: Path  # the folder of its `index.html`, scripts and styles, beside `/shared/page.js` and `/shared/page.css`.
+    open: Callable[[Send], Session]  # begins a session

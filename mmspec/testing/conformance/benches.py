@@ -35,27 +35,19 @@ Drafters = Mapping[str, Callable[[], Drafter]]
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A target with all that a trial needs.
+    """A target with all that a trial needs."""
 
-    Attributes:
-        name: The name in messages.
-        target: The target.
-        prompt: Inputs of a batch of rows, given as numbers; equal numbers are equal rows.
-        warp: From scores to distributions, sampling at temperature 1.
-        next_distribution: Probabilities `[vocab]` of the unit after those emitted in row 0; None if they are not known.
-        again: Inputs from units `[batch, known]` and their padding; None where a prompt is not made of units.
-        drafters: Drafters for rules to be tried on; each name begins with the shape of the draft.
-        rows: Rows of a statistical trial, in one batch.
-    """
-
-    name: str
+    name: str  # the name in messages
     target: Target
-    prompt: Callable[[Sequence[int]], Any]
-    warp: Warp = field(default_factory=Warp)
+    prompt: Callable[[Sequence[int]], Any]  # inputs of a batch of rows, given as numbers; equal numbers are equal rows
+    warp: Warp = field(default_factory=Warp)  # from scores to distributions, sampling at temperature 1
+    # Probabilities `[vocab]` of the unit after those emitted in row 0; None if they are not known
     next_distribution: Callable[[tuple[int, ...]], Tensor] | None = None
+    # Inputs from units `[batch, known]` and their padding; None where a prompt is not made of units
     again: Callable[[Tensor, Tensor], Any] | None = None
+    # Drafters for rules to be tried on; each name begins with the shape of the draft
     drafters: Drafters = field(default_factory=dict)
-    rows: int = 50_000
+    rows: int = 50_000  # rows of a statistical trial, in one batch
 
     @property
     def discrete(self) -> bool:

@@ -20,23 +20,14 @@ WIDTH, LIMIT = 8, 40
 
 @dataclass
 class DrivenCall:
-    """A call whose drafts and commits are chosen by the test.
+    """A call whose drafts and commits are chosen by the test."""
 
-    Attributes:
-        bench: The target and its prompts.
-        rows: The rows of the batch, as numbers.
-        started: The result of the prefill.
-        units: `[batch, capacity, *unit]`: emitted units, the root last.
-        count: `[batch]`: how many units are emitted.
-        seed: The seed of the next random units.
-    """
-
-    bench: Bench
-    rows: list[int]
-    started: Prefill
-    units: Tensor
-    count: Tensor
-    seed: int = 0
+    bench: Bench  # the target and its prompts
+    rows: list[int]  # the rows of the batch, as numbers
+    started: Prefill  # the result of the prefill
+    units: Tensor  # `[batch, capacity, *unit]`: emitted units, the root last
+    count: Tensor  # `[batch]`: how many units are emitted
+    seed: int = 0  # the seed of the next random units
 
     @staticmethod
     def begin(bench: Bench, rows: list[int]) -> "DrivenCall":

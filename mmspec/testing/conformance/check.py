@@ -49,17 +49,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Check:
-    """A named check of one component.
+    """A named check of one component."""
 
-    Attributes:
-        promise: What is checked.
-        subject: The component, with everything that it is tried on.
-        expected: Why the check is expected to fail; None where it is not.
-    """
-
-    promise: Promise
-    subject: Subject
-    expected: str | None = None
+    promise: Promise  # what is checked
+    subject: Subject  # the component, with everything that it is tried on
+    expected: str | None = None  # why the check is expected to fail; None where it is not
 
     @property
     def name(self) -> str:

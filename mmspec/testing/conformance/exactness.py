@@ -114,15 +114,10 @@ def known(subject: Subject) -> list[Pair]:
 
 @dataclass(frozen=True, order=True)
 class Evidence:
-    """The result of a test of the joint.
+    """The result of a test of the joint."""
 
-    Attributes:
-        p: The smaller of two p-values: of the joint, and of no lean towards the draft (`mmspec.testing.lean`).
-        number: Both tests in words, each with the smallest bias that it sees in 95 of 100 runs.
-    """
-
-    p: float
-    number: str
+    p: float  # the smaller of two p-values: of the joint, and of no lean towards the draft (`mmspec.testing.lean`).
+    number: str  # both tests in words, each with the smallest bias that it sees in 95 of 100 runs
 
 
 def follows(pair: Pair, rule: Rule) -> Evidence:

@@ -77,10 +77,7 @@ class Example:
 
 @runtime_checkable
 class HasExample(Protocol):
-    """A factory that says what its components are tried on.
+    """A factory that says what its components are tried on."""
 
-    Attributes:
-        example: A function that returns an `Example` or a list of them, or its place as `"module:function"`.
-    """
-
+    # A function that returns an `Example` or a list of them, or its place as `"module:function"`
     example: Callable[[], Example | list[Example]] | str

@@ -46,23 +46,14 @@ class Alternating:
 
 @dataclass
 class Played:
-    """The output of some batches.
+    """The output of some batches."""
 
-    Attributes:
-        batches: The numbers of their rows.
-        log: What the drafter did wrong.
-        units: The units of every row of every batch.
-        rounds: For every batch: the budget and the draft of every round.
-        emitted: Units after the first of each row.
-        passes: Passes of the target after prefill, summed over rows.
-    """
-
-    batches: Batches
-    log: Log
-    units: list[Tensor] = field(default_factory=list)
-    rounds: list[Rounds] = field(default_factory=list)
-    emitted: int = 0
-    passes: int = 0
+    batches: Batches  # the numbers of their rows
+    log: Log  # what the drafter did wrong
+    units: list[Tensor] = field(default_factory=list)  # the units of every row of every batch
+    rounds: list[Rounds] = field(default_factory=list)  # for every batch: the budget and the draft of every round
+    emitted: int = 0  # units after the first of each row
+    passes: int = 0  # passes of the target after prefill, summed over rows
 
     @property
     def length(self) -> float:

@@ -16,12 +16,7 @@ class Untried(unittest.SkipTest):
 
 
 class Broken(AssertionError):
-    """A promise is broken.
-
-    Args:
-        reason: What went wrong.
-        number: What was measured.
-    """
+    """A promise is broken."""
 
     def __init__(self, reason: str, number: str = NOTHING) -> None:
         super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
@@ -30,21 +25,13 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True)
 class Promise:
-    """A named check that is not tied to a component yet.
+    """A named check that is not tied to a component yet."""
 
-    Attributes:
-        name: The function's name, with hyphens.
-        text: What is promised, in one line.
-        kinds: The kinds of component that make the promise.
-        when: Whether a component of these kinds makes it; sees the manifest only.
-        measure: Measures the promise on a subject: returns the number, or raises `Broken` or `Untried`.
-    """
-
-    name: str
-    text: str
-    kinds: tuple[str, ...]
-    when: When
-    measure: Measure
+    name: str  # the function's name, with hyphens
+    text: str  # what is promised, in one line
+    kinds: tuple[str, ...]  # the kinds of component that make the promise
+    when: When  # whether a component of these kinds makes it; sees the manifest only
+    measure: Measure  # measures the promise on a subject: returns the number, or raises `Broken` or `Untried`
 
 
 DECLARED: list[Promise] = []

@@ -21,19 +21,12 @@ LIMIT = 12
 
 @dataclass(frozen=True)
 class Pair:
-    """A drafter that the rule takes, on a bench.
-
-    Attributes:
-        bench: The bench.
-        shape: The drafter's name, which begins with the shape of its drafts.
-        drafter: Makes a new drafter.
-        rows: Rows of a statistical trial.
-    """
+    """A drafter that the rule takes, on a bench."""
 
     bench: Bench
-    shape: str
-    drafter: Callable[[], Drafter]
-    rows: int
+    shape: str  # the drafter's name, which begins with the shape of its drafts
+    drafter: Callable[[], Drafter]  # makes a new drafter
+    rows: int  # rows of a statistical trial
 
     def decode(
         self,

@@ -24,17 +24,13 @@ FAILED = -1
 
 @dataclass
 class Log:
-    """What was recorded of a drafter or a rule.
+    """What was recorded of a drafter or a rule."""
 
-    Attributes:
-        wrong: Faults by check, a sentence each.
-        most: The largest value of each measured quantity.
-        count: The number of things seen of each kind.
-    """
-
+    # Faults by check, a sentence each
     wrong: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    # The largest value of each measured quantity
     most: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    count: Counter[str] = field(default_factory=Counter)
+    count: Counter[str] = field(default_factory=Counter)  # the number of things seen of each kind
 
     def reach(self, kind: str, value: float) -> None:
         """Record a value, if it is the largest."""
@@ -43,9 +39,6 @@ class Log:
 
 class Watched:
     """A drafter that passes every call on to another one, records faults, and never raises.
-
-    Args:
-        drafter: The other drafter.
 
     Attributes:
         log: The record of faults.

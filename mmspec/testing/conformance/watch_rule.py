@@ -17,12 +17,7 @@ from mmspec.testing.conformance.watch import Log, Snapshot
 
 
 class WatchedRule:
-    """A rule that passes every call on to another rule and records faults.
-
-    Args:
-        rule: The other rule.
-        log: The record of faults.
-    """
+    """A rule that passes every call on to another rule and records faults."""
 
     def __init__(self, rule: Rule, log: Log) -> None:
         self.rule, self.log = rule, log

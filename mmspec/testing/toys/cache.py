@@ -10,19 +10,12 @@ from mmspec.core.types import Draft
 
 @dataclass(kw_only=True)
 class UnitsCache:
-    """The cache of a toy whose scores are computed from its units.
+    """The cache of a toy whose scores are computed from its units."""
 
-    Attributes:
-        units: `[batch, capacity, *unit]`: committed units, then scratch.
-        length: `[batch]`: how many units are committed.
-        width: Most nodes of a draft, root included.
-        draft: The draft that the last pass scored.
-    """
-
-    units: Tensor
-    length: Tensor
-    width: int
-    draft: Draft | None = None
+    units: Tensor  # `[batch, capacity, *unit]`: committed units, then scratch
+    length: Tensor  # `[batch]`: how many units are committed
+    width: int  # most nodes of a draft, root included
+    draft: Draft | None = None  # the draft that the last pass scored
 
     def remember(self, draft: Draft) -> None:
         """Keep the draft of a pass until its commit."""

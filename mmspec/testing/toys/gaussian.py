@@ -82,13 +82,9 @@ class GaussianTarget:
 
 @dataclass(frozen=True)
 class RepeatLeft:
-    """A Gaussian draft for new slots of a Jacobi window: its mean is that of the last slot that was drawn.
+    """A Gaussian draft for new slots of a Jacobi window: its mean is that of the last slot that was drawn."""
 
-    Attributes:
-        sigma: The target's sigma: reflection needs the same covariance on both sides.
-    """
-
-    sigma: float
+    sigma: float  # the target's sigma: reflection needs the same covariance on both sides
 
     reach = 0
 

@@ -11,13 +11,9 @@ from mmspec.testing.toys.cache import UnitsCache
 
 @dataclass(kw_only=True)
 class GridCache(UnitsCache):
-    """Committed codes.
+    """Committed codes."""
 
-    Attributes:
-        kind: `[batch]`: the class of each row.
-    """
-
-    kind: Tensor
+    kind: Tensor  # `[batch]`: the class of each row
 
 
 class GridTarget:

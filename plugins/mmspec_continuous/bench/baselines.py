@@ -19,15 +19,10 @@ positive one.
 
 @dataclass(frozen=True)
 class Baseline:
-    """A neighbouring model.
+    """A neighbouring model."""
 
-    Attributes:
-        model: The model, with the target's weights.
-        settings: Entries of its configuration that differ from the target's.
-    """
-
-    model: CausalContinuousAR
-    settings: dict[str, float]
+    model: CausalContinuousAR  # the model, with the target's weights
+    settings: dict[str, float]  # entries of its configuration that differ from the target's
 
 
 def baselines(model: CausalContinuousAR) -> dict[str, Baseline]:

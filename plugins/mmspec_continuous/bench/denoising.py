@@ -45,21 +45,13 @@ NOTES = {
 
 @dataclass(frozen=True)
 class DenoisingOptions:
-    """How long the benchmark takes.
+    """How long the benchmark takes."""
 
-    Attributes:
-        samples: Samples of a repeat, one at a time.
-        repeats: Counted repeats, each of seeds of its own.
-        steps: Denoising steps.
-        seed: Seed of the first sample; the others count up.
-        whole: Whether this is the whole benchmark, not the quick one.
-    """
-
-    samples: int = 4
-    repeats: int = 4
-    steps: int = 50
-    seed: int = 0
-    whole: bool = True
+    samples: int = 4  # samples of a repeat, one at a time
+    repeats: int = 4  # counted repeats, each of seeds of its own
+    steps: int = 50  # denoising steps
+    seed: int = 0  # seed of the first sample; the others count up
+    whole: bool = True  # whether this is the whole benchmark, not the quick one
 
     @property
     def quick(self) -> "DenoisingOptions":
@@ -75,17 +67,11 @@ class DenoisingOptions:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples with a pipeline, plainly or speculatively.
-
-    Attributes:
-        pipe: The pipeline.
-        steps: Denoising steps.
-        k: Steps to draft per network call; 0: none, the pipeline is diffusers' own.
-    """
+    """Samples with a pipeline, plainly or speculatively."""
 
     pipe: DDPMPipeline
-    steps: int
-    k: int = 0
+    steps: int  # denoising steps
+    k: int = 0  # steps to draft per network call; 0: none, the pipeline is diffusers' own
 
     def __call__(self, seed: int) -> Run:
         if not self.k:

@@ -45,15 +45,10 @@ class HeadClock:
 
 @dataclass(frozen=True)
 class DrawnWithHead(Drawn):
-    """A run that says how long the head took.
+    """A run that says how long the head took."""
 
-    Attributes:
-        head: Seconds of the head.
-        calls: How often the head ran, one call after another.
-    """
-
-    head: float = 0.0
-    calls: int = 0
+    head: float = 0.0  # seconds of the head
+    calls: int = 0  # how often the head ran, one call after another
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,7 @@ def head_times(runs: list[DrawnWithHead]) -> dict[str, float]:
 
 
 class TargetWithHead:
-    """A target whose passes draw a token at every node: what a pass costs with its head.
-
-    Args:
-        target: Runs the passes.
-    """
+    """A target whose passes draw a token at every node: what a pass costs with its head."""
 
     def __init__(self, target: Any) -> None:
         self.target = target

@@ -39,9 +39,6 @@ SETTINGS = (Setting(3.0, whole=True), Setting(1.0))
 class TokenSubject:
     """Pictures of continuous tokens, as `mmspec.kits.pictures.bench.subject.Subject` asks.
 
-    Args:
-        model: The transformer.
-
     Raises:
         ValueError: The transformer has no denoising head or no null caption.
     """

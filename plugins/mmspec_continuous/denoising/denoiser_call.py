@@ -24,17 +24,11 @@ class UnsupportedCall(Exception):
 
 @dataclass(frozen=True)
 class DenoiserCall:
-    """The arguments of a denoiser's `forward`.
+    """The arguments of a denoiser's `forward`."""
 
-    Attributes:
-        bound: The arguments, bound to the signature of `forward`.
-        first: Name of the argument that holds the states.
-        copies: How many copies of the batch the states are.
-    """
-
-    bound: inspect.BoundArguments
-    first: str
-    copies: int
+    bound: inspect.BoundArguments  # the arguments, bound to the signature of `forward`
+    first: str  # name of the argument that holds the states
+    copies: int  # how many copies of the batch the states are
 
     @staticmethod
     def read(signature: inspect.Signature, rows: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "DenoiserCall":

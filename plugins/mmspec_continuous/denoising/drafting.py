@@ -19,19 +19,12 @@ from mmspec_continuous.denoising.schedulers import GaussianSteps, output_of
 
 @dataclass(frozen=True)
 class DraftedStep:
-    """The states of some rows at one denoising step: the present ones, or drafted ones.
+    """The states of some rows at one denoising step: the present ones, or drafted ones."""
 
-    Attributes:
-        state: `[m, *unit]`.
-        mean: Mean of the Gaussian that a drafted state was drawn from, `[m, *unit]`.
-        sigma: Its standard deviation; 0 at the present step.
-        scaled: The state as the scheduler scales it for the network, `[m, *unit]`.
-    """
-
-    state: Tensor
-    mean: Tensor
-    sigma: float
-    scaled: Tensor
+    state: Tensor  # `[m, *unit]`
+    mean: Tensor  # mean of the Gaussian that a drafted state was drawn from, `[m, *unit]`
+    sigma: float  # its standard deviation; 0 at the present step
+    scaled: Tensor  # the state as the scheduler scales it for the network, `[m, *unit]`
 
 
 def draft_steps(

@@ -12,17 +12,12 @@ from mmspec.core.noise import Substream
 
 @dataclass(frozen=True)
 class GeneratorNoise:
-    """Noise of one node per row. Numbers are never repeated, so all lanes are independent of each other.
+    """Noise of one node per row. Numbers are never repeated, so all lanes are independent of each other."""
 
-    Attributes:
-        generator: One generator for all rows, one per row, or None for torch's own.
-        rows: Indices of the rows of the batch that numbers are drawn for.
-        device: Device of the numbers.
-    """
-
+    # One generator for all rows, one per row, or None for torch's own
     generator: torch.Generator | Sequence[torch.Generator] | None
-    rows: Sequence[int]
-    device: torch.device
+    rows: Sequence[int]  # indices of the rows of the batch that numbers are drawn for
+    device: torch.device  # device of the numbers
 
     def substream(self, substream: Substream) -> "GeneratorNoise":
         return self

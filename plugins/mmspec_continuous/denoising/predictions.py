@@ -19,29 +19,17 @@ from mmspec_continuous.denoising.nests import leaves_of, map_leaves
 
 @dataclass
 class Prediction:
-    """The drafted states of one step, and what the network predicts there.
+    """The drafted states of one step, and what the network predicts there."""
 
-    Attributes:
-        state: `[batch, *unit]`.
-        mean: Mean of the Gaussian that the state was drawn from, `[batch, *unit]`.
-        sigma: Its standard deviation.
-        output: What the denoiser returned: a nest of `[copies * batch, …]`.
-        valid: `[batch]` bool.
-    """
-
-    state: Tensor
-    mean: Tensor
-    sigma: float
-    output: Any
-    valid: Tensor
+    state: Tensor  # `[batch, *unit]`
+    mean: Tensor  # mean of the Gaussian that the state was drawn from, `[batch, *unit]`
+    sigma: float  # its standard deviation
+    output: Any  # what the denoiser returned: a nest of `[copies * batch, …]`
+    valid: Tensor  # `[batch]` bool
 
 
 class Predictions:
-    """Predictions for a batch, by index of the denoising step.
-
-    Args:
-        batch: Rows.
-    """
+    """Predictions for a batch, by index of the denoising step."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch

@@ -11,14 +11,10 @@ class DenoisingReport(Report):
 
     `acceptance_length` is denoising steps per network call of a row, the first call not counted; the copies that
     guidance needs are part of one call.
-
-    Attributes:
-        steps: Denoising steps of the call.
-        calls: Network calls, one after another, the first included.
     """
 
-    steps: int = 0
-    calls: int = 0
+    steps: int = 0  # denoising steps of the call
+    calls: int = 0  # network calls, one after another, the first included
 
     @property
     def saved(self) -> int:

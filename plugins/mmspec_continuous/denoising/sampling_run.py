@@ -64,14 +64,7 @@ class SamplingRun:
     def denoise(
         self, network: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """The denoiser's output for a call of the pipeline: known already, or computed with the steps that follow.
-
-        Args:
-            network: The denoiser's own `forward`.
-            signature: The signature of `network`.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments of the call.
-        """
+        """The denoiser's output for a call of the pipeline: known already, or computed with the steps that follow."""
         again, self._called = self._called, True
         if self._state is not None and not self._plain:
             try:

@@ -36,17 +36,13 @@ class ConstantNoise(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Support:
-    """What is known about a class of schedulers that can be used.
+    """What is known about a class of schedulers that can be used."""
 
-    Attributes:
-        marginal: From (scheduler, index of a step) to (a, s): the state at that step is a x0 + s noise.
-        problem: Why this scheduler of the class cannot be used; "" where it can.
-        note: What its configuration or its call must have, for the list in messages.
-    """
-
+    # From (scheduler, index of a step) to (a, s): the state at that step is a x0 + s noise
     marginal: Callable[[Any, int], tuple[Tensor, Tensor]]
+    # Why this scheduler of the class cannot be used; "" where it can
     problem: Callable[[Any], str] = lambda scheduler: ""
-    note: str = ""
+    note: str = ""  # what its configuration or its call must have, for the list in messages
 
 
 def _by_product(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:

@@ -31,11 +31,7 @@ class SetsOptions:
 
 
 class ContinuousSets(ContinuousJacobi):
-    """The drafter `continuous-sets`.
-
-    Args:
-        options: How new slots are filled.
-    """
+    """The drafter `continuous-sets`."""
 
     needs, offers = CONTINUOUS_SETS.needs, CONTINUOUS_SETS.offers
 

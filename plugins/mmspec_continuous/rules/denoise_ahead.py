@@ -35,11 +35,7 @@ class AheadOptions:
 
 
 class DenoiseAhead:
-    """The rule `denoise-ahead`.
-
-    Args:
-        options: How many steps to draft.
-    """
+    """The rule `denoise-ahead`."""
 
     exactness: str = DENOISE_AHEAD.exactness
     needs, offers = DENOISE_AHEAD.needs, DENOISE_AHEAD.offers

@@ -8,13 +8,9 @@ from mmspec.core.protocols import Target
 
 @runtime_checkable
 class HasHead(Protocol):
-    """A target whose distributions come from a head.
+    """A target whose distributions come from a head."""
 
-    Attributes:
-        head: The denoising head; None where the head has no steps (a mixture of Gaussians).
-    """
-
-    head: Head | None
+    head: Head | None  # the denoising head; None where the head has no steps (a mixture of Gaussians)
 
 
 def refuse_mixtures(target: Target, rule: str, what: str) -> None:

@@ -28,19 +28,12 @@ Finish = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LastStep:
-    """The last step at every drafted node.
+    """The last step at every drafted node."""
 
-    Attributes:
-        mean: Mean of the target's last step, `[batch, node, dim]`.
-        draft: Mean of the drafter's last step, `[batch, node, dim]`.
-        sigma: Standard deviation of both.
-        log_factor: Log of the factor by which the paper multiplies the ratio of the densities.
-    """
-
-    mean: Tensor
-    draft: Tensor
-    sigma: float
-    log_factor: float = 0.0
+    mean: Tensor  # mean of the target's last step, `[batch, node, dim]`
+    draft: Tensor  # mean of the drafter's last step, `[batch, node, dim]`
+    sigma: float  # standard deviation of both
+    log_factor: float = 0.0  # log of the factor by which the paper multiplies the ratio of the densities
 
     def log_ratio(self, x: Tensor, tau: float) -> Tensor:
         """Log of factor · (p(x) / q(x))^(1 / tau), for `x [batch, node, dim]`: `[batch, node]`."""

@@ -21,22 +21,15 @@ from mmspec_continuous.specs import CONTINUOUS_AR
 
 @dataclass
 class ContinuousCache:
-    """The cache of one call.
+    """The cache of one call."""
 
-    Attributes:
-        halves: Keys and values with and without the condition.
-        scale: Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
-    """
-
-    halves: Halves
+    halves: Halves  # keys and values with and without the condition
+    # Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
     scale: float | Tensor | None
 
 
 class RunningHead:
     """A model's denoising head as distributions call it between passes: on its device, with kernels for few rows.
-
-    Args:
-        model: The model.
 
     Attributes:
         calls: How often the head's network ran since the last call began.
@@ -68,9 +61,6 @@ class RunningHead:
 
 class ContinuousTarget:
     """The distribution of a picture's tokens, in raster order.
-
-    Args:
-        model: Transformer and head.
 
     Raises:
         ValueError: A denoising step adds no noise; the message names it.

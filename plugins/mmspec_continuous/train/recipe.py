@@ -23,60 +23,36 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Generator]
 
 @dataclass(frozen=True)
 class ContinuousRecipe:
-    """Sizes and lengths.
+    """Sizes and lengths."""
 
-    Attributes:
-        token_dim: Numbers of a token.
-        channels: Of the autoencoder's levels, from the picture inwards.
-        kl_steps: Steps of the autoencoder.
-        kl_batch: Pictures per step of the autoencoder.
-        kl_weight: Weight of its latents' divergence from N(0, I).
-        most_noise: Largest noise on latents that the decoder learns to see through, in standard deviations.
-        denoising_steps: Of the head.
-        sigma_0: Noise of its last step: larger accepts more drafts, and blurs.
-        steps: Steps of the transformer.
-        batch: Pictures per step of the transformer.
-        repeats: Denoising steps that are learned of each token of a batch.
-        input_noise: Noise on the tokens that the transformer reads, so that it copes with what it drew itself.
-        replaced: Largest share of the tokens that the transformer reads that are another picture's; every picture has
-            its own share between 0 and this. A small model that has read true tokens only recognises a picture by its
-            first tokens: it ignores the caption, and fails after its first wrong token.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
-            not moved, so that the model learns their own tokens.
-        words: Size of the captions' vocabulary.
-        length: Tokens of a caption, padding included.
-        drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Seed of weights and batches.
-    """
-
-    token_dim: int = 8
-    channels: tuple[int, ...] = (16, 32, 48, 64)
-    kl_steps: int = 2000
-    kl_batch: int = 32
-    kl_weight: float = 1e-4
-    most_noise: float = 0.2
-    denoising_steps: int = 16
-    sigma_0: float = 0.1
-    steps: int = 5000
-    batch: int = 16
-    repeats: int = 4
+    token_dim: int = 8  # numbers of a token
+    channels: tuple[int, ...] = (16, 32, 48, 64)  # of the autoencoder's levels, from the picture inwards
+    kl_steps: int = 2000  # steps of the autoencoder
+    kl_batch: int = 32  # pictures per step of the autoencoder
+    kl_weight: float = 1e-4  # weight of its latents' divergence from N(0, I)
+    most_noise: float = 0.2  # largest noise on latents that the decoder learns to see through, in standard deviations
+    denoising_steps: int = 16  # of the head
+    sigma_0: float = 0.1  # noise of its last step: larger accepts more drafts, and blurs
+    steps: int = 5000  # steps of the transformer
+    batch: int = 16  # pictures per step of the transformer
+    repeats: int = 4  # denoising steps that are learned of each token of a batch
+    # Noise on the tokens that the transformer reads, so that it copes with what it drew itself
     input_noise: float = 0.1
+    # Largest share of the tokens that the transformer reads that are another picture's; every picture has its own share
+    # between 0 and this. A small model that has read true tokens only recognises a picture by its first tokens: it
+    # ignores the caption, and fails after its first wrong token.
     replaced: float = 1.0
+    # Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are not
+    # moved, so that the model learns their own tokens
     moved: float = 0.3
-    words: int = 1024
-    length: int = 16
-    drop: float = 0.1
-    seed: int = 0
+    words: int = 1024  # size of the captions' vocabulary
+    length: int = 16  # tokens of a caption, padding included
+    drop: float = 0.1  # share of captions that are replaced by the null caption, for guidance
+    seed: int = 0  # seed of weights and batches
 
 
 class Captioned(nn.Module):
-    """Encoder and transformer, trained together.
-
-    Args:
-        encoder: Features of captions.
-        transformer: Tokens after them.
-        recipe: `repeats` and `input_noise`.
-    """
+    """Encoder and transformer, trained together."""
 
     def __init__(self, encoder: CaptionEncoder, transformer: CausalContinuousAR, recipe: ContinuousRecipe) -> None:
         super().__init__()

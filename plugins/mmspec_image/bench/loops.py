@@ -26,21 +26,13 @@ LOOPS = {
 
 @dataclass(frozen=True)
 class Loop:
-    """A plain loop.
-
-    Attributes:
-        model: The transformer.
-        setting: How codes are drawn.
-        note: What the loop is, for the reader of the result.
-        static: Whether the cache has its full length from the start.
-        compiled: Whether steps are compiled.
-    """
+    """A plain loop."""
 
     model: LlamaGenTransformer
-    setting: Setting
-    note: str
-    static: bool
-    compiled: bool
+    setting: Setting  # how codes are drawn
+    note: str  # what the loop is, for the reader of the result
+    static: bool  # whether the cache has its full length from the start
+    compiled: bool  # whether steps are compiled
 
     def __call__(self, task: Task) -> Run:
         device = str(self.model.device)

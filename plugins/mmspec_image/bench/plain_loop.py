@@ -27,17 +27,11 @@ Step = Callable[[LlamaGenTransformer, Tensor, Tensor, Tensor | None, Sequence[An
 
 @dataclass
 class StaticLayer:
-    """The cache of a layer at full length, written in place.
+    """The cache of a layer at full length, written in place."""
 
-    Attributes:
-        keys: `[row, head, slot, width]`.
-        values: As `keys`.
-        at: `[n]`: the slots that the next pass writes.
-    """
-
-    keys: Tensor
-    values: Tensor
-    at: Tensor
+    keys: Tensor  # `[row, head, slot, width]`
+    values: Tensor  # as `keys`
+    at: Tensor  # `[n]`: the slots that the next pass writes
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of a pass; returns all slots."""

@@ -31,11 +31,7 @@ SETTINGS = (Setting(2.0, 1.0, whole=True), Setting(1.0, 1.0))
 
 
 class CodeSubject:
-    """Pictures of codes, as `mmspec.kits.pictures.bench.subject.Subject` asks.
-
-    Args:
-        model: The transformer.
-    """
+    """Pictures of codes, as `mmspec.kits.pictures.bench.subject.Subject` asks."""
 
     kind, unit, about = "image", "code", ""
     methods = ("gs-sjd", "gs-sjd-pac", "mc-sjd", "sjd-pac", "sjd", "gsd", "lantern")

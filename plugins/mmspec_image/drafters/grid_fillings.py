@@ -18,12 +18,9 @@ from mmspec.kits.pictures.grid_spec import GridSpec
 
 @dataclass(frozen=True)
 class Neighbour:
-    """The code of a neighbouring cell, if it is known or drawn; else that of a second one; else the last unit.
+    """The code of a neighbouring cell, if it is known or drawn; else that of a second one; else the last unit."""
 
-    Attributes:
-        tables: `[table, length]` int64: the numbers of the neighbours of every unit, -1: none. The first one counts.
-    """
-
+    # `[table, length]` int64: the numbers of the neighbours of every unit, -1: none. The first one counts.
     tables: Tensor
 
     reach = 0
@@ -38,15 +35,10 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The left code where the code above-left equals the one above, else the one above, as picture codecs predict.
+    """The left code where the code above-left equals the one above, else the one above, as picture codecs predict."""
 
-    Attributes:
-        grid: The units of a picture.
-        device: The device of the call.
-    """
-
-    grid: GridSpec
-    device: torch.device
+    grid: GridSpec  # the units of a picture
+    device: torch.device  # the device of the call
 
     reach = 0
 

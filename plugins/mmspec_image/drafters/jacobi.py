@@ -46,12 +46,9 @@ class Predicted:
     """The code to the left or the one above, chosen by the code above-left, as picture codecs predict.
 
     Where the code above-left equals the one above, the left code is taken; else the one above.
-
-    Attributes:
-        grid_width: Codes per row.
     """
 
-    grid_width: int
+    grid_width: int  # codes per row
 
     reach = 0
 
@@ -63,11 +60,7 @@ class Predicted:
 
 
 class PreviousImage:
-    """The codes of the last call's pictures at the same places; in the first call, the codes above.
-
-    Args:
-        grid_width: Codes per row.
-    """
+    """The codes of the last call's pictures at the same places; in the first call, the codes above."""
 
     def __init__(self, grid_width: int) -> None:
         self._above = EarlierUnit(grid_width)

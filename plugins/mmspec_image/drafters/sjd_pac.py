@@ -51,33 +51,22 @@ class SjdPacOptions:
 
 @dataclass(frozen=True)
 class Front:
-    """The tree of a draft: the nodes `0 … k - 1` are the window, those behind them the siblings, level by level.
+    """The tree of a draft: the nodes `0 … k - 1` are the window, those behind them the siblings, level by level."""
 
-    Attributes:
-        parents: Parents of the drafted nodes, -1 for the root.
-        place: The place of every node behind the window, `[1, m]`.
-        rank: How many units of its place were drawn before its own, `[1, m]`.
-        line: `[node, k + 1]`: for every node, the root included, the node of every depth on a line through it: its
-            path, below it the first children, and below the siblings' last level the window.
-    """
-
-    parents: tuple[int, ...]
-    place: Tensor
-    rank: Tensor
+    parents: tuple[int, ...]  # parents of the drafted nodes, -1 for the root
+    place: Tensor  # the place of every node behind the window, `[1, m]`
+    rank: Tensor  # how many units of its place were drawn before its own, `[1, m]`
+    # `[node, k + 1]`: for every node, the root included, the node of every depth on a line through it: its path, below
+    # it the first children, and below the siblings' last level the window
     line: Tensor
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a call remembers.
+    """What a call remembers."""
 
-    Attributes:
-        window: The window's own memory.
-        k: Units of the last window, which say what its tree was.
-    """
-
-    window: Window | None
-    k: int = 0
+    window: Window | None  # the window's own memory
+    k: int = 0  # units of the last window, which say what its tree was
 
 
 class SjdPac:

@@ -43,19 +43,13 @@ class SpatialHeadOptions:
 
 @dataclass(frozen=True)
 class RowAhead:
-    """The filling: one for each call.
-
-    Attributes:
-        head: The head.
-        lent: The target's embedding and output layer.
-        tables: `[2, codes]` int64: the numbers of the codes above and above on the right, -1: none.
-        states: `[batch, place, halves, dim]`: the states that codes were drawn from, as far as passes went; those
-            behind the emitted codes are of the last pass.
-    """
+    """The filling: one for each call."""
 
     head: SpatialHead
-    lent: Lent
-    tables: Tensor
+    lent: Lent  # the target's embedding and output layer
+    tables: Tensor  # `[2, codes]` int64: the numbers of the codes above and above on the right, -1: none
+    # `[batch, place, halves, dim]`: the states that codes were drawn from, as far as passes went; those behind the
+    # emitted codes are of the last pass
     states: Tensor
 
     reach = 0
@@ -97,9 +91,6 @@ class Memory:
 
 class SpatialHeadWindow:
     """See the module.
-
-    Args:
-        options: The head.
 
     Raises:
         ValueError: No head was named, or it cannot be read.

@@ -43,11 +43,7 @@ class GroupedOptions:
 
 
 class Grouped:
-    """The rule `grouped`.
-
-    Args:
-        options: Size and limits of groups.
-    """
+    """The rule `grouped`."""
 
     exactness: str = GROUPED.exactness
     needs, offers = GROUPED.needs, GROUPED.offers

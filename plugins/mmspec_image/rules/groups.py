@@ -9,15 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Group:
-    """The groups of some units.
+    """The groups of some units."""
 
-    Attributes:
-        ids: `[batch, node, unit, size]`, no unit twice; the unit itself comes first.
-        inside: Bool of the same shape: which of `ids` belong to the group.
-    """
-
-    ids: Tensor
-    inside: Tensor
+    ids: Tensor  # `[batch, node, unit, size]`, no unit twice; the unit itself comes first
+    inside: Tensor  # bool of the same shape: which of `ids` belong to the group
 
     def mass(self, probs: Tensor) -> Tensor:
         """Probability of each group under `probs [batch, node, vocab]`: `[batch, node, unit]`."""

@@ -22,13 +22,9 @@ from mmspec_image.rules.groups import Group, Groups
 
 
 class Relaxation(Protocol):
-    """A relaxed rule.
+    """A relaxed rule."""
 
-    Attributes:
-        measure: Whether verdicts contain the bias.
-    """
-
-    measure: bool
+    measure: bool  # whether verdicts contain the bias
 
     def groups(self, probs: Tensor) -> Groups:
         """The groups of units under the target's `probs [batch, node, vocab]`."""
@@ -75,19 +71,12 @@ def unaltered(rule: Relaxation, draft: Draft, verdict: Verdict) -> Verdict:
 
 @dataclass(frozen=True)
 class Offer:
-    """Target, draft and drafted unit at every node of a chain but the last.
+    """Target, draft and drafted unit at every node of a chain but the last."""
 
-    Attributes:
-        p: The target's distribution, `[batch, node, vocab]`.
-        q: The draft's distribution, point masses as one-hot rows.
-        x: The drafted units, `[batch, node]`.
-        point: Which of them are point masses: `[batch, node]` bool.
-    """
-
-    p: Tensor
-    q: Tensor
-    x: Tensor
-    point: Tensor
+    p: Tensor  # the target's distribution, `[batch, node, vocab]`
+    q: Tensor  # the draft's distribution, point masses as one-hot rows
+    x: Tensor  # the drafted units, `[batch, node]`
+    point: Tensor  # which of them are point masses: `[batch, node]` bool
 
     @staticmethod
     def of(draft: Draft, distribution: Categorical) -> "Offer":

@@ -9,21 +9,14 @@ from transformers import GenerationConfig
 
 @dataclass(frozen=True)
 class JanusPrompt:
-    """A prompt for pictures: `JanusPrompt(**processor(chats, generation_mode="image"))`, of texts in the chat's form.
+    """A prompt for pictures: `JanusPrompt(**processor(text=chats, generation_mode="image"))`."""
 
-    Attributes:
-        input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.
-        attention_mask: `[batch, prompt]`: 0 at padding; None: no padding.
-        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out.
-        negative_mask: The mask of `negative_ids`.
-        guided: Whether there is guidance, and so an unconditional half.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor | None = None
+    input_ids: Tensor  # `[batch, prompt]` int64, padded on the left; the last token is begin-of-image
+    attention_mask: Tensor | None = None  # `[batch, prompt]`: 0 at padding; None: no padding
+    # What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out
     negative_ids: Tensor | None = None
-    negative_mask: Tensor | None = None
-    guided: bool = True
+    negative_mask: Tensor | None = None  # the mask of `negative_ids`
+    guided: bool = True  # whether there is guidance, and so an unconditional half
 
     @property
     def given(self) -> Tensor:

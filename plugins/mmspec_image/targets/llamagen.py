@@ -22,11 +22,7 @@ from mmspec_image.specs import LLAMAGEN
 
 
 class LlamaGenTarget:
-    """Codes of a picture in raster order.
-
-    Args:
-        model: The transformer.
-    """
+    """Codes of a picture in raster order."""
 
     offers = LLAMAGEN.offers
     example = "mmspec_image.example:llamagen"

@@ -20,47 +20,30 @@ from mmspec_image.models.llamagen import LlamaGenTransformer
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """Sizes and lengths.
+    """Sizes and lengths."""
 
-    Attributes:
-        codes: Entries of the codebook.
-        vq_steps: Steps of the tokenizer.
-        vq_batch: Pictures per step of the tokenizer.
-        steps: Steps of the transformer.
-        batch: Pictures per step of the transformer.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
-            not moved, so that the model learns their own codes.
-        refining: Further steps, in which some of the codes that the transformer reads are another picture's. A small
-            model that has read true codes only recognises a picture by its first codes: it ignores the caption, and
-            fails after its first wrong code.
-        replaced: Largest share of such codes in a picture; every picture has its own share between 0 and this.
-        words: Size of the captions' vocabulary.
-        length: Tokens of a caption, padding included.
-        drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Seed of weights and batches.
-    """
-
-    codes: int = 512
-    vq_steps: int = 1200
-    vq_batch: int = 32
-    steps: int = 4500
-    batch: int = 16
+    codes: int = 512  # entries of the codebook
+    vq_steps: int = 1200  # steps of the tokenizer
+    vq_batch: int = 32  # pictures per step of the tokenizer
+    steps: int = 4500  # steps of the transformer
+    batch: int = 16  # pictures per step of the transformer
+    # Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are not
+    # moved, so that the model learns their own codes
     moved: float = 0.3
+    # Further steps, in which some of the codes that the transformer reads are another picture's. A small model that has
+    # read true codes only recognises a picture by its first codes: it ignores the caption, and fails after its first
+    # wrong code.
     refining: int = 3300
+    # Largest share of such codes in a picture; every picture has its own share between 0 and this
     replaced: float = 1.0
-    words: int = 1024
-    length: int = 16
-    drop: float = 0.1
-    seed: int = 0
+    words: int = 1024  # size of the captions' vocabulary
+    length: int = 16  # tokens of a caption, padding included
+    drop: float = 0.1  # share of captions that are replaced by the null caption, for guidance
+    seed: int = 0  # seed of weights and batches
 
 
 class Captioned(nn.Module):
-    """Encoder and transformer, trained together.
-
-    Args:
-        encoder: Features of captions.
-        transformer: Codes after them.
-    """
+    """Encoder and transformer, trained together."""
 
     def __init__(self, encoder: CaptionEncoder, transformer: LlamaGenTransformer) -> None:
         super().__init__()

@@ -25,23 +25,15 @@ from mmspec_image.pipeline import TextToImagePipeline
 
 @dataclass(frozen=True)
 class HeadRecipe:
-    """Sizes and lengths.
+    """Sizes and lengths."""
 
-    Attributes:
-        pictures: Pictures that are read; their states are kept in memory and in the work folder, in half precision.
-        steps: Steps.
-        batch: Pictures per step.
-        learning_rate: The largest learning rate.
-        hidden: Width of the head's feed-forward layer.
-        seed: Seed of weights and batches.
-    """
-
+    # Pictures that are read; their states are kept in memory and in the work folder, in half precision
     pictures: int = 1000
     steps: int = 1000
-    batch: int = 8
-    learning_rate: float = 3e-3
-    hidden: int = 512
-    seed: int = 0
+    batch: int = 8  # pictures per step
+    learning_rate: float = 3e-3  # the largest learning rate
+    hidden: int = 512  # width of the head's feed-forward layer
+    seed: int = 0  # seed of weights and batches
 
 
 @torch.no_grad()

@@ -68,14 +68,7 @@ class DrawSession:
 
 
 class _Drawing:
-    """One of the two pictures, in a thread.
-
-    Args:
-        number: Which of them it is.
-        pipe: Draws it.
-        call: The arguments of the call.
-        send: Takes messages to the page.
-    """
+    """One of the two pictures, in a thread."""
 
     def __init__(self, number: int, pipe: Any, call: Mapping[str, Any], send: Send) -> None:
         self._number, self._pipe, self._call, self._send = number, pipe, call, send

@@ -14,18 +14,13 @@ from mmspec.hosts.tree_op import KeptNodes
 
 @dataclass(frozen=True)
 class NodeInputs:
-    """The inputs of every node of a pass to the state, in the dtype of its branches except `total`.
+    """The inputs of every node of a pass to the state, in the dtype of its branches except `total`."""
 
-    Attributes:
-        total: The log-decay summed along the path, the node's own included, float64: `[batch, node, head]`, or with a
-            decay for every row of the state `[batch, node, head, key]`.
-        keys: `[batch, node, head, key]`.
-        values: `[batch, node, group, value]`; the heads of a group share them.
-    """
-
+    # The log-decay summed along the path, the node's own included, float64: `[batch, node, head]`, or with a decay for
+    # every row of the state `[batch, node, head, key]`
     total: Tensor
-    keys: Tensor
-    values: Tensor
+    keys: Tensor  # `[batch, node, head, key]`
+    values: Tensor  # `[batch, node, group, value]`; the heads of a group share them
 
 
 def roll_state(state: Tensor | None, fed: NodeInputs, kept: KeptNodes) -> Tensor:

@@ -20,19 +20,12 @@ from mmspec.hosts.tree_op import Branches, KeptNodes
 
 @dataclass(frozen=True)
 class ScanInputs:
-    """The inputs of every node of a pass to the state.
+    """The inputs of every node of a pass to the state."""
 
-    Attributes:
-        total: Δ summed along the path, float64: `[batch, node, channel]`.
-        fed: Δ x: `[batch, node, channel]`.
-        b: `[batch, node, size]`.
-        a: `[channel, size]`, negative.
-    """
-
-    total: Tensor
-    fed: Tensor
-    b: Tensor
-    a: Tensor
+    total: Tensor  # Δ summed along the path, float64: `[batch, node, channel]`
+    fed: Tensor  # Δ x: `[batch, node, channel]`
+    b: Tensor  # `[batch, node, size]`
+    a: Tensor  # `[channel, size]`, negative
 
 
 class SelectiveScan:

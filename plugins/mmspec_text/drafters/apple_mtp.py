@@ -45,12 +45,9 @@ class AppleMTPOptions(TreeForm):
 
 @dataclass
 class AppleMTPMemory:
-    """What the drafter keeps of a call.
+    """What the drafter keeps of a call."""
 
-    Attributes:
-        states: `[batch, mask, hidden]`: states of the masks behind the last accepted unit; None before the first pass.
-    """
-
+    # `[batch, mask, hidden]`: states of the masks behind the last accepted unit; None before the first pass
     states: Tensor | None = None
 
 

@@ -59,19 +59,12 @@ class CandidatesOptions:
 
 @dataclass
 class CandidatesMemory:
-    """What the drafter keeps of one call.
-
-    Attributes:
-        generator: The call's generator.
-        inputs: The inputs of the call.
-        asked: Whether the generator proposed candidates in the present round.
-        stale: Whether a round passed without the generator, so that its cache is not at the end of the text.
-    """
+    """What the drafter keeps of one call."""
 
     generator: CandidateGenerator
-    inputs: Any
-    asked: bool = False
-    stale: bool = False
+    inputs: Any  # the inputs of the call
+    asked: bool = False  # whether the generator proposed candidates in the present round
+    stale: bool = False  # whether a round passed without the generator, so that its cache is not at the end of the text
 
 
 class Candidates:
@@ -185,13 +178,7 @@ def assistant(model: Any) -> GeneratorFactory:
 
 
 def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> GeneratorFactory:
-    """A smaller model with a tokenizer of its own.
-
-    Args:
-        model: The assistant.
-        tokenizer: The target's tokenizer.
-        assistant_tokenizer: The assistant's tokenizer.
-    """
+    """A smaller model with a tokenizer of its own."""
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
         text = known_text(state)

@@ -47,15 +47,10 @@ class DFlashOptions(HeadOptions):
 
 @dataclass
 class DFlashMemory:
-    """What a head keeps of a call.
+    """What a head keeps of a call."""
 
-    Attributes:
-        context: Its cache.
-        unread: Features that it has not read yet; None after a draft.
-    """
-
-    context: Context
-    unread: Rows | None
+    context: Context  # its cache
+    unread: Rows | None  # features that it has not read yet; None after a draft
 
 
 class DFlash:

@@ -38,17 +38,11 @@ class FalconOptions(HeadOptions):
 
 @dataclass
 class FalconMemory:
-    """What the head keeps of a call.
-
-    Attributes:
-        cache: Its cache.
-        rows: The features that it has not read yet, and before them the last block's; after a draft these alone.
-        unread: Whether there are some that it has not read.
-    """
+    """What the head keeps of a call."""
 
     cache: BlockCache
-    rows: Rows
-    unread: bool = True
+    rows: Rows  # the features that it has not read yet, and before them the last block's; after a draft these alone
+    unread: bool = True  # whether there are some that it has not read
 
 
 class Falcon:

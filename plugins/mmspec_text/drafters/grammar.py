@@ -36,11 +36,7 @@ class GrammarOptions:
 
 
 class GrammarDrafter:
-    """See the module.
-
-    Args:
-        options: The threshold.
-    """
+    """See the module."""
 
     needs, offers = GRAMMAR.needs, GRAMMAR.offers
     example = "mmspec_text.example:grammar"

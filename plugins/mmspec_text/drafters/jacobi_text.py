@@ -47,11 +47,7 @@ class CopiedUnit:
 
 
 class JacobiText(Jacobi):
-    """The core's Jacobi window on a text.
-
-    Args:
-        options: How new slots are filled.
-    """
+    """The core's Jacobi window on a text."""
 
     needs, offers = JACOBI_TEXT.needs, JACOBI_TEXT.offers
 

@@ -43,13 +43,9 @@ class LLMCadOptions(SmallModelOptions):
 
 @dataclass
 class LLMCadMemory(DraftModelMemory):
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        alpha: `[batch]`: the threshold of each row.
-    """
-
-    alpha: Tensor = field(default_factory=lambda: torch.zeros(0))
+    alpha: Tensor = field(default_factory=lambda: torch.zeros(0))  # `[batch]`: the threshold of each row
 
 
 class LLMCad(DraftModel):

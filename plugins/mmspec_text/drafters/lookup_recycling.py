@@ -35,11 +35,7 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
 
 
 class LookupRecycling(Fallback):
-    """Drafts with prompt lookup, else with token recycling.
-
-    Args:
-        options: The options of both.
-    """
+    """Drafts with prompt lookup, else with token recycling."""
 
     example = "mmspec_text.example:recycling"
 

@@ -43,12 +43,9 @@ class PPDOptions(TreeForm):
 
 @dataclass
 class PPDMemory:
-    """What the drafter keeps of a call.
+    """What the drafter keeps of a call."""
 
-    Attributes:
-        scores: `[batch, prompt token, vocab]`: logits of the units behind the root; None before the first pass.
-    """
-
+    # `[batch, prompt token, vocab]`: logits of the units behind the root; None before the first pass
     scores: Tensor | None = None
 
 

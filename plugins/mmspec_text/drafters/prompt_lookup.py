@@ -40,11 +40,7 @@ class PromptLookupOptions:
 
 
 class PromptLookup:
-    """Copies drafts from the row's own history.
-
-    Args:
-        options: The lengths of n-grams.
-    """
+    """Copies drafts from the row's own history."""
 
     needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
 
@@ -80,11 +76,7 @@ class PromptLookup:
 
 
 class LookupOfTexts:
-    """`PromptLookup` as a `HostDrafter`.
-
-    Args:
-        options: The lengths of n-grams.
-    """
+    """`PromptLookup` as a `HostDrafter`."""
 
     def __init__(self, options: PromptLookupOptions) -> None:
         self.options = options
@@ -97,12 +89,7 @@ class LookupOfTexts:
 
 
 class LookupInside:
-    """`PromptLookup` inside a captured round.
-
-    Args:
-        options: The lengths of n-grams.
-        k: Units of every draft.
-    """
+    """`PromptLookup` inside a captured round."""
 
     def __init__(self, options: PromptLookupOptions, k: int) -> None:
         self.options, self.k = options, k

@@ -74,12 +74,9 @@ class StoppedChain(Chain):
 
 @dataclass
 class S2DMemory(DraftModelMemory):
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        done: `[batch]` bool: rows that are finished, and need no scores.
-    """
-
+    # `[batch]` bool: rows that are finished, and need no scores
     done: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
 
 

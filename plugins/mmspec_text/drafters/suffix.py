@@ -73,22 +73,14 @@ class SuffixOptions:
 
 @dataclass
 class SuffixMemory:
-    """The memory of one call.
+    """The memory of one call."""
 
-    Attributes:
-        rows: Text and counts of every row.
-        emitted: What the call emits.
-    """
-
-    rows: list[SuffixRow]
-    emitted: EmittedUnits
+    rows: list[SuffixRow]  # text and counts of every row
+    emitted: EmittedUnits  # what the call emits
 
 
 class Suffix:
     """Drafts from counts of n-grams.
-
-    Args:
-        options: Lengths, threshold, corpus.
 
     Raises:
         ValueError: The corpus cannot be read.

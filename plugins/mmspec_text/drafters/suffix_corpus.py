@@ -131,10 +131,6 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
 def read_pieces(path: Path, tokenizer: Any) -> Iterator[Any]:
     """The ids of a file: those of a text in pieces, so that a large one fits; those of a file of ids at once.
 
-    Args:
-        path: As `read_corpus`.
-        tokenizer: As `read_corpus`.
-
     Raises:
         ValueError: The file cannot be read.
     """

@@ -21,11 +21,7 @@ class Continues(Protocol):
 
 
 class SuffixOfTexts:
-    """A `HostDrafter`.
-
-    Args:
-        suffix: Lengths, threshold, corpus.
-    """
+    """A `HostDrafter`."""
 
     def __init__(self, suffix: Continues) -> None:
         self._suffix, self._rows = suffix, list[SuffixRow]()

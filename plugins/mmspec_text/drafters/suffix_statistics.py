@@ -11,19 +11,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Guess:
-    """The most frequent continuation of a suffix.
+    """The most frequent continuation of a suffix."""
 
-    Attributes:
-        unit: The unit that followed most often.
-        count: How often it followed.
-        total: How often any unit followed.
-        matched: The length of the suffix.
-    """
-
-    unit: int
-    count: int
-    total: int
-    matched: int
+    unit: int  # the unit that followed most often
+    count: int  # how often it followed
+    total: int  # how often any unit followed
+    matched: int  # the length of the suffix
 
     @property
     def chance(self) -> float:
@@ -105,15 +98,10 @@ class RecentCounts:
 
 @dataclass
 class SuffixRow:
-    """The text and counts of one row of a call.
+    """The text and counts of one row of a call."""
 
-    Attributes:
-        text: Prompt and output without padding.
-        counts: The counts of its n-grams; rows may have them in common.
-    """
-
-    text: list[int]
-    counts: NgramCounts
+    text: list[int]  # prompt and output without padding
+    counts: NgramCounts  # the counts of its n-grams; rows may have them in common
 
 
 def longest_of(sources: Sequence[Statistics], text: Sequence[int]) -> Guess | None:

@@ -47,9 +47,6 @@ class JudgeOptions:
 class Judge:
     """The rule `judge`.
 
-    Args:
-        options: The judge, and its threshold.
-
     Raises:
         ValueError: No judge was named, or its file cannot be read.
     """

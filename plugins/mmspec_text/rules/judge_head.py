@@ -24,19 +24,12 @@ FORMAT = "mmspec-judge-1"
 
 @dataclass(frozen=True, eq=False)
 class JudgeHead:
-    """A judge: σ(w·h + b) is the probability that a token is right, given the target's state h at the token.
+    """A judge: σ(w·h + b) is the probability that a token is right, given the target's state h at the token."""
 
-    Attributes:
-        weight: w, `[hidden]` float32.
-        bias: b, `[1]` float32.
-        target: The target's name.
-        identity: The target's identity; "" for a target without a model, such as a toy.
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # w, `[hidden]` float32
+    bias: Tensor  # b, `[1]` float32
     target: str = ""
-    identity: str = ""
+    identity: str = ""  # the target's identity; "" for a target without a model, such as a toy
 
     def logit(self, states: Tensor) -> Tensor:
         """w·h + b of states `[…, hidden]`, in float32."""

@@ -28,9 +28,6 @@ MASK = 6
 class XLNetTarget:
     """A live `XLNetLMHeadModel`.
 
-    Args:
-        model: The model.
-
     Raises:
         ValueError: Its configuration is one for texts from left to right, or for two directions at once.
     """

@@ -23,15 +23,10 @@ def tail(length: int) -> int:
 
 @dataclass(frozen=True)
 class Answer:
-    """One row.
+    """One row."""
 
-    Attributes:
-        ids: `[unit]` int64.
-        given: Units before the answer, at least one; the answer has the others, at least one.
-    """
-
-    ids: Tensor
-    given: int
+    ids: Tensor  # `[unit]` int64
+    given: int  # units before the answer, at least one; the answer has the others, at least one
 
     @property
     def counted(self) -> Tensor:
@@ -53,15 +48,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers; as a `Source`, each as likely as any other.
-
-    Attributes:
-        rows: The answers.
-        share: See `Source`.
-    """
+    """Answers; as a `Source`, each as likely as any other."""
 
     rows: Sequence[Answer]
-    share: float
+    share: float  # see `Source`
 
     def __len__(self) -> int:
         return sum(len(row.ids) for row in self.rows)

@@ -14,18 +14,13 @@ LEAST = 32
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of a step.
+    """Sequences of a step."""
 
-    Attributes:
-        ids: `[sequence, unit]` int64, padded at the right, where causal models do not see it.
-        counted: `[sequence, unit]` bool: the units behind which a draft is compared with the target (the loss mask,
-            moved by one: the next unit is one that the target is to write).
-        seed: Of what else is drawn in the step.
-    """
-
-    ids: Tensor
+    ids: Tensor  # `[sequence, unit]` int64, padded at the right, where causal models do not see it
+    # `[sequence, unit]` bool: the units behind which a draft is compared with the target (the loss mask, moved by one:
+    # the next unit is one that the target is to write)
     counted: Tensor
-    seed: int = 0
+    seed: int = 0  # of what else is drawn in the step
 
     @staticmethod
     def whole(ids: Tensor, seed: int = 0) -> "Batch":

@@ -14,19 +14,13 @@ from mmspec_text.training.batch import Batch
 
 
 class Compared(NamedTuple):
-    """Rows of one depth.
+    """Rows of one depth."""
 
-    Attributes:
-        scored: `[sequence, row, own ids]`: the head's logits.
-        p: The target's distribution over the same ids, behind the same units.
-        units: `[sequence, row]` int64: the text's unit there, -1 where the head has no such id or the text has ended.
-        mask: `[sequence, row]` bool: the rows that count.
-    """
-
-    scored: Tensor
-    p: Tensor
+    scored: Tensor  # `[sequence, row, own ids]`: the head's logits
+    p: Tensor  # the target's distribution over the same ids, behind the same units
+    # `[sequence, row]` int64: the text's unit there, -1 where the head has no such id or the text has ended
     units: Tensor
-    mask: Tensor
+    mask: Tensor  # `[sequence, row]` bool: the rows that count
 
 
 def compared(

@@ -25,12 +25,7 @@ HEAD = 32
 
 
 def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
-    """A draft model before training.
-
-    Args:
-        model: The target.
-        seed: Of the random weights.
-    """
+    """A draft model before training."""
     config = model.config.get_text_config(decoder=True)
     heads = max(2, config.hidden_size // WIDTH // HEAD // 2 * 2)
     ends = {name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

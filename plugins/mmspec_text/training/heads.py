@@ -23,18 +23,12 @@ from mmspec_text.training.vocabulary import drafted_ids
 
 @dataclass(frozen=True)
 class NewHead:
-    """A head before its training.
+    """A head before its training."""
 
-    Attributes:
-        network: The head, joined to its target.
-        boundaries: Of the target's layers, whose states it reads.
-        hidden: The beginning of the names of its hidden matrices, which Muon updates.
-        write: Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing.
-    """
-
-    network: nn.Module
-    boundaries: tuple[int, ...]
-    hidden: str
+    network: nn.Module  # the head, joined to its target
+    boundaries: tuple[int, ...]  # of the target's layers, whose states it reads
+    hidden: str  # the beginning of the names of its hidden matrices, which Muon updates
+    # Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing
     write: Callable[[Path], None]
 
 

@@ -31,19 +31,12 @@ FORM = '{"prompt": "…", "correct": "…", "wrong": "…"}'
 
 @dataclass(frozen=True)
 class Triple:
-    """A question with two answers.
+    """A question with two answers."""
 
-    Attributes:
-        prompt: `[unit]` int64.
-        correct: The right answer, `[unit]` int64.
-        wrong: The wrong answer up to its first wrong token, `[unit]` int64.
-        where: Names its line in messages.
-    """
-
-    prompt: Tensor
-    correct: Tensor
-    wrong: Tensor
-    where: str
+    prompt: Tensor  # `[unit]` int64
+    correct: Tensor  # the right answer, `[unit]` int64
+    wrong: Tensor  # the wrong answer up to its first wrong token, `[unit]` int64
+    where: str  # names its line in messages
 
 
 @dataclass(frozen=True)
@@ -73,10 +66,6 @@ def read_triples(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> l
 
 def states_of(model: Any, triples: Sequence[Triple]) -> Judged:
     """The states of the answers' tokens.
-
-    Args:
-        model: The target.
-        triples: The answers.
 
     Raises:
         ValueError: A text is longer than the target reads.

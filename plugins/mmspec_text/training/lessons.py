@@ -64,11 +64,6 @@ class EagleLesson:
 class ModelLesson:
     """What a draft model learns. It is a `Lesson`.
 
-    Args:
-        small: The draft model.
-        target: Its target.
-        loss: The kind of the loss.
-
     Raises:
         ValueError: There is no such loss, the target is read with more than ids, or the two have other tokens.
     """

@@ -28,12 +28,7 @@ def begun_medusa(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
 
 
 def new_medusa(model: Any, heads: int) -> MedusaNetwork:
-    """Heads before training.
-
-    Args:
-        model: The target.
-        heads: How many.
-    """
+    """Heads before training."""
     config = model.config.get_text_config(decoder=True)
     hidden, vocab = config.hidden_size, config.vocab_size
     sizes = MedusaSizes(heads, hidden, hidden, vocab, vocab, own_embedding=True, one_output=True, own_output=False)

@@ -18,17 +18,12 @@ from mmspec_text.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class DepthMetrics:
-    """What a head does at every depth of a draft.
+    """What a head does at every depth of a draft."""
 
-    Attributes:
-        right: How often its likeliest unit is the target's, given that it was at all depths before.
-        accepted: α = Σ min(p, q), averaged over the rows that count: how often an exact rule takes a sampled unit.
-        length: The simulated acceptance length of a greedy chain: 1 + Σ of the products of `right`.
-    """
-
-    right: tuple[float, ...]
+    right: tuple[float, ...]  # how often its likeliest unit is the target's, given that it was at all depths before
+    # α = Σ min(p, q), averaged over the rows that count: how often an exact rule takes a sampled unit
     accepted: tuple[float, ...]
-    length: float
+    length: float  # the simulated acceptance length of a greedy chain: 1 + Σ of the products of `right`
 
     def rounded(self) -> "DepthMetrics":
         """To four places."""
@@ -39,12 +34,6 @@ class DepthMetrics:
 @torch.no_grad()
 def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Batch], depth: int) -> DepthMetrics:
     """Count on texts, behind the units that count there.
-
-    Args:
-        head: The head.
-        teacher: Its target.
-        texts: Sequences.
-        depth: Units of a draft.
 
     Raises:
         ValueError: There is no text, one that is shorter than a draft, or nothing counts.

@@ -42,10 +42,6 @@ def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None =
 def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
     """A layer before training: the target's last one, which at first adds nothing to the target's state.
 
-    Args:
-        anatomy: The target.
-        seed: Of the random weights.
-
     Raises:
         ValueError: The target's layers are not plain ones.
     """

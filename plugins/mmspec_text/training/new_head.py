@@ -17,19 +17,12 @@ from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """Sizes of a new head; its states are as wide as the target's.
+    """Sizes of a new head; its states are as wide as the target's."""
 
-    Attributes:
-        intermediate: Numbers inside its MLP.
-        heads: Attention heads.
-        key_heads: Heads of keys and values.
-        head_dim: Numbers of an attention head.
-    """
-
-    intermediate: int = 512
-    heads: int = 4
-    key_heads: int = 1
-    head_dim: int = 64
+    intermediate: int = 512  # numbers inside its MLP
+    heads: int = 4  # attention heads
+    key_heads: int = 1  # heads of keys and values
+    head_dim: int = 64  # numbers of an attention head
 
 
 def usual_boundaries(layers: int) -> tuple[int, ...]:

@@ -26,50 +26,35 @@ ONLY: Mapping[str, tuple[DrafterKind, str]] = {
 class DrafterRecipe:
     """Lengths of a run, and its loss.
 
-    Attributes:
-        steps: Optimiser steps.
-        batch: Sequences of a step.
-        context: Units of a sequence.
-        depth: Units of a draft under training, and so the number of Medusa's heads, and one less than DFlash's block; a
-            draft model learns the next unit alone.
-        loss: The loss at one depth (`mmspec.training.losses`).
-        hard: Share of the text's own units beside it, in [0, 1].
-        decay: Weight of a depth over that of the one before (0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in
-            DFlash).
-        learning_rate: The peak.
-        intermediate: Numbers inside the MLPs of an EAGLE-3 or DFlash head.
-        layers: Layers of a DFlash head.
-        anchors: Most roots of a sequence behind which a DFlash head learns a block; from 1 to 512.
-        own_share: Share of sequences that the target wrote itself, where it writes any.
-        drafter_share: Share of sequences whose end a draft model writes itself while it learns (on-policy data of
-            DistillSpec, arXiv 2310.08461, algorithm 1); a head writes no text.
-        temperature: Of what the target, and a draft model that learns, write; 0: greedy.
-        draft_vocab: Ids that an EAGLE-3 head scores, the most frequent ones; None: all, with the target's output layer.
-        keep_tokens: Share of the tokens of a batch that are learnt, those from which most is to be learnt (AdaSPEC,
-            arXiv 2510.19779); 1: all.
-        seed: Of initial weights, of what the target writes, and of the order of sequences.
-
     Raises:
         ValueError: A number is out of its range, or there is no such loss.
     """
 
-    steps: int = 600
-    batch: int = 6
-    context: int = 320
+    steps: int = 600  # optimiser steps
+    batch: int = 6  # sequences of a step
+    context: int = 320  # units of a sequence
+    # Units of a draft under training, and so the number of Medusa's heads, and one less than DFlash's block; a draft
+    # model learns the next unit alone
     depth: int = 3
-    loss: Kind = "kl"
-    hard: float = 0.1
+    loss: Kind = "kl"  # the loss at one depth (`mmspec.training.losses`).
+    hard: float = 0.1  # share of the text's own units beside it, in [0, 1]
+    # Weight of a depth over that of the one before (0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash).
     decay: float = 0.8
-    learning_rate: float = 2e-3
-    intermediate: int = 512
-    layers: int = 2
-    anchors: int = 64
-    own_share: float = 0.2
+    learning_rate: float = 2e-3  # the peak
+    intermediate: int = 512  # numbers inside the MLPs of an EAGLE-3 or DFlash head
+    layers: int = 2  # layers of a DFlash head
+    anchors: int = 64  # most roots of a sequence behind which a DFlash head learns a block; from 1 to 512
+    own_share: float = 0.2  # share of sequences that the target wrote itself, where it writes any
+    # Share of sequences whose end a draft model writes itself while it learns (on-policy data of DistillSpec, arXiv
+    # 2310.08461, algorithm 1); a head writes no text.
     drafter_share: float = 0.0
-    temperature: float = 0.8
+    temperature: float = 0.8  # of what the target, and a draft model that learns, write; 0: greedy
+    # Ids that an EAGLE-3 head scores, the most frequent ones; None: all, with the target's output layer
     draft_vocab: int | None = None
+    # Share of the tokens of a batch that are learnt, those from which most is to be learnt (AdaSPEC, arXiv 2510.19779);
+    # 1: all.
     keep_tokens: float = 1.0
-    seed: int = 0
+    seed: int = 0  # of initial weights, of what the target writes, and of the order of sequences
 
     def __post_init__(self) -> None:
         if self.loss not in KINDS:

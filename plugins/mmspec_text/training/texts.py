@@ -47,15 +47,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Stream:
-    """A text as one row of units, all of which are learnt; it is cut anywhere.
+    """A text as one row of units, all of which are learnt; it is cut anywhere."""
 
-    Attributes:
-        units: `[unit]` int64.
-        share: See `Source`.
-    """
-
-    units: Tensor
-    share: float
+    units: Tensor  # `[unit]` int64
+    share: float  # see `Source`
 
     def __len__(self) -> int:
         return len(self.units)
@@ -79,21 +74,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class Texts:
-    """Sources, and the size of a batch.
+    """Sources, and the size of a batch."""
 
-    Attributes:
-        sources: The sources; a stream is longer than a sequence.
-        rows: Sequences of a batch.
-        length: Most units of a sequence.
-        seed: Of the places that are cut.
-        device: The device of batches.
-    """
-
-    sources: Sequence[Source]
-    rows: int
-    length: int
-    seed: int
-    device: Any = "cpu"
+    sources: Sequence[Source]  # the sources; a stream is longer than a sequence
+    rows: int  # sequences of a batch
+    length: int  # most units of a sequence
+    seed: int  # of the places that are cut
+    device: Any = "cpu"  # the device of batches
 
     def batch_at(self, step: int) -> Batch:
         """The batch of a step: a function of the step alone."""

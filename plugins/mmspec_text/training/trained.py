@@ -14,37 +14,21 @@ from mmspec_text.training.texts import Texts
 
 @dataclass(frozen=True)
 class Training:
-    """The training of a drafter, of whatever kind.
+    """The training of a drafter, of whatever kind."""
 
-    Attributes:
-        model: The target, with frozen weights.
-        tokenizer: The target's.
-        name: The target's name.
-        texts: What to train on.
-        held: Held-out sequences by the text's name.
-        recipe: Lengths and loss.
-        work: Folder for checkpoints.
-        say: Receives lines of progress.
-    """
-
-    model: Any
-    tokenizer: PreTrainedTokenizerBase
-    name: str
-    texts: Texts
-    held: Mapping[str, Batch]
-    recipe: DrafterRecipe
-    work: Path
-    say: Callable[[str], None]
+    model: Any  # the target, with frozen weights
+    tokenizer: PreTrainedTokenizerBase  # the target's
+    name: str  # the target's name
+    texts: Texts  # what to train on
+    held: Mapping[str, Batch]  # held-out sequences by the text's name
+    recipe: DrafterRecipe  # lengths and loss
+    work: Path  # folder for checkpoints
+    say: Callable[[str], None]  # receives lines of progress
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained drafter.
+    """A trained drafter."""
 
-    Attributes:
-        write: Writes its files into a folder, which it makes if it is missing.
-        facts: `parameters`, and `held_out`: what was counted on held-out text, by the text's name.
-    """
-
-    write: Callable[[Path], None]
-    facts: Mapping[str, Any]
+    write: Callable[[Path], None]  # writes its files into a folder, which it makes if it is missing
+    facts: Mapping[str, Any]  # `parameters`, and `held_out`: what was counted on held-out text, by the text's name

@@ -35,13 +35,7 @@ class LeftError(Exception):
 
 
 class ViewSession:
-    """A page's text.
-
-    Args:
-        pipe: The model and its tokenizer.
-        small: The draft model.
-        send: Takes messages to the page.
-    """
+    """A page's text."""
 
     def __init__(self, pipe: TextPipeline, small: Any, send: Send) -> None:
         self._pipe, self._small, self._send = pipe, small, send
@@ -71,13 +65,7 @@ class ViewSession:
 
 
 class _Text:
-    """One text.
-
-    Args:
-        pipe: The model and its tokenizer.
-        decoder: Writes it.
-        send: Takes messages to the page.
-    """
+    """One text."""
 
     def __init__(self, pipe: TextPipeline, decoder: Decoder, send: Send) -> None:
         self._pipe, self._decoder, self._send = pipe, decoder, send

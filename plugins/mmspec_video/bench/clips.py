@@ -17,36 +17,22 @@ STRIDE = 6
 
 @dataclass(frozen=True)
 class RecordedClips:
-    """Clips of the simulator.
+    """Clips of the simulator."""
 
-    Attributes:
-        frames: `[clip, frame, 3, height, width]` in [-1, 1].
-        actions: `[clip, frame - 1]` int64: action `i` leads from frame `i` to frame `i + 1`.
-    """
-
-    frames: Tensor
-    actions: Tensor
+    frames: Tensor  # `[clip, frame, 3, height, width]` in [-1, 1]
+    actions: Tensor  # `[clip, frame - 1]` int64: action `i` leads from frame `i` to frame `i + 1`
 
 
 @dataclass(frozen=True)
 class Task:
-    """One clip to make.
+    """One clip to make."""
 
-    Attributes:
-        first: `[1, n, …]`: first frames, in the transformer's codes or latents.
-        before: `[1, n - 1]`: the actions between them.
-        actions: `[1, new]`: the actions that lead to the new frames.
-        last: `[3, height, width]` in [-1, 1]: the last of the first frames.
-        truth: `[new, 3, height, width]` in [-1, 1]: the simulator's frames for the recorded actions.
-        seed: Seed of the noise.
-    """
-
-    first: Tensor
-    before: Tensor
-    actions: Tensor
-    last: Tensor
-    truth: Tensor
-    seed: int
+    first: Tensor  # `[1, n, …]`: first frames, in the transformer's codes or latents
+    before: Tensor  # `[1, n - 1]`: the actions between them
+    actions: Tensor  # `[1, new]`: the actions that lead to the new frames
+    last: Tensor  # `[3, height, width]` in [-1, 1]: the last of the first frames
+    truth: Tensor  # `[new, 3, height, width]` in [-1, 1]: the simulator's frames for the recorded actions
+    seed: int  # seed of the noise
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:

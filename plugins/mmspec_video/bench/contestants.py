@@ -26,17 +26,11 @@ from mmspec_video.targets.frames import FramesTarget
 
 @dataclass(frozen=True)
 class ClipMaker:
-    """One way to make clips. Every call has a new drafter: nothing is remembered from clip to clip.
+    """One way to make clips. Every call has a new drafter: nothing is remembered from clip to clip."""
 
-    Attributes:
-        model: The transformer.
-        how: The method and its options.
-        cache: The cache option of denoising models.
-    """
-
-    model: Any
-    how: Mapping[str, Any] = field(default_factory=lambda: {"method": PLAIN})
-    cache: Cache = "exact"
+    model: Any  # the transformer
+    how: Mapping[str, Any] = field(default_factory=lambda: {"method": PLAIN})  # the method and its options
+    cache: Cache = "exact"  # the cache option of denoising models
 
     def decoder(self) -> Decoder:
         """A new decoder."""

@@ -25,29 +25,17 @@ FEW = 3
 
 @dataclass
 class ModelBench:
-    """One model.
-
-    Attributes:
-        pipe: The model's pipeline.
-        clips: Recorded clips.
-        methods: Names of the methods to try.
-        options: How much is measured.
-        device: The device of the transformer.
-        tick: Called after every call of a contestant.
-        rows: The results.
-        peers: Results of other loops.
-        limits: Costs of passes, and reference values; all models may share them.
-    """
+    """One model."""
 
     pipe: Any
     clips: RecordedClips
-    methods: tuple[str, ...]
-    options: BenchOptions
-    device: str
-    tick: Callable[[], None] = lambda: None
-    rows: list[Row] = field(default_factory=list)
-    peers: dict[str, Peer] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    methods: tuple[str, ...]  # names of the methods to try
+    options: BenchOptions  # how much is measured
+    device: str  # the device of the transformer
+    tick: Callable[[], None] = lambda: None  # called after every call of a contestant
+    rows: list[Row] = field(default_factory=list)  # the results
+    peers: dict[str, Peer] = field(default_factory=dict)  # results of other loops
+    limits: Limits = field(default_factory=Limits)  # costs of passes, and reference values; all models may share them
 
     @property
     def model(self) -> Any:

@@ -40,18 +40,13 @@ def cells(dtypes: Sequence[str], clips: int) -> list[Cell]:
 class Clips:
     """A model of frames of codes; as `mmspec.bench.one_shape.Subject` asks.
 
-    Attributes:
-        model: The pipeline's name.
-        frames: New frames of a clip.
-        device: Where it runs.
-
     Raises:
         ValueError: There is no such model, it makes frames by denoising, or there are no recorded clips.
     """
 
-    model: str
-    frames: int
-    device: str = "cpu"
+    model: str  # the pipeline's name
+    frames: int  # new frames of a clip
+    device: str = "cpu"  # where it runs
     piece: str = field(default="clip", init=False)
 
     def __post_init__(self) -> None:

@@ -30,34 +30,21 @@ class Pace:
 
 @dataclass(frozen=True)
 class PlayedRun(Run):
-    """A run with a player. The first frame is left out, because nothing can be guessed before it.
+    """A run with a player. The first frame is left out, because nothing can be guessed before it."""
 
-    Attributes:
-        waits: Seconds from every action to its frame.
-        hits: Whether that frame had been made ahead.
-        discarded: Frames that were made and never shown.
-    """
-
-    waits: Sequence[float] = ()
-    hits: Sequence[bool] = ()
-    discarded: int = 0
+    waits: Sequence[float] = ()  # seconds from every action to its frame
+    hits: Sequence[bool] = ()  # whether that frame had been made ahead
+    discarded: int = 0  # frames that were made and never shown
 
 
 @dataclass(frozen=True)
 class Player:
-    """A contestant: a player with a trace of actions, who thinks before each of them.
+    """A contestant: a player with a trace of actions, who thinks before each of them."""
 
-    Attributes:
-        maker: Makes the frames.
-        delay: Thinking time, in frame times.
-        pace: The frame time.
-        leads: Whether this player's plays set the pace.
-    """
-
-    maker: ClipMaker
-    delay: float
-    pace: Pace
-    leads: bool = False
+    maker: ClipMaker  # makes the frames
+    delay: float  # thinking time, in frame times
+    pace: Pace  # the frame time
+    leads: bool = False  # whether this player's plays set the pace
 
     def __call__(self, task: Task) -> PlayedRun:
         play, device = self.maker.play(task), str(task.first.device)

@@ -29,23 +29,14 @@ Ways = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How long a benchmark takes.
+    """How long a benchmark takes."""
 
-    Attributes:
-        repeats: Counted repeats.
-        clips: Clips of a repeat.
-        frames: Most new frames of a clip.
-        ahead: How many actions ahead frames are made.
-        seed: Seed of the first clip; the others have consecutive seeds.
-        whole: Whether fidelity, memory and limits are measured, beside speed and waits.
-    """
-
-    repeats: int = 4
-    clips: int = 2
-    frames: int = 24
-    ahead: int = 1
-    seed: int = 0
-    whole: bool = True
+    repeats: int = 4  # counted repeats
+    clips: int = 2  # clips of a repeat
+    frames: int = 24  # most new frames of a clip
+    ahead: int = 1  # how many actions ahead frames are made
+    seed: int = 0  # seed of the first clip; the others have consecutive seeds
+    whole: bool = True  # whether fidelity, memory and limits are measured, beside speed and waits
 
     @property
     def quick(self) -> "BenchOptions":

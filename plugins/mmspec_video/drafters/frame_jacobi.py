@@ -27,11 +27,7 @@ class FrameJacobiOptions:
 
 
 class FrameJacobi(Jacobi):
-    """The core's window on a target of frames.
-
-    Args:
-        options: Options.
-    """
+    """The core's window on a target of frames."""
 
     needs, offers = FRAME_JACOBI.needs, FRAME_JACOBI.offers
 

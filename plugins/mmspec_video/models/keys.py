@@ -18,15 +18,10 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass
 class LayerKeys:
-    """One layer's cache during a pass.
+    """One layer's cache during a pass."""
 
-    Attributes:
-        earlier: Keys and values of earlier frames; None: there are none.
-        current: Keys and values of the frames that the pass computes; None before the pass.
-    """
-
-    earlier: Pair | None = None
-    current: Pair | None = None
+    earlier: Pair | None = None  # keys and values of earlier frames; None: there are none
+    current: Pair | None = None  # keys and values of the frames that the pass computes; None before the pass
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
         """Store the pass's own keys and values; returns those of all frames, the earlier ones first."""
@@ -38,13 +33,9 @@ class LayerKeys:
 
 @dataclass
 class FrameKeys:
-    """The caches of all layers of a model.
+    """The caches of all layers of a model."""
 
-    Attributes:
-        layers: One cache a layer.
-    """
-
-    layers: list[LayerKeys]
+    layers: list[LayerKeys]  # one cache a layer
 
     @classmethod
     def empty(cls, layers: int) -> "FrameKeys":

@@ -26,12 +26,7 @@ PATIENCE = 10.0
 
 
 class PlaySession:
-    """A page's walk, by plain decoding and by another method.
-
-    Args:
-        worlds: The worlds by name.
-        send: Takes messages to the page.
-    """
+    """A page's walk, by plain decoding and by another method."""
 
     def __init__(self, worlds: Mapping[str, World], send: Send) -> None:
         self._worlds, self._send = worlds, send

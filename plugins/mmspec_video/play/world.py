@@ -21,21 +21,13 @@ DEEPEST = 4
 
 @dataclass(frozen=True)
 class World:
-    """A world.
+    """A world."""
 
-    Attributes:
-        name: Its name on the page.
-        pipe: Its pipeline, whose modules all walks share.
-        beginnings: `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds.
-        tour: Numbers of the actions of the walk by itself, from the first beginning on.
-        ahead: The method that is compared with plain decoding, and its arguments.
-    """
-
-    name: str
-    pipe: NextFramePipeline
-    beginnings: Tensor
-    tour: list[int]
-    ahead: Mapping[str, Any]
+    name: str  # its name on the page
+    pipe: NextFramePipeline  # its pipeline, whose modules all walks share
+    beginnings: Tensor  # `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds
+    tour: list[int]  # numbers of the actions of the walk by itself, from the first beginning on
+    ahead: Mapping[str, Any]  # the method that is compared with plain decoding, and its arguments
 
     @classmethod
     def shipped(cls, name: str) -> "World":

@@ -36,11 +36,7 @@ class NfdOptions:
 
 
 class Nfd:
-    """The rule `nfd`: `match` on actions, with a target that denoises jointly.
-
-    Args:
-        options: Options.
-    """
+    """The rule `nfd`: `match` on actions, with a target that denoises jointly."""
 
     exactness: str = NFD.exactness
     needs, offers = NFD.needs, NFD.offers

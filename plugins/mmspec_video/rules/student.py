@@ -49,11 +49,7 @@ class StudentOptions:
 
 
 class Student:
-    """The rule `student`: `match` on actions, with a target whose frames a student drafts.
-
-    Args:
-        options: Options.
-    """
+    """The rule `student`: `match` on actions, with a target whose frames a student drafts."""
 
     exactness: str = STUDENT.exactness
     needs, offers = STUDENT.needs, STUDENT.offers

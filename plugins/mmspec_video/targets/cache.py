@@ -12,37 +12,21 @@ from mmspec_video.targets.window import Window
 
 @dataclass(frozen=True)
 class FramePrompt:
-    """First frames and the first action.
+    """First frames and the first action."""
 
-    Attributes:
-        frames: `[row, n, channel, height, width]` latents; `n` is at least 1.
-        actions: `[row, n]` int64: the action that led to each frame; the model's "unknown" id where none is known.
-        action: `[row]` int64: the player's first action, which leads to the first new frame.
-        seed: Seed of the frames' noise: one for all rows, or one a row.
-    """
-
-    frames: Tensor
-    actions: Tensor
-    action: Tensor
-    seed: int | Sequence[int] = 0
+    frames: Tensor  # `[row, n, channel, height, width]` latents; `n` is at least 1
+    actions: Tensor  # `[row, n]` int64: the action that led to each frame; the model's "unknown" id where none is known
+    action: Tensor  # `[row]` int64: the player's first action, which leads to the first new frame
+    seed: int | Sequence[int] = 0  # seed of the frames' noise: one for all rows, or one a row
 
 
 @dataclass
 class FramesCache:
-    """The state of a call over denoised frames.
+    """The state of a call over denoised frames."""
 
-    Attributes:
-        key: `[row, 2]`: keys of the noise.
-        window: The frames that the root's frame attends to.
-        tree: Frames that were made since the last commit.
-        denoised: Number of frames that the network made, discarded ones included.
-        until: Called before every pass while frames are made ahead; True stops it.
-        deviation: Altered frames, under a lossy rule.
-    """
-
-    key: Tensor
-    window: Window
-    tree: FrameTree | None = None
-    denoised: int = 0
-    until: Callable[[], bool] | None = None
-    deviation: Deviation | None = None
+    key: Tensor  # `[row, 2]`: keys of the noise
+    window: Window  # the frames that the root's frame attends to
+    tree: FrameTree | None = None  # frames that were made since the last commit
+    denoised: int = 0  # number of frames that the network made, discarded ones included
+    until: Callable[[], bool] | None = None  # called before every pass while frames are made ahead; True stops it
+    deviation: Deviation | None = None  # altered frames, under a lossy rule

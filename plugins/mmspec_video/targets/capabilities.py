@@ -9,13 +9,9 @@ from mmspec_video.targets.joint import Joint
 
 @runtime_checkable
 class Denoising(Protocol):
-    """A target that denoises frames, and can do so in the way of a lossy rule.
+    """A target that denoises frames, and can do so in the way of a lossy rule."""
 
-    Attributes:
-        model: The transformer.
-    """
-
-    model: Any
+    model: Any  # the transformer
 
     def denoising_with(self, joint: Joint | None = None, check: Check | None = None) -> Target:
         """A copy of the target whose frames are made jointly, or by a student whom the model checks."""
@@ -24,12 +20,7 @@ class Denoising(Protocol):
 
 @runtime_checkable
 class FrameLayout(Protocol):
-    """A target whose sequences are frames of units in raster order.
+    """A target whose sequences are frames of units in raster order."""
 
-    Attributes:
-        period: Units from one frame to the next.
-        columns: Units of a frame's row.
-    """
-
-    period: int
-    columns: int
+    period: int  # units from one frame to the next
+    columns: int  # units of a frame's row

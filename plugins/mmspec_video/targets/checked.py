@@ -26,17 +26,11 @@ from mmspec_video.targets.window import Window
 
 @dataclass(frozen=True)
 class Check:
-    """A student, and which of its frames are accepted under the rule `student`.
+    """A student, and which of its frames are accepted under the rule `student`."""
 
-    Attributes:
-        student: A consistency model with the teacher's frames and actions.
-        tolerance: Frames with a gap below it are accepted; 0 accepts none.
-        level: Noise level, in (0, 1], at which the teacher verifies.
-    """
-
-    student: NextFrameDiT
-    tolerance: float
-    level: float
+    student: NextFrameDiT  # A consistency model with the teacher's frames and actions
+    tolerance: float  # frames with a gap below it are accepted; 0 accepts none
+    level: float  # noise level, in (0, 1], at which the teacher verifies
 
     def deviation(self) -> Deviation:
         """The counts of a new call."""
@@ -49,17 +43,11 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckedDenoiser:
-    """A `Denoiser` with two models. A window's keys are the teacher's layers, followed by the student's.
+    """A `Denoiser` with two models. A window's keys are the teacher's layers, followed by the student's."""
 
-    Attributes:
-        teacher: Plain decoding's denoiser.
-        student: The same with the student's model and sampler.
-        check: The acceptance test.
-    """
-
-    teacher: Denoiser
-    student: Denoiser
-    check: Check
+    teacher: Denoiser  # plain decoding's denoiser
+    student: Denoiser  # the same with the student's model and sampler
+    check: Check  # the acceptance test
 
     def frame(
         self, window: Window, action: Tensor, key: Tensor, until: Callable[[], bool] | None = None

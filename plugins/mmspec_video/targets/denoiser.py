@@ -19,23 +19,15 @@ CACHES = get_args(Cache)
 
 
 class FrameModel(Protocol):
-    """A causal video transformer: `NextFrameDiT`, `OasisDiT`.
+    """A causal video transformer: `NextFrameDiT`, `OasisDiT`."""
 
-    Attributes:
-        frame_shape: Channels, height and width of a latent frame.
-        window: Most frames in the attention window, the newest one included.
-        blocks: The transformer's blocks; each has a cache of keys.
-        sampler: The default sampler.
-        vectors: `[action + 1, …]`: what the model reads for every action, "unknown" last; None: it reads ids.
-        action_count: Size of the action space; None: `vectors` are missing.
-    """
-
-    frame_shape: tuple[int, int, int]
-    window: int
-    blocks: Any
-    sampler: Sampler
+    frame_shape: tuple[int, int, int]  # channels, height and width of a latent frame
+    window: int  # most frames in the attention window, the newest one included
+    blocks: Any  # the transformer's blocks; each has a cache of keys
+    sampler: Sampler  # the default sampler
+    # `[action + 1, …]`: what the model reads for every action, "unknown" last; None: it reads ids
     vectors: Tensor | None
-    action_count: int | None
+    action_count: int | None  # size of the action space; None: `vectors` are missing
 
     def __call__(
         self, x: Tensor, time: Tensor, actions: Tensor, position: Tensor, seen: Tensor | None, keys: FrameKeys | None, /
@@ -79,19 +71,15 @@ def denoise(
 class Denoiser:
     """A model and a sampler over one frame at a time.
 
-    Attributes:
-        model: The transformer.
-        sampler: The steps.
-        cache: `exact`: the window's keys are kept, and computed anew once its oldest frame has left, so that frames
-            equal those of `none`; `streaming`: keys are kept although they depend on frames that have left: faster once
-            the window is full, another distribution; `none`: the whole window in every step, as published.
-
     Raises:
         ValueError: There is no such cache.
     """
 
-    model: FrameModel
-    sampler: Sampler
+    model: FrameModel  # the transformer
+    sampler: Sampler  # the steps
+    # `exact`: the window's keys are kept, and computed anew once its oldest frame has left, so that frames equal those
+    # of `none`; `streaming`: keys are kept although they depend on frames that have left: faster once the window is
+    # full, another distribution; `none`: the whole window in every step, as published
     cache: Cache = "exact"
 
     def __post_init__(self) -> None:

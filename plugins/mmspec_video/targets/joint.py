@@ -22,13 +22,9 @@ from mmspec_video.targets.window import Window
 
 @dataclass(frozen=True)
 class Joint:
-    """Joint denoising under the rule `nfd`.
+    """Joint denoising under the rule `nfd`."""
 
-    Attributes:
-        measure: Make every frame after the first once more by plain decoding, and record the distance.
-    """
-
-    measure: bool = False
+    measure: bool = False  # make every frame after the first once more by plain decoding, and record the distance
 
     def deviation(self) -> Deviation:
         """The counts of a new call."""

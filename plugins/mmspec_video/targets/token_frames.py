@@ -20,22 +20,14 @@ from mmspec_video.specs import TOKEN_FRAMES
 
 @dataclass(frozen=True)
 class TokenPrompt:
-    """First frames and the actions after them.
+    """First frames and the actions after them."""
 
-    Attributes:
-        frames: `[row, n, cell]` int64 codes; `n` is at least 1.
-        actions: `[row, n]` int64: the action after each frame; the last one leads to the first new frame.
-    """
-
-    frames: Tensor
-    actions: Tensor
+    frames: Tensor  # `[row, n, cell]` int64 codes; `n` is at least 1
+    actions: Tensor  # `[row, n]` int64: the action after each frame; the last one leads to the first new frame
 
 
 class TokenFramesTarget:
     """The target.
-
-    Args:
-        model: The transformer.
 
     Attributes:
         context: Most units of a sequence.

@@ -23,29 +23,18 @@ Flags = list[list[bool]]
 
 @dataclass
 class FrameTree:
-    """A tree of frames; node 0 is the root's.
+    """A tree of frames; node 0 is the root's."""
 
-    Attributes:
-        units: `[row, node]` int64: the actions.
-        actions: The same on the host, `[row][node]`; that of the root may be missing (-1).
-        valid: Nodes whose frames are wanted.
-        lineage: `[row][node]`: the nodes from the root to this one.
-        frames: `[row, node, channel, height, width]`, 0 where no frame is available.
-        available: The frame was made.
-        keyed: The frame's keys were computed, too.
-        keys: Keys and values of all nodes, layer by layer: `[row, node, cell, head, width]`; None: none were computed.
-        root: `[row]`: the node that is the root now; -1: the root's frame is not in the tree.
-    """
-
-    units: Tensor
-    actions: list[list[int]]
-    valid: Flags
-    lineage: list[list[list[int]]]
-    frames: Tensor
-    available: Flags
-    keyed: Flags
+    units: Tensor  # `[row, node]` int64: the actions
+    actions: list[list[int]]  # the same on the host, `[row][node]`; that of the root may be missing (-1)
+    valid: Flags  # nodes whose frames are wanted
+    lineage: list[list[list[int]]]  # `[row][node]`: the nodes from the root to this one
+    frames: Tensor  # `[row, node, channel, height, width]`, 0 where no frame is available
+    available: Flags  # the frame was made
+    keyed: Flags  # the frame's keys were computed, too
+    # Keys and values of all nodes, layer by layer: `[row, node, cell, head, width]`; None: none were computed
     keys: Sequence[Pair] | None
-    root: list[int]
+    root: list[int]  # `[row]`: the node that is the root now; -1: the root's frame is not in the tree
 
     @property
     def rooted(self) -> list[bool]:

@@ -23,15 +23,7 @@ RESTART = 50
 
 
 def train_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: Say) -> LlamaGenVQ:
-    """Train by the absolute and squared error of pixels, and the codebook's loss.
-
-    Args:
-        world: The episodes.
-        recipe: Sizes and lengths.
-        folder: Folder for checkpoints.
-        device: Device to train on.
-        say: Receives progress lines.
-    """
+    """Train by the absolute and squared error of pixels, and the codebook's loss."""
     torch.manual_seed(recipe.seed)
     vq = LlamaGenVQ(
         recipe.codes, ch=32, encoder_ch_mult=(1, 1, 2, 4), decoder_ch_mult=(1, 1, 2, 2), z_channels=64,

@@ -19,17 +19,11 @@ PART = 32
 
 @dataclass(frozen=True)
 class CodedEpisodes:
-    """Coded frames and actions of all episodes, and which episodes clips are taken from.
+    """Coded frames and actions of all episodes, and which episodes clips are taken from."""
 
-    Attributes:
-        frames: Codes `[episode, frame, cell]` int16, or latents `[episode, frame, channel, row, column]` float16.
-        actions: `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`.
-        chosen: `[episode]` int64: numbers of the episodes that clips are taken from.
-    """
-
-    frames: Tensor
-    actions: Tensor
-    chosen: Tensor
+    frames: Tensor  # codes `[episode, frame, cell]` int16, or latents `[episode, frame, channel, row, column]` float16
+    actions: Tensor  # `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`
+    chosen: Tensor  # `[episode]` int64: numbers of the episodes that clips are taken from
 
     def batch(self, rows: int, frames: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
         """Random clips: codes int64 or latents float32, and the action after each frame `[row, frame]`."""

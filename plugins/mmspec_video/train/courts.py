@@ -25,36 +25,22 @@ WHITE: Colour = (250, 250, 250)
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a landmark: round, and tapering upwards.
-
-    Attributes:
-        height: Its height.
-        lower: Its radius below.
-        upper: Its radius above.
-        colour: Its colour.
-    """
+    """A part of a landmark: round, and tapering upwards."""
 
     height: float
-    lower: float
-    upper: float
+    lower: float  # its radius below
+    upper: float  # its radius above
     colour: Colour
 
 
 @dataclass(frozen=True)
 class Court:
-    """One of the four.
+    """One of the four."""
 
-    Attributes:
-        x: Its least x.
-        y: Its least y.
-        colour: Its walls.
-        landmark: The pieces of its landmark, from the ground up.
-    """
-
-    x: float
-    y: float
-    colour: Colour
-    landmark: tuple[Piece, ...]
+    x: float  # its least x
+    y: float  # its least y
+    colour: Colour  # its walls
+    landmark: tuple[Piece, ...]  # the pieces of its landmark, from the ground up
 
     @property
     def centre(self) -> tuple[float, float]:

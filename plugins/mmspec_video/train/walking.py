@@ -65,15 +65,10 @@ def _way(part: float) -> int:
 
 @dataclass
 class Walker:
-    """A player who goes from court to court.
+    """A player who goes from court to court."""
 
-    Attributes:
-        draws: What the player decides by.
-        pose: Where the player stands.
-    """
-
-    draws: np.random.Generator
-    pose: Pose = field(init=False)
+    draws: np.random.Generator  # what the player decides by
+    pose: Pose = field(init=False)  # where the player stands
 
     def __post_init__(self) -> None:
         self._court = int(self.draws.integers(len(COURTS)))

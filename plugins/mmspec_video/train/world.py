@@ -25,15 +25,10 @@ FILE = "world.npz"
 
 @dataclass(frozen=True)
 class World:
-    """Episodes of equal length.
+    """Episodes of equal length."""
 
-    Attributes:
-        frames: `[episode, frame, 3, height, width]` uint8.
-        actions: `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`.
-    """
-
-    frames: Tensor
-    actions: Tensor
+    frames: Tensor  # `[episode, frame, 3, height, width]` uint8
+    actions: Tensor  # `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`
 
     @property
     def held_out(self) -> Tensor:

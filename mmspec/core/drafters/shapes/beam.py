@@ -21,13 +21,9 @@ from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 @dataclass(frozen=True)
 class Beam:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        beams: Nodes per level.
-    """
-
-    beams: int = 4
+    beams: int = 4  # nodes per level
 
     offers = frozenset({"tree", "q"})
     needs = frozenset[str]()

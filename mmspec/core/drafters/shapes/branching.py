@@ -21,12 +21,9 @@ from mmspec.core.once import known
 
 @dataclass(frozen=True)
 class Branching:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        branching: Children of every node, by depth; its length bounds the number of levels.
-    """
-
+    # Children of every node, by depth; its length bounds the number of levels
     branching: tuple[int, ...] = (3, 2, 1, 1, 1)
 
     offers = frozenset({"tree", "q"})

@@ -19,13 +19,9 @@ from mmspec.core.drafters.shapes.shape import Frontier, Level
 
 @dataclass(frozen=True)
 class Chain:
-    """See the module. The only shape for distributions that are not categorical.
+    """See the module. The only shape for distributions that are not categorical."""
 
-    Attributes:
-        sure: Least value of the largest probability, at which a unit is still drafted.
-    """
-
-    sure: float = 0.0
+    sure: float = 0.0  # least value of the largest probability, at which a unit is still drafted
 
     offers = frozenset({"chain", "q"})
     needs = frozenset[str]()

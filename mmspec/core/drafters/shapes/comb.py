@@ -22,17 +22,12 @@ CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
 
 @dataclass(frozen=True)
 class Comb:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        nodes: Nodes that are verified.
-        candidates: Pairs of a confidence and a number, from the highest confidence to 0.
-        spread: As in `rerank`.
-    """
-
-    nodes: int = 24
+    nodes: int = 24  # nodes that are verified
+    # Pairs of a confidence and a number, from the highest confidence to 0
     candidates: Sequence[tuple[float, int]] = CANDIDATES
-    spread: float = 0.75
+    spread: float = 0.75  # as in `rerank`
 
     offers = frozenset({"tree"})
     needs = frozenset({"rerank"})

@@ -17,15 +17,10 @@ from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 
 @dataclass(frozen=True)
 class FallsBack:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        shape: The shape of the tree.
-        threshold: `[batch]`, or a number: least T_c behind which another level is drafted.
-    """
-
-    shape: Shape
-    threshold: Tensor | float
+    shape: Shape  # the shape of the tree
+    threshold: Tensor | float  # `[batch]`, or a number: least T_c behind which another level is drafted
 
     ends = True
     needs = frozenset({"rerank"})

@@ -26,15 +26,10 @@ from mmspec.core.drafters.shapes.siblings import best_nodes, distribution_of, ra
 
 @dataclass(frozen=True)
 class Heap:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        children: Most children of a node.
-        nodes: Nodes that are verified.
-    """
-
-    children: int = 6
-    nodes: int = 24
+    children: int = 6  # most children of a node
+    nodes: int = 24  # nodes that are verified
 
     offers = frozenset({"tree", "q"})
     needs = frozenset[str]()

@@ -27,19 +27,12 @@ from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 
 @dataclass(frozen=True)
 class Rerank:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        frontier: Nodes expanded per level; None: those that are among the `nodes` best so far.
-        children: Children of each of them.
-        nodes: Nodes that are verified.
-        spread: Temperature of the scores of sampled nodes.
-    """
-
-    frontier: int | None = 6
-    children: int = 6
-    nodes: int = 24
-    spread: float = 0.75
+    frontier: int | None = 6  # nodes expanded per level; None: those that are among the `nodes` best so far
+    children: int = 6  # children of each of them
+    nodes: int = 24  # nodes that are verified
+    spread: float = 0.75  # temperature of the scores of sampled nodes
 
     offers = frozenset({"tree"})
     needs = frozenset({"rerank"})

@@ -20,15 +20,10 @@ from mmspec.core.transfer import on_device
 
 @dataclass(frozen=True)
 class Static:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        tree: Parents of the drafted nodes, -1 for the root; levels follow one another.
-        ranks: The rank of every node among its siblings, from 0 on.
-    """
-
-    tree: tuple[int, ...]
-    ranks: tuple[int, ...]
+    tree: tuple[int, ...]  # parents of the drafted nodes, -1 for the root; levels follow one another
+    ranks: tuple[int, ...]  # the rank of every node among its siblings, from 0 on
 
     offers = frozenset({"tree", "q"})
     needs = frozenset[str]()

@@ -25,26 +25,17 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Drawn(Run):
-    """A run that says which pass emitted which unit.
+    """A run that says which pass emitted which unit."""
 
-    Attributes:
-        after: How many units every row had after the prefill, after the first pass, ….
-    """
-
-    after: Sequence[Sequence[int]] = ()
+    after: Sequence[Sequence[int]] = ()  # how many units every row had after the prefill, after the first pass, …
 
 
 @dataclass(frozen=True)
 class PictureSampler:
-    """Draws all units of a task's pictures with a decoder; what is decoded from the units is not timed.
+    """Draws all units of a task's pictures with a decoder; what is decoded from the units is not timed."""
 
-    Attributes:
-        model: The transformer; `cells` says how many units a picture has.
-        warp: From logits to distributions.
-    """
-
-    model: Any
-    warp: Warp = field(default_factory=Warp)
+    model: Any  # the transformer; `cells` says how many units a picture has
+    warp: Warp = field(default_factory=Warp)  # from logits to distributions
 
     def __call__(self, decoder: Decoder, task: Task) -> Drawn:
         device, after = str(self.model.device), list[list[int]]()
@@ -64,16 +55,12 @@ class PictureSampler:
 
 @dataclass
 class OwnMethod:
-    """One of our methods. Every call has a new drafter: nothing is remembered from picture to picture.
+    """One of our methods. Every call has a new drafter: nothing is remembered from picture to picture."""
 
-    Attributes:
-        sampler: How pictures are drawn.
-        options: Arguments of `decoder_for`: `method`, `k`, ….
-        truth: Receives the units that were drawn, by seeds; for the oracle.
-    """
-
-    sampler: PictureSampler
+    sampler: PictureSampler  # how pictures are drawn
+    # Arguments of `decoder_for`: `method`, `k`, …
     options: Mapping[str, Any] = field(default_factory=lambda: {"method": PLAIN})
+    # Receives the units that were drawn, by seeds; for the oracle
     truth: dict[tuple[int, ...], list[int]] | None = None
 
     def __call__(self, task: Task) -> Drawn:
@@ -103,15 +90,10 @@ def memory_of(ours: Mapping[str, OwnMethod], task: Task, device: str, tick: Call
 
 @dataclass
 class OracleDecoding:
-    """Drafts are what plain decoding draws: the most that this window, this target and this loop can give.
+    """Drafts are what plain decoding draws: the most that this window, this target and this loop can give."""
 
-    Attributes:
-        plain: Plain decoding, with `truth`.
-        k: Units drafted per round.
-    """
-
-    plain: OwnMethod
-    k: int
+    plain: OwnMethod  # plain decoding, with `truth`
+    k: int  # units drafted per round
 
     def __call__(self, task: Task) -> Drawn:
         assert self.plain.truth is not None
@@ -124,15 +106,10 @@ class OracleDecoding:
 
 @dataclass
 class RowByRow:
-    """The rows of a batch, each alone.
+    """The rows of a batch, each alone."""
 
-    Attributes:
-        method: Draws them.
-        rows: The batch's rows as tasks of their own.
-    """
-
-    method: OwnMethod
-    rows: Sequence[Task]
+    method: OwnMethod  # draws them
+    rows: Sequence[Task]  # the batch's rows as tasks of their own
 
     def __call__(self, task: Task) -> Run:
         runs = [self.method(row) for row in self.rows]
@@ -141,18 +118,10 @@ class RowByRow:
 
 @dataclass(frozen=True)
 class Other:
-    """A contestant beside plain decoding and our methods.
+    """A contestant beside plain decoding and our methods."""
 
-    Attributes:
-        run: Draws the pictures of a task.
-        mode: As in `mmspec.report.result.Row`; only `real` rows are judged by their pictures.
-        options: What it was run with.
-        exactness: Of its row, where the rule's own is not what counts; None: the rule's own.
-        loop: Where it is another loop and no method: a note about it. It becomes a peer, and may fail.
-    """
-
-    run: Callable[[Task], Run]
-    mode: str = "real"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    exactness: str | None = None
-    loop: str | None = None
+    run: Callable[[Task], Run]  # draws the pictures of a task
+    mode: str = "real"  # as in `mmspec.report.result.Row`; only `real` rows are judged by their pictures.
+    options: Mapping[str, Any] = field(default_factory=dict)  # what it was run with
+    exactness: str | None = None  # of its row, where the rule's own is not what counts; None: the rule's own
+    loop: str | None = None  # where it is another loop and no method: a note about it. It becomes a peer, and may fail.

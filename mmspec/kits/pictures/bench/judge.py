@@ -40,15 +40,10 @@ def notes(unit: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges pictures after they were timed.
+    """Judges pictures after they were timed."""
 
-    Attributes:
-        pipe: The pipeline: it decodes units, and has the tokenizer of captions.
-        quality: The small network and the training pictures.
-    """
-
-    pipe: Any
-    quality: Quality
+    pipe: Any  # the pipeline: it decodes units, and has the tokenizer of captions
+    quality: Quality  # the small network and the training pictures
 
     def looks(self, pictures: Tensor, captions: Sequence[str]) -> dict[str, float]:
         """`frechet` and `caption_score` of pictures `[n, 3, height, width]` and their captions."""

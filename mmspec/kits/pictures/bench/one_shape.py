@@ -35,17 +35,11 @@ def cells(
 
 @dataclass(frozen=True)
 class Pictures:
-    """A pipeline that draws codes; as `mmspec.bench.one_shape.Subject` asks.
+    """A pipeline that draws codes; as `mmspec.bench.one_shape.Subject` asks."""
 
-    Attributes:
-        model: The pipeline's name.
-        setting: How codes are drawn.
-        device: Where it runs.
-    """
-
-    model: str
-    setting: Setting
-    device: str = "cpu"
+    model: str  # the pipeline's name
+    setting: Setting  # how codes are drawn
+    device: str = "cpu"  # where it runs
     piece: str = field(default="picture", init=False)
 
     def decoder(self, dtype: str, method: str, shape: Any, **options: Any) -> Decoder:

@@ -14,25 +14,16 @@ QUICK = 2
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How long a benchmark takes.
+    """How long a benchmark takes."""
 
-    Attributes:
-        prompts: Captions of a repeat.
-        repeats: Counted repeats; each has captions of its own. Four repeats of eight captions draw all captions.
-        window: Units drafted per round.
-        batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
-        seed: Seed of the first picture; the others count up.
-        floors: Sets of pictures that plain decoding draws with other seeds: what chance makes of the numbers.
-        whole: Whether windows are swept, and bounds, memory and limits measured, beside speed and looks.
-    """
-
-    prompts: int = PROMPTS
+    prompts: int = PROMPTS  # captions of a repeat
+    # Counted repeats; each has captions of its own. Four repeats of eight captions draw all captions.
     repeats: int = REPEATS
-    window: int = WINDOW
-    batch: int = BATCH
-    seed: int = 0
-    floors: int = 3
-    whole: bool = True
+    window: int = WINDOW  # units drafted per round
+    batch: int = BATCH  # rows of the batch that is compared with its rows alone; 0 leaves it out
+    seed: int = 0  # seed of the first picture; the others count up
+    floors: int = 3  # sets of pictures that plain decoding draws with other seeds: what chance makes of the numbers
+    whole: bool = True  # whether windows are swept, and bounds, memory and limits measured, beside speed and looks
 
     @property
     def quick(self) -> "BenchOptions":

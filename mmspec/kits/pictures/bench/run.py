@@ -27,25 +27,15 @@ from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 @dataclass
 class PictureBench:
-    """One benchmark under way.
+    """One benchmark under way."""
 
-    Attributes:
-        subject: What is measured.
-        judge: The pipeline, and what judges its pictures.
-        methods: Names of our methods.
-        options: How much is drawn.
-        device: The pipeline's.
-        name: The model's.
-        tick: Called after every call.
-    """
-
-    subject: Subject
-    judge: Judge
-    methods: tuple[str, ...]
-    options: BenchOptions
-    device: str
+    subject: Subject  # what is measured
+    judge: Judge  # the pipeline, and what judges its pictures
+    methods: tuple[str, ...]  # names of our methods
+    options: BenchOptions  # how much is drawn
+    device: str  # the pipeline's
     name: str
-    tick: Callable[[], None]
+    tick: Callable[[], None]  # called after every call
     rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)

@@ -15,17 +15,12 @@ from mmspec.report.result import Limits, Row
 
 @dataclass(frozen=True)
 class Setting:
-    """How units are drawn.
+    """How units are drawn."""
 
-    Attributes:
-        guidance: Scale of classifier-free guidance; 1 is none.
-        temperature: Of sampling from logits; None: the target's distributions are drawn from as they are.
-        whole: Whether windows are swept, further contestants run, memory is measured, and batches are tried.
-    """
-
-    guidance: float
+    guidance: float  # scale of classifier-free guidance; 1 is none
+    # Of sampling from logits; None: the target's distributions are drawn from as they are
     temperature: float | None = None
-    whole: bool = False
+    whole: bool = False  # whether windows are swept, further contestants run, memory is measured, and batches are tried
 
     @property
     def name(self) -> str:
@@ -46,25 +41,15 @@ class Setting:
 
 
 class Subject(Protocol):
-    """What is measured: a model of pictures of one kind of units, and who else draws with it.
+    """What is measured: a model of pictures of one kind of units, and who else draws with it."""
 
-    Attributes:
-        kind: Kind of the result.
-        unit: What a unit is called.
-        methods: Our methods that are tried where the user names none.
-        settings: How units are drawn; one of them is `whole`.
-        batched: Names, of those in `tried`, of what is tried on a batch.
-        about: A sentence for the result on how the model was run; "" for none.
-        notes: What the numbers of a row's quality are.
-    """
-
-    kind: str
-    unit: str
-    methods: Sequence[str]
-    settings: Sequence[Setting]
-    batched: Sequence[str]
-    about: str
-    notes: Mapping[str, str]
+    kind: str  # kind of the result
+    unit: str  # what a unit is called
+    methods: Sequence[str]  # our methods that are tried where the user names none
+    settings: Sequence[Setting]  # how units are drawn; one of them is `whole`
+    batched: Sequence[str]  # names, of those in `tried`, of what is tried on a batch
+    about: str  # A sentence for the result on how the model was run; "" for none
+    notes: Mapping[str, str]  # what the numbers of a row's quality are
 
     def sampler(self, setting: Setting) -> PictureSampler:
         """What draws pictures in a setting."""

@@ -11,17 +11,11 @@ from mmspec.kits.pictures.conditions import Condition
 
 @dataclass(frozen=True)
 class Task:
-    """Pictures to draw in one call.
+    """Pictures to draw in one call."""
 
-    Attributes:
-        captions: One a row, as text.
-        condition: The captions as the target reads them.
-        seeds: One a row.
-    """
-
-    captions: Sequence[str]
-    condition: Condition
-    seeds: tuple[int, ...]
+    captions: Sequence[str]  # one a row, as text
+    condition: Condition  # the captions as the target reads them
+    seeds: tuple[int, ...]  # one a row
 
 
 def tasks_of(pipe: Any, guidance: float, places: Sequence[int], seed: int) -> list[Task]:

@@ -24,17 +24,11 @@ LEFT_OUT = ("codebook_used",)
 
 @dataclass(frozen=True)
 class Quantised:
-    """Quantised latents.
+    """Quantised latents."""
 
-    Attributes:
-        latents: `[batch, width, row, column]`; straight-through gradients.
-        codes: `[batch, row, column]` int64.
-        loss: Codebook and commitment loss; a scalar.
-    """
-
-    latents: Tensor
-    codes: Tensor
-    loss: Tensor
+    latents: Tensor  # `[batch, width, row, column]`; straight-through gradients
+    codes: Tensor  # `[batch, row, column]` int64
+    loss: Tensor  # codebook and commitment loss; a scalar
 
 
 class Codebook(nn.Module):

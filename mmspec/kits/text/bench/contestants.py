@@ -35,16 +35,11 @@ GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass
 class OurMethod:
-    """One of our methods, enabled anew for every call, so that a drafter remembers nothing of earlier ones.
+    """One of our methods, enabled anew for every call, so that a drafter remembers nothing of earlier ones."""
 
-    Attributes:
-        call: How `generate` is called.
-        options: The arguments of `mmspec.enable`.
-        plain_of: Receives prompt and output by prompt, for the oracle; or None.
-    """
-
-    call: GenerateCall
-    options: Mapping[str, Any]
+    call: GenerateCall  # how `generate` is called
+    options: Mapping[str, Any]  # the arguments of `mmspec.enable`.
+    # Receives prompt and output by prompt, for the oracle; or None
     plain_of: dict[tuple[int, ...], list[int]] | None = None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
@@ -58,15 +53,11 @@ class OurMethod:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """A peer with all its settings, of which the fastest is to be chosen.
+    """A peer with all its settings, of which the fastest is to be chosen."""
 
-    Attributes:
-        ways: Contestants by the names of their settings; a single one named "" if there is nothing to choose.
-        note: A note for the reader of the result.
-    """
-
+    # Contestants by the names of their settings; a single one named "" if there is nothing to choose
     ways: Mapping[str, Contestant]
-    note: str = ""
+    note: str = ""  # A note for the reader of the result
 
 
 def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:

@@ -13,11 +13,7 @@ _HYPOTHESIS = re.compile(r"^(?:What if|If|Were|Suppose) +\w+", re.MULTILINE)
 
 
 def prompts(pieces: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Prompts by kind, at most one from a piece.
-
-    Args:
-        pieces: Held-out pieces, `code` and `prose`.
-    """
+    """Prompts by kind, at most one from a piece."""
     places = (_TITLE, pieces["code"]), (_HYPOTHESIS, pieces["prose"])
     found = [[piece[: match.end()] for piece in texts if (match := place.search(piece))] for place, texts in places]
     return dict(zip(KINDS, found, strict=True))

@@ -27,21 +27,13 @@ from mmspec.report.result import PLAIN
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the measurement.
+    """The size of the measurement."""
 
-    Attributes:
-        prompts: Most prompts of a kind.
-        outputs: Outputs of a prompt under one set of seeds, at least 2.
-        sets: Sets of seeds, at least 2.
-        new: Tokens of an output.
-        temperature: Of sampling.
-    """
-
-    prompts: int = 6
-    outputs: int = 8
-    sets: int = 8
-    new: int = 32
-    temperature: float = 1.0
+    prompts: int = 6  # most prompts of a kind
+    outputs: int = 8  # outputs of a prompt under one set of seeds, at least 2
+    sets: int = 8  # sets of seeds, at least 2
+    new: int = 32  # tokens of an output
+    temperature: float = 1.0  # of sampling
 
 
 @torch.no_grad()

@@ -46,17 +46,11 @@ def cells(methods: Mapping[str, Mapping[str, Any]], dtypes: Sequence[str], outpu
 
 @dataclass(frozen=True)
 class Texts:
-    """A language model with the shipped tokenizer; as `mmspec.bench.one_shape.Subject` asks.
-
-    Attributes:
-        model: The model's name.
-        device: Where it runs.
-        new: Tokens of each output.
-    """
+    """A language model with the shipped tokenizer; as `mmspec.bench.one_shape.Subject` asks."""
 
     model: str
-    device: str = "cpu"
-    new: int = NEW
+    device: str = "cpu"  # where it runs
+    new: int = NEW  # tokens of each output
     piece: str = field(default="text", init=False)
 
     def decoder(self, dtype: str, method: str, shape: Any, **options: Any) -> Decoder:

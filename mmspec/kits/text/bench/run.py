@@ -40,35 +40,21 @@ from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 @dataclass
 class Bench:
-    """One benchmark under way.
-
-    Attributes:
-        subject: The subject.
-        model: The target.
-        drafter: The draft model.
-        methods: Our methods with their options; draft models in them are live.
-        pieces: Held-out texts by kind.
-        options: The size of the benchmark.
-        device: The device of the models.
-        tick: Called after every call.
-        rows: The rows of the result so far.
-        peers: The peers' rows so far.
-        forced: The counts under teacher forcing, by kind of text and method.
-        given: Tokens of a prompt; None: the pieces are prompts.
-    """
+    """One benchmark under way."""
 
     subject: Subject
-    model: Any
-    drafter: Any
-    methods: Mapping[str, Mapping[str, Any]]
-    pieces: Mapping[str, list[Tensor]]
-    options: BenchOptions
-    device: str
-    tick: Callable[[], None]
-    rows: list[Row] = field(default_factory=list)
-    peers: dict[str, Peer] = field(default_factory=dict)
+    model: Any  # the target
+    drafter: Any  # the draft model
+    methods: Mapping[str, Mapping[str, Any]]  # our methods with their options; draft models in them are live
+    pieces: Mapping[str, list[Tensor]]  # held-out texts by kind
+    options: BenchOptions  # the size of the benchmark
+    device: str  # the device of the models
+    tick: Callable[[], None]  # called after every call
+    rows: list[Row] = field(default_factory=list)  # the rows of the result so far
+    peers: dict[str, Peer] = field(default_factory=dict)  # the peers' rows so far
+    # The counts under teacher forcing, by kind of text and method
     forced: dict[str, dict[str, TeacherForced]] = field(default_factory=dict)
-    given: int | None = GIVEN
+    given: int | None = GIVEN  # tokens of a prompt; None: the pieces are prompts
 
     def run(self) -> Result:
         """Run everything. Speed comes before teacher forcing and limits, which warm the machine up."""

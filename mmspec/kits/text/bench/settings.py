@@ -51,21 +51,15 @@ BATCHED = ("prompt-lookup", "suffix", "auto")
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a benchmark.
+    """The subject of a benchmark."""
 
-    Attributes:
-        kind: The kind of the result, as in `Result`.
-        target: The model's name.
-        methods: The default methods by label, with their options. An option `method` names the method if the label does
-            not; an option `drafter` is replaced by the live draft model.
-        drafter: The draft model's name.
-        by_nodes: Returns further numbers of passes, as in `Limits`, for the target and a prompt `[1, length]`.
-    """
-
-    kind: str
+    kind: str  # the kind of the result, as in `Result`
     target: str
+    # The default methods by label, with their options. An option `method` names the method if the label does not; an
+    # option `drafter` is replaced by the live draft model.
     methods: Mapping[str, Mapping[str, Any]]
     drafter: str = DRAFTER
+    # Returns further numbers of passes, as in `Limits`, for the target and a prompt `[1, length]`
     by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = lambda target, prompt: {}
 
     def drafted_by(self, drafter: str) -> "Subject":
@@ -77,27 +71,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The size of a benchmark.
+    """The size of a benchmark."""
 
-    Attributes:
-        prompts: The number of prompts of each kind of text.
-        new: Tokens of each output.
-        repeats: Counted repeats.
-        batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
-        seed: The seed of torch's generator, set before every call.
-        k: Units drafted by the oracle, and with synthetic acceptance.
-        rate: The synthetic acceptance rate.
-        whole: Whether memory, bounds, teacher forcing and limits are measured beside speed.
-    """
-
-    prompts: int = PROMPTS
-    new: int = NEW
-    repeats: int = REPEATS
-    batch: int = BATCH
-    seed: int = 0
-    k: int = 6
-    rate: float = 0.7
-    whole: bool = True
+    prompts: int = PROMPTS  # the number of prompts of each kind of text
+    new: int = NEW  # tokens of each output
+    repeats: int = REPEATS  # counted repeats
+    batch: int = BATCH  # rows of the batch that is compared with its rows alone; 0 leaves it out
+    seed: int = 0  # the seed of torch's generator, set before every call
+    k: int = 6  # units drafted by the oracle, and with synthetic acceptance
+    rate: float = 0.7  # the synthetic acceptance rate
+    whole: bool = True  # whether memory, bounds, teacher forcing and limits are measured beside speed
 
     @property
     def quick(self) -> "BenchOptions":

@@ -17,21 +17,13 @@ from mmspec.core.warp import Warp
 
 @dataclass
 class TeacherForced:
-    """Counts of drafted units that agree with a known text.
+    """Counts of drafted units that agree with a known text."""
 
-    Attributes:
-        rounds: Target passes.
-        emitted: Emitted units, the one after the last accepted one included.
-        nodes: Verified nodes, roots included.
-        visits: Nodes on accepted paths, roots included, that had children.
-        hits: How often the child of rank 0, 1, … agreed with the text.
-    """
-
-    rounds: int = 0
-    emitted: int = 0
-    nodes: int = 0
-    visits: int = 0
-    hits: Counter[int] = field(default_factory=Counter)
+    rounds: int = 0  # target passes
+    emitted: int = 0  # emitted units, the one after the last accepted one included
+    nodes: int = 0  # verified nodes, roots included
+    visits: int = 0  # nodes on accepted paths, roots included, that had children
+    hits: Counter[int] = field(default_factory=Counter)  # how often the child of rank 0, 1, … agreed with the text
 
     @property
     def acceptance_length(self) -> float:

@@ -39,11 +39,6 @@ def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor
 def refuse_unread(tensors: Iterable[str], read: Iterable[str], what: str) -> None:
     """Refuse an adapter with tensors that nothing reads.
 
-    Args:
-        tensors: Its keys.
-        read: Those that are read.
-        what: The adapter in messages.
-
     Raises:
         ValueError: It has some; the message names them.
     """

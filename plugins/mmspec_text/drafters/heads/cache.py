@@ -27,17 +27,11 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class Unknown:
-    """Rows of units that are not known, which a head reads behind the root in the root's pass.
+    """Rows of units that are not known, which a head reads behind the root in the root's pass."""
 
-    Attributes:
-        state: `[hidden]`: the state of such a row.
-        unit: Its unit.
-        rows: How many there are.
-    """
-
-    state: Tensor
+    state: Tensor  # `[hidden]`: the state of such a row
     unit: int
-    rows: int
+    rows: int  # how many there are
 
 
 class HeadCache:

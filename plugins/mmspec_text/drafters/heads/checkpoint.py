@@ -28,23 +28,14 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass(frozen=True)
 class HeadCheckpoint(Generic[Shape]):
-    """A head as it is stored.
+    """A head as it is stored."""
 
-    Attributes:
-        name: Where it is from, for messages.
-        layout: Its layout.
-        architecture: Its shape.
-        layer_ids: The layer ids that its config names, as the layout means them; () where it names none.
-        weights: Its tensors, by the names of the network.
-        ignored: Its keys that are not used.
-    """
-
-    name: str
+    name: str  # where it is from, for messages
     layout: Layout
     architecture: Shape
-    layer_ids: tuple[int, ...]
-    weights: Mapping[str, Tensor]
-    ignored: tuple[str, ...]
+    layer_ids: tuple[int, ...]  # the layer ids that its config names, as the layout means them; () where it names none
+    weights: Mapping[str, Tensor]  # its tensors, by the names of the network
+    ignored: tuple[str, ...]  # its keys that are not used
 
     def filled(self, make: Callable[[Shape, int], Network], vocab: int) -> Network:
         """The head for a target of so many ids.

@@ -25,19 +25,13 @@ from mmspec_text.drafters.heads.rows import Rows
 
 @dataclass
 class HeadMemory:
-    """What a head keeps of a call.
-
-    Attributes:
-        cache: Its cache.
-        unread: Features that it has not read yet; None after a draft.
-        captured: Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly.
-        eager: Whether drafts of this call cannot be captured.
-    """
+    """What a head keeps of a call."""
 
     cache: HeadCache
-    unread: Rows | None
+    unread: Rows | None  # features that it has not read yet; None after a draft
+    # Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly
     captured: RowsDraft | None = None
-    eager: bool = False
+    eager: bool = False  # whether drafts of this call cannot be captured
 
 
 def begun(

@@ -40,15 +40,10 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True)
 class Probing:
-    """A pass that carries probes.
+    """A pass that carries probes."""
 
-    Attributes:
-        target: Whose probes these are.
-        nodes: The number of nodes in front of the probes.
-    """
-
-    target: "ProbedTarget"
-    nodes: int
+    target: "ProbedTarget"  # whose probes these are
+    nodes: int  # the number of nodes in front of the probes
 
 
 _probing: Traceable[Probing] = Traceable("mmspec_probes")

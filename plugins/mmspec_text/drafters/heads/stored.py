@@ -48,25 +48,15 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Stored:
-    """A head's files.
+    """A head's files."""
 
-    Attributes:
-        what: The head in messages.
-        kind: The kind of head that it is read as, with its article.
-        files: The files of weights.
-        config: The entries of `config.json`.
-        keys: All keys in the files.
-        names: What keys are called here, but for those that are left over.
-        headers: The tensors' headers, by these names.
-    """
-
-    what: str
-    kind: str
-    files: tuple[Path, ...]
-    config: Mapping[str, Any]
-    keys: tuple[str, ...]
-    names: Mapping[str, str]
-    headers: Mapping[str, StoredTensor]
+    what: str  # the head in messages
+    kind: str  # the kind of head that it is read as, with its article
+    files: tuple[Path, ...]  # the files of weights
+    config: Mapping[str, Any]  # the entries of `config.json`.
+    keys: tuple[str, ...]  # all keys in the files
+    names: Mapping[str, str]  # what keys are called here, but for those that are left over
+    headers: Mapping[str, StoredTensor]  # the tensors' headers, by these names
 
     def matrix(self, key: str) -> tuple[int, int]:
         """Rows and columns of a matrix.

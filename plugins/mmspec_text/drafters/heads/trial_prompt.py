@@ -13,12 +13,7 @@ UNITS, FEWEST = 64, 16
 
 
 def trial_ids(state: State, inputs: Any) -> Tensor | None:
-    """The last ids `[unit]` of the longest prompt; None if they are too few, or if a prompt has more than ids.
-
-    Args:
-        state: The call, after prefill.
-        inputs: Its inputs.
-    """
+    """The last ids `[unit]` of the longest prompt; None if they are too few, or if a prompt has more than ids."""
     if isinstance(inputs, Mapping) and not inputs.keys() <= PLAIN:
         return None
     row = int(state.pads.argmin())

@@ -42,17 +42,12 @@ class LookaheadOptions:
 
 @dataclass
 class LookaheadMemory:
-    """The memory of one call.
+    """The memory of one call."""
 
-    Attributes:
-        rows: The window and the pool of each row.
-        drafted: The units of the last draft, `[batch, node]`; None: there was none.
-        answers: What the target said behind the root and at these units, `[batch, 1 + node]`; -1: nothing; None: they
-            were not verified.
-    """
-
-    rows: list[Row]
-    drafted: Tensor | None = None
+    rows: list[Row]  # the window and the pool of each row
+    drafted: Tensor | None = None  # the units of the last draft, `[batch, node]`; None: there was none
+    # What the target said behind the root and at these units, `[batch, 1 + node]`; -1: nothing; None: they were not
+    # verified
     answers: Tensor | None = None
 
 

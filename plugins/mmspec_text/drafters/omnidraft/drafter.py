@@ -59,14 +59,11 @@ class OmniDraftOptions(SmallModelOptions):
 
 @dataclass
 class OmniDraftMemory(DraftModelMemory):
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        last: `[batch, unit]` int64: the last piece of every unit of this round's draft; None if there is none.
-        near_end: Whether some row may end within this round's draft, so that the small model was not fed all of it.
-    """
-
+    # `[batch, unit]` int64: the last piece of every unit of this round's draft; None if there is none
     last: Tensor | None = None
+    # Whether some row may end within this round's draft, so that the small model was not fed all of it
     near_end: bool = False
 
 

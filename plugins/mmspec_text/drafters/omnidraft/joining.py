@@ -17,17 +17,11 @@ from mmspec_text.drafters.omnidraft.ngrams import NgramCache
 
 @dataclass(frozen=True)
 class Joined:
-    """Pieces and their units.
+    """Pieces and their units."""
 
-    Attributes:
-        pieces: `[batch, piece]`: draft ids.
-        units: `[batch, piece]`: the target's unit that begins at a piece, if one does.
-        begins: `[batch, piece]` bool: whether one does.
-    """
-
-    pieces: Tensor
-    units: Tensor
-    begins: Tensor
+    pieces: Tensor  # `[batch, piece]`: draft ids
+    units: Tensor  # `[batch, piece]`: the target's unit that begins at a piece, if one does
+    begins: Tensor  # `[batch, piece]` bool: whether one does
 
     @classmethod
     def none(cls, rows: int, device: torch.device) -> "Joined":

@@ -62,15 +62,10 @@ class RapidOptions(SmallModelOptions):
 
 @dataclass
 class RapidMemory(DraftModelMemory):
-    """The drafter's memory of a call.
+    """The drafter's memory of a call."""
 
-    Attributes:
-        short: Tokens of the longest short prompt.
-        passes: Passes of the draft model so far.
-    """
-
-    short: int = 0
-    passes: int = 0
+    short: int = 0  # tokens of the longest short prompt
+    passes: int = 0  # passes of the draft model so far
 
 
 class Rapid(DraftModel):

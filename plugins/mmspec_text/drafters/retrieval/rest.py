@@ -65,15 +65,10 @@ class RestOptions(Datastore):
 
 @dataclass
 class RestMemory:
-    """The memory of one call.
+    """The memory of one call."""
 
-    Attributes:
-        texts: Prompt and output of every row, without padding.
-        emitted: What the call emits.
-    """
-
-    texts: list[list[int]]
-    emitted: EmittedUnits
+    texts: list[list[int]]  # prompt and output of every row, without padding
+    emitted: EmittedUnits  # what the call emits
 
 
 class Rest:

@@ -10,17 +10,11 @@ import numpy as np
 
 
 class Node(NamedTuple):
-    """A prefix of continuations.
+    """A prefix of continuations."""
 
-    Attributes:
-        unit: Its last unit.
-        parent: Index of the prefix without it; -1: there is none.
-        count: How many continuations begin with it.
-    """
-
-    unit: int
-    parent: int
-    count: int
+    unit: int  # its last unit
+    parent: int  # index of the prefix without it; -1: there is none
+    count: int  # how many continuations begin with it
 
 
 def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:

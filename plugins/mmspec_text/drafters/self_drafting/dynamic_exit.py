@@ -41,11 +41,7 @@ class DynamicExitOptions:
 
 
 class DynamicExit:
-    """Drafts behind the exit that promises most.
-
-    Args:
-        options: Which exits there are.
-    """
+    """Drafts behind the exit that promises most."""
 
     needs, offers = DEL.needs, DEL.offers
     example = "mmspec_text.self_drafting_example:dynamic_exit"
@@ -109,17 +105,11 @@ class DynamicExit:
 
 @dataclass
 class _Ends:
-    """Whether a draft is long enough: in all rows, its last unit was less sure than `least`.
+    """Whether a draft is long enough: in all rows, its last unit was less sure than `least`."""
 
-    Attributes:
-        least: The confidence.
-        state: The call.
-        score: `[batch, 1]`: the score of the level before.
-    """
-
-    least: float
-    state: State
-    score: Tensor | float = 0.0
+    least: float  # the confidence
+    state: State  # the call
+    score: Tensor | float = 0.0  # `[batch, 1]`: the score of the level before
 
     def __call__(self, level: Level) -> bool:
         confidence, self.score = (level.score - self.score).exp(), level.score

@@ -49,19 +49,13 @@ def matches(shadow: Tensor, emitted: Tensor, count: Tensor) -> tuple[Tensor, Ten
 
 @dataclass
 class ExitMemory:
-    """A call's counts, weighted by age.
+    """A call's counts, weighted by age."""
 
-    Attributes:
-        right: `[exit]` float64: units that were right, by exit.
-        asked: `[exit]` float64: units of which that is known.
-        sure: Sums of the confidences of drafted units, and their number, if refused and if accepted: `[2, 2]` float64.
-        passes: As in `ReadShare`.
-    """
-
-    right: Tensor
-    asked: Tensor
+    right: Tensor  # `[exit]` float64: units that were right, by exit
+    asked: Tensor  # `[exit]` float64: units of which that is known
+    # Sums of the confidences of drafted units, and their number, if refused and if accepted: `[2, 2]` float64
     sure: Tensor
-    passes: float = 0.0
+    passes: float = 0.0  # as in `ReadShare`
 
     @classmethod
     def of(cls, exits: int, device: torch.device) -> "ExitMemory":

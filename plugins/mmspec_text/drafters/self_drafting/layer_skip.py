@@ -33,11 +33,7 @@ class LayerSkipOptions:
 
 
 class LayerSkip:
-    """Drafts behind an early exit.
-
-    Args:
-        options: Where it is.
-    """
+    """Drafts behind an early exit."""
 
     needs, offers = LAYER_SKIP.needs, LAYER_SKIP.offers
     example = "mmspec_text.self_drafting_example:layer_skip"

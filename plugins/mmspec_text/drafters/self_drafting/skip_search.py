@@ -37,23 +37,15 @@ def first_set(layers: int, size: int) -> frozenset[int]:
 
 @dataclass
 class SkipSearch:
-    """The search for one model.
+    """The search for one model."""
 
-    Attributes:
-        layers: Layers of the model.
-        size: Sub-layers of a set.
-        best: The best set so far.
-        score: Its matchness; 0 before any was measured.
-        tried: All sets that were measured, with their matchness.
-        in_vain: Sets in a row that were no better.
-    """
-
-    layers: int
-    size: int
-    best: frozenset[int] = frozenset()
-    score: float = 0.0
+    layers: int  # layers of the model
+    size: int  # sub-layers of a set
+    best: frozenset[int] = frozenset()  # the best set so far
+    score: float = 0.0  # its matchness; 0 before any was measured
+    # All sets that were measured, with their matchness
     tried: list[tuple[frozenset[int], float]] = field(default_factory=list)
-    in_vain: int = 0
+    in_vain: int = 0  # sets in a row that were no better
 
     def __post_init__(self) -> None:
         self.best = first_set(self.layers, self.size)

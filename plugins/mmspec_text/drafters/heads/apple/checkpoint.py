@@ -23,22 +23,13 @@ MASKS, BASE, DOWN, UP, SAMPLER = "mask_embeddings", "base_model.model.", ".lora_
 
 @dataclass(frozen=True)
 class AppleCheckpoint:
-    """What was trained.
+    """What was trained."""
 
-    Attributes:
-        name: Where it is from, for messages.
-        masks: `[mask, hidden]`.
-        down: `[rank, in]` by the name of a layer.
-        up: `[out, rank]` likewise.
-        scale: Factor of the LoRA.
-        sampler: The sampler's tensors.
-    """
-
-    name: str
-    masks: Tensor
-    down: Mapping[str, Tensor]
-    up: Mapping[str, Tensor]
-    scale: float
+    name: str  # where it is from, for messages
+    masks: Tensor  # `[mask, hidden]`
+    down: Mapping[str, Tensor]  # `[rank, in]` by the name of a layer
+    up: Mapping[str, Tensor]  # `[out, rank]` likewise
+    scale: float  # factor of the LoRA
     sampler: Mapping[str, Tensor]
 
     def lora(self, model: nn.Module) -> GatedLora:

@@ -66,12 +66,7 @@ class GatedLora(nn.Module):
 
 
 class Sampler(nn.Module):
-    """The sampler head. It is a `Scorer` and a `Sequel`: all of its scores depend on the unit before.
-
-    Args:
-        hidden: Numbers of a state.
-        vocab: Ids of the target.
-    """
+    """The sampler head. It is a `Scorer` and a `Sequel`: all of its scores depend on the unit before."""
 
     def __init__(self, hidden: int, vocab: int) -> None:
         super().__init__()

@@ -31,13 +31,9 @@ from mmspec_text.drafters.heads.head import Borrowing
 
 @dataclass(frozen=True)
 class LevelNoise(DraftNoise):
-    """The target's own noise, drawn before the draft.
+    """The target's own noise, drawn before the draft."""
 
-    Attributes:
-        numbers: Exp(1) of the positions behind the root, `[batch, level, vocab]`.
-    """
-
-    numbers: Tensor
+    numbers: Tensor  # exp(1) of the positions behind the root, `[batch, level, vocab]`
 
     def level(self, depth: int, first: int, count: int) -> Noise:
         together = torch.zeros(1, count, dtype=torch.int64, device=self.numbers.device)
@@ -46,21 +42,13 @@ class LevelNoise(DraftNoise):
 
 @dataclass(frozen=True)
 class Plan:
-    """The static shape of a draft.
-
-    Attributes:
-        head: The head.
-        shape: The shape of the draft.
-        k: Its budget.
-        shared: Whether sampled drafts use the target's own noise.
-        frozen: Whether weights are baked in (`mmspec.core.frozen`).
-    """
+    """The static shape of a draft."""
 
     head: Any
-    shape: Shape
-    k: int
-    shared: bool
-    frozen: bool
+    shape: Shape  # the shape of the draft
+    k: int  # its budget
+    shared: bool  # whether sampled drafts use the target's own noise
+    frozen: bool  # whether weights are baked in (`mmspec.core.frozen`).
 
 
 class CapturedDraft(ABC):

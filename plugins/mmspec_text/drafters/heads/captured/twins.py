@@ -31,12 +31,7 @@ class _Heads:
 
 
 def twin_of(head: Borrowing, embedding: nn.Module) -> Any:
-    """An earlier head that drafts as this one does, for the same target; or the head itself, which is kept.
-
-    Args:
-        head: A module of torch.
-        embedding: The target's.
-    """
+    """An earlier head that drafts as this one does, for the same target; or the head itself, which is kept."""
     known = vars(embedding).setdefault(NAME, _Heads()).heads
     twin = next((other for other in reversed(known) if other is head or _same(other, head)), head)
     known[:] = [*[other for other in known if other is not twin][1 - MOST :], twin]

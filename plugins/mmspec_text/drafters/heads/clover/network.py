@@ -22,24 +22,14 @@ from mmspec_text.drafters.heads.pathwise.checkpoint import PathSizes
 
 @dataclass(frozen=True, kw_only=True)
 class CloverSizes(PathSizes):
-    """The shape of the speculators.
+    """The shape of the speculators."""
 
-    Attributes:
-        block: The augmenting block; the cells have its heads.
-        cells: 1, or one for each depth.
-    """
-
-    block: BlockSizes
-    cells: int
+    block: BlockSizes  # the augmenting block; the cells have its heads
+    cells: int  # 1, or one for each depth
 
 
 class CloverNetwork(nn.Module):
-    """See the module. It is a `PrefixHead`; a node's state is s_0, …, s_{depth + 1}, one behind the other.
-
-    Args:
-        a: The sizes.
-        vocab: Number of the target's ids.
-    """
+    """See the module. It is a `PrefixHead`; a node's state is s_0, …, s_{depth + 1}, one behind the other."""
 
     depth = 1
 

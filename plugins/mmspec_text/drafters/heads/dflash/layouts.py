@@ -51,10 +51,6 @@ def canonical(key: str) -> str:
 def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     """The layout of a checkpoint.
 
-    Args:
-        config: Its `config.json`.
-        keys: Its keys.
-
     Raises:
         ValueError: It is a head of another kind; the message names it.
     """

@@ -24,16 +24,9 @@ from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
 
 
 class DFlashNetwork(nn.Module):
-    """See the module. It is a `Scorer`.
+    """See the module. It is a `Scorer`."""
 
-    Args:
-        architecture: The shape.
-        vocab: Number of the target's ids.
-
-    Attributes:
-        ids: `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same.
-    """
-
+    # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
     ids: Tensor | None
 
     def __init__(self, architecture: DFlashArchitecture, vocab: int) -> None:

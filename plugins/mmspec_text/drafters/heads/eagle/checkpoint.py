@@ -29,13 +29,9 @@ PAST = "lstm.weight_hh_l"
 
 @dataclass(frozen=True)
 class Checkpoint(HeadCheckpoint[Architecture]):
-    """A head as it is stored; the other attributes are those of `HeadCheckpoint`.
+    """A head as it is stored; the other attributes are those of `HeadCheckpoint`."""
 
-    Attributes:
-        mask_token: The id that stands for units that are not known; None: it is no head of P-EAGLE.
-    """
-
-    mask_token: int | None = None
+    mask_token: int | None = None  # the id that stands for units that are not known; None: it is no head of P-EAGLE
 
     def network(self, vocab: int) -> EagleNetwork:
         """The head for a target of so many ids; errors as in `filled`."""

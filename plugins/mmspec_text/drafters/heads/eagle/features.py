@@ -12,13 +12,9 @@ DEFAULTS = 3
 
 @dataclass(frozen=True)
 class Features:
-    """What a head may read.
+    """What a head may read."""
 
-    Attributes:
-        choices: Boundaries for each meaning that is possible, the likelier one first.
-    """
-
-    choices: dict[Convention, tuple[int, ...]]
+    choices: dict[Convention, tuple[int, ...]]  # boundaries for each meaning that is possible, the likelier one first
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -35,10 +31,6 @@ class Features:
 
 def features_of(checkpoint: Checkpoint, layers: int) -> Features:
     """What a head reads of a target.
-
-    Args:
-        checkpoint: The head.
-        layers: Layers of the target.
 
     Raises:
         ValueError: The target has no such layers, or the config does not say which ones are meant.

@@ -46,17 +46,11 @@ OTHERS = ("hidden_norm.weight", "mask_hidden")
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout.
-
-    Attributes:
-        name: Its name.
-        convention: What a layer id names there.
-        residual: `norm_before_residual` where the config does not say.
-    """
+    """A layout."""
 
     name: str
-    convention: Convention
-    residual: bool = False
+    convention: Convention  # what a layer id names there
+    residual: bool = False  # `norm_before_residual` where the config does not say
 
 
 EAGLE = Layout("eagle", "boundary")
@@ -77,10 +71,6 @@ def canonical(key: str) -> str:
 
 def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     """The layout of a checkpoint.
-
-    Args:
-        config: Its `config.json`.
-        keys: Its keys.
 
     Raises:
         ValueError: It is a head of another kind; the message names it.

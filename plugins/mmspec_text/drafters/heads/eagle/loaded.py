@@ -28,23 +28,14 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A load report.
+    """A load report."""
 
-    Attributes:
-        name: The head.
-        layout: The layout in which it was stored.
-        taken: Keys that are used.
-        shared: Parts that are the target's.
-        ignored: Keys that are not used.
-        trial: How it did on the first prompt that was long enough; None before.
-    """
-
-    name: str
-    layout: str
-    taken: tuple[str, ...]
-    shared: tuple[str, ...]
-    ignored: tuple[str, ...]
-    trial: Trial | None = None
+    name: str  # the head
+    layout: str  # the layout in which it was stored
+    taken: tuple[str, ...]  # keys that are used
+    shared: tuple[str, ...]  # parts that are the target's
+    ignored: tuple[str, ...]  # keys that are not used
+    trial: Trial | None = None  # how it did on the first prompt that was long enough; None before
 
     @classmethod
     def of(cls, checkpoint: Described) -> "Loaded":

@@ -24,17 +24,13 @@ from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
 class EagleNetwork(nn.Module):
     """See the module. It is a `Head`.
 
-    Args:
-        architecture: The shape and the switches.
-        vocab: Number of the target's ids.
-
     Attributes:
-        ids: `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same.
         feeds_normed: Whether the state that is fed back is normalised, which some checkpoints say and are not.
         window: Rows that attention covers; None: all.
         sinks: First rows, which attention covers beside the window.
     """
 
+    # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
     ids: Tensor | None
 
     def __init__(self, architecture: Architecture, vocab: int) -> None:

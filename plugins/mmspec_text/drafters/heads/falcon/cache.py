@@ -25,21 +25,13 @@ from mmspec_text.drafters.heads.rows import Rows
 
 @dataclass
 class Blocks:
-    """The blocks in the scratch, the root's first.
+    """The blocks in the scratch, the root's first."""
 
-    Attributes:
-        states: `[batch, block, row, hidden]`: what the head predicted at their rows.
-        ancestor: `[batch, block, block]` bool: `[b, i, j]`: j is i, or a block before i.
-        level: Blocks from the root's to the latest, the root's not counted.
-        of: `[batch, node]`: the block that scores behind a node that was fed; the root is node 0.
-        depth: Depth of the nodes that were fed last.
-    """
-
-    states: Tensor
-    ancestor: Tensor
-    level: Tensor
-    of: Tensor
-    depth: int = 0
+    states: Tensor  # `[batch, block, row, hidden]`: what the head predicted at their rows
+    ancestor: Tensor  # `[batch, block, block]` bool: `[b, i, j]`: j is i, or a block before i
+    level: Tensor  # blocks from the root's to the latest, the root's not counted
+    of: Tensor  # `[batch, node]`: the block that scores behind a node that was fed; the root is node 0
+    depth: int = 0  # depth of the nodes that were fed last
 
 
 class BlockCache:

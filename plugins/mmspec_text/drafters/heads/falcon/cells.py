@@ -13,13 +13,7 @@ LAYERS = 2
 
 
 class Cells(nn.Module):
-    """See the module; names of parameters are those of torch's LSTM.
-
-    Args:
-        inside: Numbers of what it reads.
-        hidden: Numbers of a state.
-        biased: Whether gates have biases.
-    """
+    """See the module; names of parameters are those of torch's LSTM."""
 
     def __init__(self, inside: int, hidden: int, biased: bool) -> None:
         super().__init__()

@@ -22,26 +22,16 @@ from mmspec_text.drafters.heads.pathwise.checkpoint import PathSizes
 
 @dataclass(frozen=True)
 class HydraSizes(PathSizes):
-    """The shape of Hydra's heads.
+    """The shape of Hydra's heads."""
 
-    Attributes:
-        places: Numbers of a head's blocks in its checkpoint, where others are of layers without weights.
-        bias: Whether output layers have a bias.
-        prefix: The decoder layer of Hydra++; None: Hydra.
-    """
-
+    # Numbers of a head's blocks in its checkpoint, where others are of layers without weights
     places: tuple[int, ...] = (0,)
-    bias: bool = True
-    prefix: BlockSizes | None = None
+    bias: bool = True  # whether output layers have a bias
+    prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
 
 
 class HydraNetwork(nn.Module):
-    """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path.
-
-    Args:
-        a: The sizes.
-        vocab: Number of the target's ids.
-    """
+    """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path."""
 
     def __init__(self, a: HydraSizes, vocab: int) -> None:
         super().__init__()

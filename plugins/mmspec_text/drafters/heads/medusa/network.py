@@ -17,32 +17,18 @@ from mmspec_text.drafters.heads.pathwise.checkpoint import PathSizes
 
 @dataclass(frozen=True)
 class MedusaSizes(PathSizes):
-    """The shape of Medusa's heads.
+    """The shape of Medusa's heads."""
 
-    Attributes:
-        layers: Residual blocks of a head.
-        bias: Whether blocks have a bias.
-        one_output: Whether all heads have one output layer.
-        own_output: Whether output layers are stored; otherwise all heads use the target's.
-        pruned: Whether they score a part of the ids, which `token_map` lists.
-        scale: Factor of the logits.
-    """
-
-    layers: int = 1
-    bias: bool = True
-    one_output: bool = False
-    own_output: bool = True
-    pruned: bool = False
-    scale: float = 1.0
+    layers: int = 1  # residual blocks of a head
+    bias: bool = True  # whether blocks have a bias
+    one_output: bool = False  # whether all heads have one output layer
+    own_output: bool = True  # whether output layers are stored; otherwise all heads use the target's
+    pruned: bool = False  # whether they score a part of the ids, which `token_map` lists
+    scale: float = 1.0  # factor of the logits
 
 
 class MedusaNetwork(nn.Module):
-    """See the module. It is a `PathHead`; a node's state is the feature.
-
-    Args:
-        a: The sizes.
-        vocab: Number of the target's ids.
-    """
+    """See the module. It is a `PathHead`; a node's state is the feature."""
 
     token_map: Tensor | None
 

@@ -28,27 +28,16 @@ MANY = 64
 
 @dataclass(frozen=True)
 class MtpCheckpoint:
-    """Multi-token layers as they are stored.
+    """Multi-token layers as they are stored."""
 
-    Attributes:
-        name: Where they are from, for messages.
-        family: Their family.
-        depths: Their number.
-        own: Tensors of the parts beside the blocks, by `layers.{i}.` and the network's names.
-        blocks: Tensors of the blocks, by `layers.{i}.` and the layer's names in checkpoints.
-        originals: Beginning of the keys of every block in the checkpoint.
-        taken: Keys that are used.
-        ignored: Keys of these layers that are not: copies of the target's weights.
-    """
-
-    name: str
-    family: Family
-    depths: int
-    own: Mapping[str, Tensor]
-    blocks: Mapping[str, Tensor]
-    originals: tuple[str, ...]
-    taken: tuple[str, ...]
-    ignored: tuple[str, ...] = ()
+    name: str  # where they are from, for messages
+    family: Family  # their family
+    depths: int  # their number
+    own: Mapping[str, Tensor]  # tensors of the parts beside the blocks, by `layers.{i}.` and the network's names.
+    blocks: Mapping[str, Tensor]  # tensors of the blocks, by `layers.{i}.` and the layer's names in checkpoints.
+    originals: tuple[str, ...]  # beginning of the keys of every block in the checkpoint
+    taken: tuple[str, ...]  # keys that are used
+    ignored: tuple[str, ...] = ()  # keys of these layers that are not: copies of the target's weights
 
 
 def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) -> MtpCheckpoint:

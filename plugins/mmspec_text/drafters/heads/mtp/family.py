@@ -36,46 +36,29 @@ class Family:
 
     Names of keys are given without `.weight`. `{i}` stands for the depth, `{n}` for the depth behind the target's
     layers; a name with neither is shared by all depths.
-
-    Attributes:
-        name: Its name.
-        projection: The linear layer that joins embedding and state.
-        embedding_norm: The norm of embeddings.
-        hidden_norm: The norm of states.
-        final_norm: The norm behind the block; None: there is none.
-        block: Beginning of the keys of a block.
-        kinds: Model types of the targets whose checkpoints are meant; (): any.
-        copies: Beginnings, behind `block`, of keys that repeat the target's weights or say nothing.
-        renamed: Parts of a block that the target's layer calls otherwise: the checkpoint's name → the layer's.
-        hidden_first: The projection reads the state before the embedding.
-        zeroed: The embedding of the first row of a text is 0.
-        attention: What the blocks attend over: everything, a window, or what the target's first layer does.
-        most: The most depths that are used; None: all.
-        made: What a block is: one of the target's layers, a `chain` of them, or `plain` attention and MLP.
-        norm: The norm in a block whose class the norms beside it have.
-        eps: The setting that norms take their ε from.
-        rotary: Whether blocks turn queries and keys.
-        embedding: An embedding of the layers' own; None: the target's.
     """
 
     name: str
-    projection: str
+    projection: str  # the linear layer that joins embedding and state
     embedding_norm: str
-    hidden_norm: str
-    final_norm: str | None
-    block: str
-    kinds: tuple[str, ...] = ()
-    copies: tuple[str, ...] = ()
+    hidden_norm: str  # the norm of states
+    final_norm: str | None  # the norm behind the block; None: there is none
+    block: str  # beginning of the keys of a block
+    kinds: tuple[str, ...] = ()  # model types of the targets whose checkpoints are meant; (): any
+    copies: tuple[str, ...] = ()  # beginnings, behind `block`, of keys that repeat the target's weights or say nothing
+    # Parts of a block that the target's layer calls otherwise: the checkpoint's name → the layer's
     renamed: Mapping[str, str] = field(default_factory=dict)
-    hidden_first: bool = False
-    zeroed: bool = False
+    hidden_first: bool = False  # the projection reads the state before the embedding
+    zeroed: bool = False  # the embedding of the first row of a text is 0
+    # What the blocks attend over: everything, a window, or what the target's first layer does
     attention: Literal["full_attention", "sliding_attention", "first"] = "full_attention"
-    most: int | None = None
+    most: int | None = None  # the most depths that are used; None: all
+    # What a block is: one of the target's layers, a `chain` of them, or `plain` attention and MLP
     made: Literal["layer", "chain", "plain"] = "layer"
-    norm: str = "input_layernorm"
-    eps: str = "rms_norm_eps"
-    rotary: bool = True
-    embedding: str | None = None
+    norm: str = "input_layernorm"  # the norm in a block whose class the norms beside it have
+    eps: str = "rms_norm_eps"  # the setting that norms take their ε from
+    rotary: bool = True  # whether blocks turn queries and keys
+    embedding: str | None = None  # an embedding of the layers' own; None: the target's
 
     def among(self, keys: Collection[str]) -> "Family":
         """The family with `{z}`, the number of a chain's last layer, as the keys of a checkpoint have it."""
@@ -209,12 +192,6 @@ def is_of_layers(key: str, layers: int) -> bool:
 
 def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Family:
     """The family of a checkpoint.
-
-    Args:
-        keys: Its keys, by `plain_key`.
-        kind: The target's model type.
-        layers: The target's number of layers.
-        what: The checkpoint in messages.
 
     Raises:
         ValueError: The checkpoint has no such layers, or they are of a family that is not read; says which.

@@ -14,15 +14,10 @@ from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 
 @dataclass
 class Layers:
-    """Multi-token layers for a target.
+    """Multi-token layers for a target."""
 
-    Attributes:
-        network: The layers.
-        report: What was read, and how it did on the first prompt that was long enough.
-    """
-
-    network: MtpNetwork
-    report: Loaded
+    network: MtpNetwork  # the layers
+    report: Loaded  # what was read, and how it did on the first prompt that was long enough
 
 
 _known: "WeakKeyDictionary[nn.Module, dict[str, Layers]]" = WeakKeyDictionary()

@@ -19,31 +19,19 @@ THETA = 10000.0
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The sizes of such a layer; it is a `Sizes`.
+    """The sizes of such a layer; it is a `Sizes`."""
 
-    Attributes:
-        hidden: Numbers of a state.
-        intermediate: Numbers inside its MLP.
-        heads: Attention heads.
-        key_heads: Heads of keys and values.
-        head_dim: Numbers of an attention head.
-        eps: Of the norms.
-        rope: Rotary parameters as transformers names them.
-        head_norms: None of these layers has them.
-        biases: Likewise.
-        activation: Of the MLP.
-    """
-
-    hidden: int
-    intermediate: int
-    heads: int
-    key_heads: int
-    head_dim: int
-    eps: float = 1e-6
+    hidden: int  # numbers of a state
+    intermediate: int  # numbers inside its MLP
+    heads: int  # attention heads
+    key_heads: int  # heads of keys and values
+    head_dim: int  # numbers of an attention head
+    eps: float = 1e-6  # of the norms
+    # Rotary parameters as transformers names them
     rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": THETA})
-    head_norms: bool = False
-    biases: frozenset[str] = frozenset()
-    activation: str = "silu"
+    head_norms: bool = False  # none of these layers has them
+    biases: frozenset[str] = frozenset()  # likewise
+    activation: str = "silu"  # of the MLP
 
     @classmethod
     def of(cls, stored: Stored, prefix: str) -> "BlockSizes":
@@ -70,11 +58,7 @@ class BlockSizes:
 
 
 class Block(nn.Module):
-    """A decoder layer with norms before attention and MLP.
-
-    Args:
-        a: Its sizes.
-    """
+    """A decoder layer with norms before attention and MLP."""
 
     def __init__(self, a: BlockSizes) -> None:
         super().__init__()

@@ -12,46 +12,27 @@ from mmspec_text.drafters.heads.stored import fitted
 
 @dataclass(frozen=True)
 class PathSizes:
-    """What all of these heads have.
+    """What all of these heads have."""
 
-    Attributes:
-        units: Units of the longest path.
-        target_hidden: Numbers of the target's states.
-        hidden: Numbers of the embeddings that it reads.
-        vocab: Ids that it reads.
-        draft_vocab: Ids that it scores.
-        own_embedding: Whether it needs no embedding of the target.
-    """
-
-    units: int
-    target_hidden: int
-    hidden: int
-    vocab: int
-    draft_vocab: int
-    own_embedding: bool
+    units: int  # units of the longest path
+    target_hidden: int  # numbers of the target's states
+    hidden: int  # numbers of the embeddings that it reads
+    vocab: int  # ids that it reads
+    draft_vocab: int  # ids that it scores
+    own_embedding: bool  # whether it needs no embedding of the target
 
 
 @dataclass(frozen=True)
 class PathCheckpoint:
-    """A head.
+    """A head."""
 
-    Attributes:
-        name: Where it is from, for messages.
-        layout: The name of its layout.
-        architecture: Its sizes.
-        make: Makes the network for sizes and a number of the target's ids.
-        weights: Its tensors, by the names of the network.
-        ignored: Its keys that are not used.
-        shared: The parts that are the target's.
-    """
-
-    name: str
-    layout: str
+    name: str  # where it is from, for messages
+    layout: str  # the name of its layout
     architecture: PathSizes
-    make: Callable[[Any, int], Any]
-    weights: Mapping[str, Tensor]
-    ignored: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    make: Callable[[Any, int], Any]  # makes the network for sizes and a number of the target's ids
+    weights: Mapping[str, Tensor]  # its tensors, by the names of the network
+    ignored: tuple[str, ...] = ()  # its keys that are not used
+    shared: tuple[str, ...] = ()  # the parts that are the target's
 
     def network(self, vocab: int) -> Any:
         """The head, a `PathHead`, for a target of so many ids.

@@ -16,15 +16,10 @@ from mmspec_text.drafters.heads.head import Borrowing
 
 @runtime_checkable
 class PathHead(Borrowing, Protocol):
-    """A head that steps along paths.
+    """A head that steps along paths."""
 
-    Attributes:
-        units: Units of the longest path that it drafts.
-        vocab: Number of unit ids of its logits.
-    """
-
-    units: int
-    vocab: int
+    units: int  # units of the longest path that it drafts
+    vocab: int  # number of unit ids of its logits
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its embedding or its output layer where the head has none."""
@@ -56,15 +51,10 @@ class PathHead(Borrowing, Protocol):
 
 @runtime_checkable
 class PrefixHead(Protocol):
-    """A head that reads all known features through attention: it is a `Head`, too, for the rows of known units.
+    """A head that reads all known features through attention: it is a `Head`, too, for the rows of known units."""
 
-    Attributes:
-        depth: Number of attention layers.
-        vocab: Number of unit ids of its logits.
-    """
-
-    depth: int
-    vocab: int
+    depth: int  # number of attention layers
+    vocab: int  # number of unit ids of its logits
 
     def taken_in(self, features: Tensor) -> Tensor:
         """As in `Head`."""

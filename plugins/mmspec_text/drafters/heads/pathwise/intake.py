@@ -33,19 +33,13 @@ class Intake(Protocol):
 
 @dataclass
 class Last:
-    """The last feature alone.
-
-    Attributes:
-        head: The head.
-        feature: `[batch, 1, width]`: of the unit before the root.
-        captured: Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly.
-        eager: Whether drafts of this call cannot be captured.
-    """
+    """The last feature alone."""
 
     head: PathHead
-    feature: Tensor
+    feature: Tensor  # `[batch, 1, width]`: of the unit before the root
+    # Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly
     captured: PathDraft | None = None
-    eager: bool = False
+    eager: bool = False  # whether drafts of this call cannot be captured
 
     @torch.inference_mode()
     def root(self, state: State) -> Tensor:
@@ -61,13 +55,9 @@ class Last:
 
 @dataclass
 class Whole:
-    """All features, through the head's attention.
+    """All features, through the head's attention."""
 
-    Attributes:
-        memory: The head's cache.
-    """
-
-    memory: HeadMemory
+    memory: HeadMemory  # the head's cache
 
     def root(self, state: State) -> Tensor:
         cache, unread = self.memory.cache, self.memory.unread

@@ -28,15 +28,10 @@ VARIANTS: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Prompts:
-    """Trained prompt tokens.
+    """Trained prompt tokens."""
 
-    Attributes:
-        name: Where they are from, for messages.
-        embeddings: `[prompt token, hidden]`: number i, behind a unit, scores the unit i + 2 places behind it.
-    """
-
-    name: str
-    embeddings: Tensor
+    name: str  # where they are from, for messages
+    embeddings: Tensor  # `[prompt token, hidden]`: number i, behind a unit, scores the unit i + 2 places behind it
 
 
 def read_prompts(name: str) -> Prompts:

@@ -25,17 +25,11 @@ EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculatorSizes(PathSizes):
-    """The shape of a speculator.
+    """The shape of a speculator."""
 
-    Attributes:
-        inner: Numbers of a state.
-        tied: All depths have one embedding, norm and output layer, and all but the first one projection.
-        scale_input: Whether the feature is scaled.
-    """
-
-    inner: int
-    tied: bool = True
-    scale_input: bool = False
+    inner: int  # numbers of a state
+    tied: bool = True  # all depths have one embedding, norm and output layer, and all but the first one projection
+    scale_input: bool = False  # whether the feature is scaled
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -45,12 +39,7 @@ class SpeculatorSizes(PathSizes):
 
 
 class MlpSpeculator(nn.Module):
-    """An MLP speculator, a `PathHead`.
-
-    Args:
-        a: The sizes.
-        vocab: Number of the target's ids.
-    """
+    """An MLP speculator, a `PathHead`."""
 
     def __init__(self, a: SpeculatorSizes, vocab: int) -> None:
         super().__init__()
@@ -87,12 +76,7 @@ class MlpSpeculator(nn.Module):
 
 
 class LstmSpeculator(nn.Module):
-    """An LSTM speculator, a `PathHead`; a node's state is s and C, one behind the other.
-
-    Args:
-        a: The sizes.
-        vocab: Number of the target's ids.
-    """
+    """An LSTM speculator, a `PathHead`; a node's state is s and C, one behind the other."""
 
     def __init__(self, a: SpeculatorSizes, vocab: int) -> None:
         super().__init__()
