@@ -15,7 +15,7 @@ SMOKE := $(addprefix tests/,recorded captured/test_rules.py captured/test_text.p
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
+.PHONY: install demo test test-all test-tools test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -33,7 +33,11 @@ test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(READY)
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not engines and not fuzz" --timeout=3600
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not engines and not fuzz" --timeout=3600 tests tests/tools
+
+# What made the shipped models and their figures (tools/): recipes in miniature, benchmarks on toys.
+test-tools: $(READY)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) tests/tools
 
 # Triton's kernels, in its interpreter; without the extra these tests skip.
 test-kernels: $(READY)
@@ -86,4 +90,4 @@ wheels: $(READY)
 
 clean:
 	rm -rf .venv .venv-clients .venv-engines .venv-lowest build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find mmspec plugins tools tests -name __pycache__ -type d -prune -exec rm -rf {} +

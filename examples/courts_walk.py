@@ -8,8 +8,7 @@ import sys
 
 import mmspec
 from mmspec.shipped import asset
-from mmspec_video.bench.clips import recorded
-from mmspec_video.train.recipe import TOUR_CLIP
+from mmspec_video.recorded import TOUR_CLIP, recorded
 
 KEYS = ["forward"] * 6 + ["left"] * 6
 

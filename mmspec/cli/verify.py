@@ -44,7 +44,7 @@ def verify(
     What equals what: with `--reference generate`, unmodified transformers, up to near-ties, in float32 only. With
     `--reference plain`, mmspec's plain decoding of the same shape (all passes of both have one width, and the same
     rows): to the bit, in every dtype; the seconds are then no speed-up, since width costs plain decoding time.
-    Pipelines of pictures and frames are not reached; `mmspec bench one-shape` compares theirs.
+    Pipelines of pictures and frames are not reached; in a clone `python -m tools.bench one-shape` compares theirs.
 
     Exit code 0: all calls equal. 1: an output is wrong, a call that transformers can do is not supported, or the script
     fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, has no call that

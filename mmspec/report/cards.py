@@ -1,8 +1,8 @@
 """Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
 Sources of a card: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json` beside the
-weights, and, where they are beside the card, the JSON of `mmspec bench` and the cells of `mmspec bench one-shape` and
-`mmspec bench diversity`.
+weights, and, where they are beside the card, the JSON of `mmspec bench` and the cells of
+`python -m tools.bench one-shape` and `python -m tools.bench diversity`.
 """
 
 import json

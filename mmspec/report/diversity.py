@@ -52,7 +52,7 @@ def load(path: Path) -> list[Diversity]:
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    cells = lines.load(path, Diversity, "mmspec bench diversity", _refuse)
+    cells = lines.load(path, Diversity, "python -m tools.bench diversity", _refuse)
     for cell in cells:
         if all((other.method, other.kind) != (PLAIN, cell.kind) for other in cells):
             raise ValueError(f"{path} has no plain decoding of {cell.kind} to compare {cell.method} with")

@@ -51,7 +51,7 @@ def load(path: Path) -> list[Equality]:
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    return lines.load(path, Equality, "mmspec bench one-shape", _refuse)
+    return lines.load(path, Equality, "python -m tools.bench one-shape", _refuse)
 
 
 def _refuse(cell: Equality) -> None:

@@ -35,7 +35,7 @@ SHIPPED = (
             "Noto Emoji (Google, github.com/googlefonts/noto-emoji; images Apache 2.0) on white, 64 × 64 pixels.",
             "Captions made from the names of Unicode characters.",
         ),
-        command="mmspec train continuous --data emoji",
+        command="python -m tools.train continuous --data emoji",
         tags=("text-to-image", "speculative-decoding", "continuous-tokens"),
         measured=held_out,
         key_layout="diffusers",

@@ -30,7 +30,7 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec train continuous`."""
+    """Add the commands of pictures of tokens."""
     from mmspec_continuous import commands
 
     commands.add(app)

@@ -30,7 +30,7 @@ SHIPPED = (
             "3,545 pictures of Noto Emoji (Google, github.com/googlefonts/noto-emoji; Apache License 2.0).",
             "Captions made from the names of Unicode characters.",
         ),
-        command="mmspec train image --data FOLDER",
+        command="python -m tools.train image --data FOLDER",
         tags=("text-to-image", "speculative-decoding", "jacobi-decoding", "llamagen"),
         measured=held_out,
         key_layout="llamagen",

@@ -15,7 +15,7 @@ SHIPPED = (
         k=10,
         drafter=None,
         data=SOURCES,
-        command="mmspec train ssm --prose tinyshakespeare.txt",
+        command="python -m tools.train ssm --prose tinyshakespeare.txt",
         tags=("text-generation", "speculative-decoding", "mamba2", "bamba"),
         measured=held_out,
     ),

@@ -47,7 +47,7 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec bench ssm` and `mmspec train ssm`."""
+    """Add `mmspec bench ssm` and a demo."""
     from mmspec_ssm import commands
 
     commands.add(app)

@@ -47,16 +47,6 @@ FITTED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """By target: methods whose options are the model's: a head for it, its layers, which must be several, or its bytes."""
 
-DIVERSITY: Mapping[str, Mapping[str, Any]] = {
-    "prompt-lookup": {"k": 7},
-    "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
-    "draft-model, rejection": {"method": "draft-model", "k": 4, "drafter": DRAFTER, "rule": "rejection"},
-    "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
-    "bild": {"k": 4, "drafter": DRAFTER},
-    "bild, threshold 5": {"method": "bild", "k": 4, "drafter": DRAFTER, "rule.threshold": 5.0},
-}
-"""What `mmspec bench diversity` compares with plain decoding: invariant, lossless and lossy methods."""
-
 
 def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:
     """The default methods for a target, by label, with their options."""

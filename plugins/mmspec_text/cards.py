@@ -7,7 +7,7 @@ from mmspec.kits.text.cards import SOURCES, held_out
 from mmspec.report.cards import Shipped
 from mmspec.report.views import View
 
-_COMMAND = "mmspec train text --prose tinyshakespeare.txt"
+_COMMAND = "python -m tools.train text --prose tinyshakespeare.txt"
 
 
 def along_drafts(facts: Mapping[str, Any]) -> View:
@@ -73,7 +73,7 @@ def _head(target: str, host: str, kind: str, summary: str, method: str, key_layo
         method=method,
         drafter=None,
         data=(*SOURCES, f"What `mmspec/{target}` writes behind pieces of these."),
-        command=f"mmspec train text-{kind}{other} --prose tinyshakespeare.txt",
+        command=f"python -m tools.train text-{kind}{other} --prose tinyshakespeare.txt",
         tags=("text-generation", "speculative-decoding", kind, "draft-model"),
         measured=along_drafts,
         key_layout=key_layout,

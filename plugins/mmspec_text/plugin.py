@@ -46,7 +46,7 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec train text`."""
+    """Add the commands of texts."""
     from mmspec_text import commands
 
     commands.add(app)

@@ -1,10 +1,9 @@
 """The texts of the shipped world models' cards."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 from mmspec.report.views import View
 
 FACTS = {
@@ -30,11 +29,11 @@ def held_out(facts: Mapping[str, Any]) -> View:
 
 
 DATA = (
-    "Frames that `mmspec train video` draws itself: four courts of this project's own, rendered by Panda3D (modified "
-    "BSD licence), through which a program walks from court to court and sometimes does anything at all. Places lie on "
-    "a lattice: held-out episodes are other walks past the same views.",
+    "Frames that `python -m tools.train video` draws itself: four courts of this project's own, rendered by Panda3D "
+    "(modified BSD licence), through which a program walks from court to court and sometimes does anything at all. "
+    "Places lie on a lattice: held-out episodes are other walks past the same views.",
 )
-COMMAND = "mmspec train video --distill"
+COMMAND = "python -m tools.train video --distill"
 
 SHIPPED = (
     Shipped(
@@ -69,10 +68,3 @@ SHIPPED = (
         key_layout="diffusers",
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

@@ -62,11 +62,10 @@ def demo_video(
 
     from mmspec.files import save_whole
     from mmspec.report import terminal
-    from mmspec_video.bench.clips import recorded
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
+    from mmspec_video.recorded import TOUR_CLIP, recorded
     from mmspec_video.sheets import contact_sheet, pictures, side_by_side
-    from mmspec_video.train.recipe import TOUR_CLIP
 
     logging.disable_progress_bar()  # of loading, which is short
     out.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec train video`."""
+    """Add the commands of frames."""
     from mmspec_video import commands
 
     commands.add(app)

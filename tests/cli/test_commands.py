@@ -1,6 +1,5 @@
-"""Commands that plugins add; `train text` and what CTRL-C leaves; `doctor`."""
+"""Commands that plugins add; `doctor`."""
 
-import inspect
 import json
 import struct
 from collections.abc import Callable
@@ -71,28 +70,6 @@ def test_plugins_share_a_group() -> None:
     app = typer.Typer()
     assert group(app, "train", "Train.") is group(app, "train", "Again.")
     assert group(app, "bench", "Measure.") is not group(app, "train", "Train.")
-
-
-def test_train_hands_its_options_to_the_recipe_and_ctrl_c_says_how_to_resume(tmp_path: Path, monkeypatch) -> None:
-    from mmspec_text import train
-
-    signature, calls = inspect.signature(train.train), []
-
-    def interrupted(*args, **kwargs) -> None:
-        calls.append(signature.bind(*args, **kwargs).arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "train", interrupted)
-    prose = tmp_path / "prose.txt"
-    prose.write_text("Once.")
-    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
-    run = CliRunner().invoke(build(), ["train", "text", "--prose", str(prose), *places, "--steps", "7"])
-    assert run.exit_code == 130
-    assert "stays loadable" in run.output and "same command again to resume" in run.output
-    assert calls[0]["prose_files"] == [prose] and calls[0]["out"] == tmp_path / "out"
-    assert calls[0]["recipe"].steps == 7 and calls[0]["recipe"].drafter_steps == train.TextRecipe().drafter_steps
-    assert CliRunner().invoke(build(), ["train", "text", "--prose", str(prose), "--steps", "0"]).exit_code == 2
-    assert CliRunner().invoke(build(), ["train", "text", "--prose", str(tmp_path / "none")]).exit_code == 2
 
 
 def weights(folder: Path, promised: int) -> None:

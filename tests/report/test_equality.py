@@ -1,4 +1,4 @@
-"""Cells of `mmspec bench one-shape`: kept, validated, shown, and in the card of the model."""
+"""Cells of `python -m tools.bench one-shape`: kept, validated, shown, and in the card of the model."""
 
 import json
 from dataclasses import asdict, replace

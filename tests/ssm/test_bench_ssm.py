@@ -19,7 +19,7 @@ from mmspec_ssm.bench import rounds as module
 from mmspec_ssm.bench.rounds import Round, rounds
 from mmspec_ssm.bench.settings import METHODS
 from mmspec_ssm.target import RecurrentTarget
-from mmspec_ssm.train import TEACHER, SsmRecipe, initial_model
+from tools.train.text.hybrid import TEACHER, SsmRecipe, initial_model
 
 CHAIN = "stree (chain of 7)"
 SMALL: dict[str, Any] = dict(

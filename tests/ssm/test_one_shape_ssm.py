@@ -8,12 +8,12 @@ import torch
 from transformers import DynamicCache
 
 import mmspec
-from mmspec.bench.one_shape import Cell
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.kits.text.bench.one_shape import Texts
-from mmspec_ssm.bench.settings import ONE_SHAPE
 from tests.support.zoo import build
+from tools.bench.one_shape.cells import Cell
+from tools.bench.one_shape.command import SSM
+from tools.bench.one_shape.texts import Texts
 
 TEXTS = ["class Stack:\n    def", "import os\n", "KING RICHARD:\nWhat say you"]
 
@@ -38,8 +38,8 @@ def test_texts_equal_plain_of_one_width(batch: int) -> None:
 def test_a_tree_keeps_a_near_tie() -> None:
     """With float32 states, of which rounds keep other numbers of units at once, this text parted after 51 units."""
     subject = Texts("mmspec/ssm-5m", new=56)
-    cell = Cell("stree", "bfloat16", "one", "T = 0.8", 1, 1, ONE_SHAPE["stree"])
-    drafted = subject.decoder("bfloat16", "stree", "one", **ONE_SHAPE["stree"])
+    cell = Cell("stree", "bfloat16", "one", "T = 0.8", 1, 1, SSM["stree"])
+    drafted = subject.decoder("bfloat16", "stree", "one", **SSM["stree"])
     plain = subject.decoder("bfloat16", "plain", drafted.one_width())
     ((ours,), report), ((theirs,), _) = (next(iter(subject.outputs(each, cell))) for each in (drafted, plain))
     assert report.acceptance_length > 2

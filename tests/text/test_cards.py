@@ -1,12 +1,8 @@
 """The cards in the repository are what their facts render to: no number was typed."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from mmspec import shipped
-from mmspec.kits.text.cards import write_cards
 from mmspec.report.cards import described, from_facts, render
 from mmspec_text.cards import HEADS, SHIPPED
 
@@ -37,14 +33,6 @@ def test_the_card_of_a_head_goes_along_its_drafts() -> None:
     card = render(HEADS[0], FACTS)
     for words in ("| code | 1 | 0.50 | 0.60 |", "| code | 2 | 0.40 | 0.50 |", "1.70 tokens a pass on code", "eagle"):
         assert words in card
-
-
-def test_all_cards_are_written(tmp_path: Path) -> None:
-    for model in SHIPPED:
-        (tmp_path / "assets" / model.name).mkdir(parents=True)
-        (tmp_path / "assets" / model.name / "training.json").write_text(json.dumps(FACTS))
-    write_cards(SHIPPED, tmp_path / "assets", tmp_path / "cards")
-    assert {path.stem for path in (tmp_path / "cards").iterdir()} == {model.name for model in SHIPPED}
 
 
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.name)

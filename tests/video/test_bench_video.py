@@ -20,7 +20,7 @@ from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_video.bench import large, players
-from mmspec_video.bench.clips import Task, places, reach, recorded
+from mmspec_video.bench.clips import Task, places, reach
 from mmspec_video.bench.contestants import ClipMaker, same_frames
 from mmspec_video.bench.denoised import _measure_known, foreseen
 from mmspec_video.bench.fidelity import fidelity, psnr, ssim
@@ -44,10 +44,10 @@ from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.train.recipe import CLIPS, STUDENT, TOKENS
-from mmspec_video.train.recipe import DENOISED as WORLD
-from mmspec_video.train.world import ACTIONS
+from mmspec_video.recorded import CLIPS, STUDENT, TOKENS, recorded
+from mmspec_video.recorded import DENOISED as WORLD
 from tests.support.worlds import tiny_vae, tiny_vq
+from tools.train.video.world import ACTIONS
 
 pytestmark = pytest.mark.slow  # the fast tier has the benchmarks of text, pictures and recurrent models
 

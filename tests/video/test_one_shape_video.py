@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import mmspec
-from mmspec_video.bench.clips import recorded
 from mmspec_video.bench.run import folder_of
+from mmspec_video.recorded import recorded
 
 NAME = "mmspec/four-courts-tokens"
 

@@ -9,11 +9,10 @@ import torch
 
 import mmspec
 from mmspec import shipped
-from mmspec_video.bench.clips import RecordedClips, recorded
 from mmspec_video.bench.fidelity import psnr
 from mmspec_video.bench.turning import moved, turned_as_told
-from mmspec_video.train.recipe import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP
-from mmspec_video.train.tokens import next_code, sequence
+from mmspec_video.recorded import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP, RecordedClips, recorded
+from tools.train.video.tokens import next_code, sequence
 
 GIVEN, NEW = 4, 8
 

@@ -198,14 +198,14 @@ def test_what_is_no_student_is_refused(dit, oasis, tokens, adapter):
     longer = NextFrameDiT(2, 4, 4, 4, 2, 32, 1, 2, 9, "consistency", 2)
     student = adapter.student(dit)
     refusals = [
-        (dit, {}, "has no student beside it: make one with `mmspec train video --distill`"),
+        (dit, {}, "has no student beside it: make one with `python -m tools.train video --distill`"),
         (oasis, {}, r"this model is of another kind \(OasisDiT\); use 'branch-prediction'"),
         (student, {}, "this model is a student itself"),
         (other, {"student": adapter}, "this model is a student itself"),
         (NextFrameDiT(2, 4, 4, 4, 2, 64, 1, 2, 5), {"student": adapter}, "was learned from another teacher"),
         (dit, {"student": longer}, "does not fit its teacher: frames 9 and 5"),
         (dit, {"student": dit}, "trained for 'consistency', and this model for 'flow'"),
-        (dit, {"student": "no-such-folder"}, "there is no student in no-such-folder; give a folder"),
+        (dit, {"student": "no-such-folder"}, "there is no student in no-such-folder; `python -m"),
         (dit, {"student": adapter, "tolerance": -0.1}, "tolerance.*greater than or equal to 0"),
         (dit, {"student": adapter, "tolerance": float("nan")}, "tolerance"),
         (dit, {"student": adapter, "level": 0}, "level.*greater than 0"),

@@ -31,10 +31,6 @@ Dtype = Annotated[str | None, typer.Option(help="Of the weights: float32 (the de
 Data = Annotated[
     Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
 ]
-Assets = Annotated[Path, typer.Option(help="Folder that receives the finished model.")]
-Cards = Annotated[Path, typer.Option(help="Folder that receives its model card.")]
-Work = Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")]
-TrainDevice = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")]
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
@@ -107,20 +103,6 @@ def generate(
         count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
         typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def resumable(work: Path) -> Iterator[None]:
-    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed.
-
-    Raises:
-        typer.Exit: It was stopped.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

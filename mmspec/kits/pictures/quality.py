@@ -1,6 +1,6 @@
 """Quality of pictures: the Fréchet distance to the training pictures in the features of a small network.
 
-The network was trained to match captions with pictures (`mmspec.kits.pictures.features`), so that its features
+The network was trained to match captions with pictures (`tools.train.pictures.features`), so that its features
 describe what captions mention. The distance is FID's (Heusel et al., arXiv 1706.08500), between Gaussians, but in other
 features: numbers are comparable with each other only. Features are scaled so that the training pictures' total variance
 is 1: copies of an average picture would be at distance 1.
@@ -150,7 +150,7 @@ def load_quality(folder: Path) -> Quality:
     """
     path = folder / FILE
     if not path.is_file():
-        raise ValueError(f"there is no {path}; `mmspec train` writes it beside the model")
+        raise ValueError(f"there is no {path}, which judges pictures; `python -m tools.train` writes it beside a model")
     with safe_open(path, "pt") as file:
         config = json.loads(file.metadata()["config"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -1,10 +1,8 @@
-"""What the cards of shipped language models share: training data, a table of held-out losses, writing the files."""
+"""What the cards of shipped language models share: training data, and a table of held-out losses."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from mmspec.report.cards import Shipped, write
 from mmspec.report.views import View
 
 SOURCES = (
@@ -19,16 +17,3 @@ def held_out(facts: Mapping[str, Any]) -> View:
     modules = ", ".join(facts["held_out_modules"])
     note = f"Held out: {modules}, and the last {facts['held_out_prose_share']:.0%} of the prose."
     return View("Held-out loss", ("text", "nats per token"), rows, note)
-
-
-def write_cards(shipped: Sequence[Shipped], assets: Path, cards: Path) -> None:
-    """Render the cards of models.
-
-    Args:
-        shipped: The descriptions of the models.
-        assets: Folder with the models.
-        cards: Folder that receives the cards; made if missing.
-    """
-    cards.mkdir(parents=True, exist_ok=True)
-    for model in shipped:
-        write(model, assets, cards)

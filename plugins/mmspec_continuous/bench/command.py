@@ -1,4 +1,4 @@
-"""`mmspec bench continuous` and `mmspec bench denoising`."""
+"""`mmspec bench continuous`."""
 
 from typing import Annotated
 
@@ -31,23 +31,3 @@ def bench_continuous(
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
     subject = "mmspec_continuous.bench.run:TokenSubject"
     kit.bench_model("continuous", subject, method, options, quick, device, model, json, plot)
-
-
-def bench_denoising(
-    json: kit.Json = None,
-    plot: kit.Plot = None,
-    device: kit.Device = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each of seeds of its own.")] = 4,
-    samples: Annotated[int, typer.Option(min=1, max=1000, help="Samples of a repeat, one at a time.")] = 4,
-    steps: Annotated[int, typer.Option(min=2, max=1000, help="Denoising steps.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of the first sample; the others count up.")] = 0,
-    quick: Quick = False,
-) -> None:
-    """Count the serial network calls of speculative denoising in a diffusers pipeline, whose weights are random."""
-    kit.refuse(2, json, plot)
-    from mmspec_continuous.bench.denoising import DenoisingOptions
-    from mmspec_continuous.bench.denoising import bench_denoising as run
-
-    options = DenoisingOptions(samples=samples, repeats=repeats, steps=steps, seed=seed)
-    options = options.quick if quick else options
-    kit.bench("denoising", lambda progress: run(options, device, progress), json, plot)

@@ -19,8 +19,6 @@ from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 WINDOWS = (4, 8, 12, 16, 24, 32, 64)
-ONE_SHAPE_WINDOWS = (8, 16, 32)
-"""The windows at which pictures are compared with plain decoding of the same width."""
 COMPILED = (8, 16)
 """The windows, beside the one that the methods share, at which rounds are compiled, too."""
 SWEPT = "gs-sjd"

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.kits.pictures.models.blocks import visible
 from mmspec.kits.pictures.prompts import encode
-from mmspec.kits.pictures.recipe import generator_of
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -99,7 +98,7 @@ def train_head(
     work.mkdir(parents=True, exist_ok=True)
     model = pipe.transformer
     seen = (~pictures.held_out).nonzero()[:, 0]
-    chosen = seen[torch.randperm(len(seen), generator=generator_of(recipe.seed, 0))[: recipe.pictures]]
+    chosen = seen[torch.randperm(len(seen), generator=_generator_of(recipe.seed, 0))[: recipe.pictures]]
     made_of = (*model.state_dict().values(), chosen)
     states, codes = cached(work / "states.pt", made_of, lambda: states_of(pipe, pictures, chosen))
     torch.manual_seed(recipe.seed)
@@ -107,9 +106,14 @@ def train_head(
     nn.init.zeros_(head.feed_forward.w2.weight)
 
     def batch_at(step: int) -> tuple[Tensor, Tensor]:
-        some = torch.randint(len(codes), (recipe.batch,), generator=generator_of(recipe.seed, 1 + step))
+        some = torch.randint(len(codes), (recipe.batch,), generator=_generator_of(recipe.seed, 1 + step))
         return states[some].to(model.device).float(), codes[some].to(model.device)
 
     options = LoopOptions(recipe.steps, recipe.learning_rate, weight_decay=0.01, bf16=False)
     fit(head, batch_at, lambda trained, batch: loss_of(trained, model, *batch), options, work / "head", say)
     return head.eval()
+
+
+def _generator_of(seed: int, step: int) -> torch.Generator:
+    """The random numbers of one training step."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + step)

@@ -26,11 +26,6 @@ HEADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """By target: the methods that draft with a head trained for it."""
-ONE_SHAPE: Mapping[str, Mapping[str, Any]] = {
-    "stree": {"drafter": DRAFTER, "k": LEVELS, "nodes": SAME},
-    **{name: SHARED[name] for name in ("prompt-lookup", "auto")},
-}
-"""The methods of `mmspec bench one-shape ssm`."""
 
 
 def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:

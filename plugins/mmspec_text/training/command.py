@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.places import refuse_folders
-from mmspec.kits.text.train_command import Device, Work
+from mmspec.cli.training import Device, Work, resumable
 from mmspec.registry.options import parse
 from mmspec.registry.suggest import unknown
 
@@ -117,8 +116,5 @@ def _run(
     from mmspec_text.training.run import train_drafter
 
     model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
-    try:
+    with resumable(work):
         train_drafter(kind, model, tokenizer, read(model, tokenizer), recipe, out, work, target, typer.echo)
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED) from None

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.places import refuse_unwritable
-from mmspec.kits.text.train_command import Device
+from mmspec.cli.training import Device
 
 HELD_OUT = 10
 """One line in so many is held out, if there are as many."""

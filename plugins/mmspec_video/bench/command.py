@@ -1,18 +1,15 @@
 """`mmspec bench video`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from mmspec.bench import one_shape_command
 from mmspec.bench.command import Quick
 from mmspec.bench.methods import chosen_methods
 from mmspec_video.bench.settings import MODELS, BenchOptions
 
 DEFAULT = BenchOptions()
-CLIPS, FRAMES = 8, 8
-"""Clips of a window, and their new frames, in `one_shape_video`."""
 
 
 def bench_video(
@@ -44,21 +41,3 @@ def bench_video(
     options = BenchOptions(repeats=repeats, clips=clips, frames=frames, ahead=ahead, seed=seed)
     options = options.quick if quick else options
     bench("video", lambda progress: run(methods, options, device, progress, model.split(",")), json, plot)
-
-
-def one_shape_video(
-    json: one_shape_command.Json = None,
-    dtype: one_shape_command.Dtypes = one_shape_command.HALVES,
-    clips: Annotated[int, typer.Option(min=1, max=1000, help="Clips of a window.")] = CLIPS,
-    frames: Annotated[int, typer.Option(min=1, max=100, help="Most new frames of a clip.")] = FRAMES,
-    device: one_shape_command.Device = "cpu",
-    model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline of codes.")] = MODELS[1],
-) -> None:
-    """Count clips of codes that equal plain decoding to the bit: frame-gs-sjd at several windows, sampled."""
-
-    def prepare(dtypes: list[str]) -> Any:
-        from mmspec_video.bench.one_shape import Clips, cells
-
-        return Clips(model, frames, device), cells(dtypes, clips)
-
-    one_shape_command.run(model, json, dtype, prepare)

@@ -11,13 +11,14 @@ from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Contestant, Run, Track, relay
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN, Limits, Peer, Row
-from mmspec_video.bench.clips import RecordedClips, Task, places, reach
+from mmspec_video.bench.clips import Task, places, reach
 from mmspec_video.bench.contestants import ClipMaker, same_clips
 from mmspec_video.bench.fidelity import fidelity
 from mmspec_video.bench.settings import GIVEN, BenchOptions, Ways
 from mmspec_video.bench.turning import turned_as_told
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.recorded import RecordedClips
 
 FEW = 3
 """Frames during which memory is measured, since the profiler is slow."""

@@ -15,11 +15,11 @@ from mmspec.hosts.loading import locate_pipeline
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.bench import codes, denoised, large
-from mmspec_video.bench.clips import recorded
 from mmspec_video.bench.fidelity import structural_similarity
 from mmspec_video.bench.model_bench import ModelBench
 from mmspec_video.bench.settings import GIVEN, BenchOptions, Ways, decoder_arguments, deep, methods_for, windowed
 from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.recorded import recorded
 
 HOW = (
     "A window is the units (codes and actions) drafted per round; the actions of recorded clips are known in advance "

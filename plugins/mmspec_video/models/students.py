@@ -54,13 +54,13 @@ def _folder(teacher: NextFrameDiT) -> Path:
         if (place / FOLDER / "config.json").is_file():
             return place / FOLDER
     raise ValueError(
-        "this model has no student beside it: make one with `mmspec train video --distill`, or say student=, "
+        "this model has no student beside it: make one with `python -m tools.train video --distill`, or say student=, "
         "an adapter or its folder"
     )
 
 
 def _loaded(folder: Path) -> StudentAdapter:
     if not (folder / "config.json").is_file():
-        raise ValueError(f"there is no student in {folder}; give a folder that `mmspec train video --distill` wrote")
+        raise ValueError(f"there is no student in {folder}; `python -m tools.train video --distill` writes one")
     adapter: StudentAdapter = load_part(StudentAdapter, folder, torch.float32)
     return adapter

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.shipped import asset
-from mmspec_video.bench.clips import recorded
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.train.recipe import TOUR_CLIP
+from mmspec_video.recorded import TOUR_CLIP, recorded
 
 BETWEEN = 12
 """Frames of the tour between two beginnings: one a court."""

@@ -1,9 +1,9 @@
 """`student`: a consistency student drafts every frame, the teacher verifies it in one pass by tolerance. Lossy.
 
-A student (arXiv 2303.01469; `mmspec train video --distill`) makes a frame in one to four passes where the model, its
-teacher, takes many. One more pass verifies: the teacher predicts the frame from a noisy copy of the student's
-(`mmspec_video.targets.checked`). Below the tolerance the student's frame is kept, else the teacher makes it, in all its
-steps and with plain decoding's noise. Keys of finished frames cost a pass of either model.
+A student (arXiv 2303.01469; `python -m tools.train video --distill`) makes a frame in one to four passes where the
+model, its teacher, takes many. One more pass verifies: the teacher predicts the frame from a noisy copy of the
+student's (`mmspec_video.targets.checked`). Below the tolerance the student's frame is kept, else the teacher makes it,
+in all its steps and with plain decoding's noise. Keys of finished frames cost a pass of either model.
 It is a rule for the reasons given in `nfd`: actions are compared as under `match`, and the tolerance decides about the
 frame of an accepted action. Any drafter of actions works; frames of right guesses are available at once, as under
 `branch-prediction`.

@@ -1,15 +1,14 @@
 """`mmspec bench` commands of language models."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmspec.bench import one_shape_command
 from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import chosen_methods
-from mmspec.kits.text.bench.defaults import ANY, BATCH, NEW, OUTPUTS, PROMPTS, REPEATS
+from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 from mmspec.kits.text.bench.prompt_file import counted_or_read
 
 if TYPE_CHECKING:
@@ -57,35 +56,4 @@ def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str
         bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress, own), json, plot)
 
     command.__doc__ = summary
-    return command
-
-
-def one_shape(methods: Callable[[str], Mapping[str, Mapping[str, Any]]], target: str) -> Callable[..., None]:
-    """The command that measures the promise of one shape on a language model.
-
-    Args:
-        methods: Returns the methods with their options for a model's name; called after the arguments were checked.
-        target: The default model.
-    """
-
-    def command(
-        json: one_shape_command.Json = None,
-        dtype: one_shape_command.Dtypes = one_shape_command.HALVES,
-        texts: Annotated[int, typer.Option(min=1, max=10_000, help="Texts of a cell under one shape.")] = OUTPUTS,
-        any_shape: Annotated[
-            int, typer.Option(min=0, max=10_000, help="Texts of a cell under shape any, for comparison.")
-        ] = ANY,
-        new_tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens of each output.")] = NEW,
-        device: one_shape_command.Device = "cpu",
-        model: Annotated[str, typer.Option(help="A model of this kind with the shipped tokenizer.")] = target,
-    ) -> None:
-        """Count texts that equal plain decoding to the bit: every method, alone and in ragged batches, sampled."""
-
-        def prepare(dtypes: list[str]) -> Any:
-            from mmspec.kits.text.bench.one_shape import Texts, cells
-
-            return Texts(model, device, new_tokens), cells(methods(model), dtypes, texts, any_shape)
-
-        one_shape_command.run(model, json, dtype, prepare)
-
     return command

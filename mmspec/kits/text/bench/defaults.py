@@ -8,8 +8,3 @@ BATCH = 8
 QUICK_PROMPTS = 1
 QUICK_NEW = 24
 QUICK_REPEATS = 3
-
-OUTPUTS = 17
-"""Texts of a cell of `mmspec bench one-shape`, rounded up to whole batches."""
-ANY = 6
-"""Texts of a cell under shape any, which is there for comparison."""

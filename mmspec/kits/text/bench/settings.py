@@ -1,5 +1,6 @@
 """The settings of a benchmark: subject, methods, sizes, prompts."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec import shipped
 from mmspec.api.mistakes import ARGUMENTS
-from mmspec.kits.text import held_out
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
 from mmspec.report.result import PLAIN
 
@@ -19,6 +20,10 @@ GIVEN = 160
 """Tokens of a prompt."""
 READ = 240
 """Tokens of a text under teacher forcing, behind the prompt."""
+HELD_OUT = "held_out.json"
+"""The file of held-out text beside the shipped text target: pieces of Python's standard library (Python Software
+Foundation License 2.0) and of Shakespeare (public domain) that no shipped model was trained on.
+"""
 OWN = "prompts"
 """The kind of a user's own prompts."""
 SHARE = 1
@@ -100,9 +105,15 @@ def named(text: str, temperature: float) -> str:
     return f"{text}, {f'T = {temperature:g}' if temperature else 'greedy'}"
 
 
+def held_out() -> dict[str, list[str]]:
+    """Held-out pieces by kind of text: `code` and `prose`."""
+    pieces: dict[str, list[str]] = json.loads((shipped.asset("text-14m") / HELD_OUT).read_text())
+    return pieces
+
+
 def texts(tokenizer: Any, own: Sequence[str] | None = None) -> dict[str, list[Tensor]]:
     """Held-out texts, or a user's own prompts, `[1, length]` each, by kind."""
-    kinds = held_out.read() if own is None else {OWN: own}
+    kinds = held_out() if own is None else {OWN: own}
     return {
         kind: [torch.tensor([tokenizer(piece, truncation=True)["input_ids"]]) for piece in pieces]
         for kind, pieces in kinds.items()

@@ -16,7 +16,7 @@ q of a joined token, the product of its pieces' probabilities, taken off the fir
 Not built either: pieces that the target lacks as tokens, which are drafted only as parts of an n-gram; the acceptance
 head that ends drafts early (the policy `confidence` does, by the small model's probabilities); the hybrid distillation
 while decoding, whose loss counts joined tokens, too: `learning=` trains small models over one vocabulary alone, and
-`mmspec train` before they are used.
+`mmspec train drafter` before they are used.
 Guarantee: that of `match`: joining changes what is proposed, never what is written.
 Knobs: `k` (pieces of a draft); `capacity` (n-grams; more remember rarer tokens, and take longer to compare); `ngram`
 (most pieces of a token).

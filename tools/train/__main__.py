@@ -1,0 +1,32 @@
+"""`python -m tools.train`: the recipes of the shipped models, one command each."""
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from mmspec.cli.arguments import checked
+from mmspec.cli.boundary import run
+from tools.train.pictures.command import train_continuous, train_image
+from tools.train.text.command import HEADS, head_command, train_ssm, train_text
+from tools.train.video.command import train_video
+
+
+def build() -> typer.Typer:
+    """The application with all recipes."""
+    app = typer.Typer(help="Train the models that mmspec ships.", no_args_is_help=True, pretty_exceptions_enable=False)
+    commands: dict[str, Callable[..., None]] = {
+        "text": train_text,
+        **{f"text-{kind}": head_command(kind, words) for kind, words in HEADS.items()},
+        "ssm": train_ssm,
+        "image": train_image,
+        "continuous": train_continuous,
+        "video": train_video,
+    }
+    for name, command in commands.items():
+        app.command(name)(checked(command))
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(run(lambda: build()(standalone_mode=False)))

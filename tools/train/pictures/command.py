@@ -1,0 +1,49 @@
+"""The recipes of models that draw captions, as commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mmspec_continuous.cards
+import mmspec_image.cards
+from mmspec.cli.training import Device, Work
+from mmspec.kits.pictures.command import Data
+from mmspec.kits.pictures.data import load
+from tools.train.pictures import codes, tokens
+from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
+
+Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")]
+
+
+def train_image(
+    data: Data,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/image"),
+    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the tokenizer.")] = None,
+    steps: Steps = None,
+    refining: Annotated[
+        int | None, typer.Option(min=1, help="Its further steps, after codes some of which are wrong.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
+    recipe = codes.ImageRecipe(**given(vq_steps=vq_steps, steps=steps, refining=refining))
+    with made(mmspec_image.cards.SHIPPED, out, cards, work):
+        codes.train_and_ship(load(data), recipe, out, work, device, typer.echo)
+
+
+def train_continuous(
+    data: Data,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/continuous"),
+    kl_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the autoencoder.")] = None,
+    steps: Steps = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
+    recipe = tokens.ContinuousRecipe(**given(kl_steps=kl_steps, steps=steps))
+    with made(mmspec_continuous.cards.SHIPPED, out, cards, work):
+        tokens.train_and_ship(load(data), recipe, out, work, device, typer.echo)

@@ -1,0 +1,80 @@
+"""The recipes of language models and their heads, as commands."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mmspec_ssm.cards
+import mmspec_text.cards
+from mmspec.cli.training import Device, Work
+from mmspec_text.training.recipe import DrafterKind
+from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
+from tools.train.text import hybrid, llama
+from tools.train.text.heads import name_of, recipe_of, train_shipped_head
+
+HEADS: dict[DrafterKind, str] = {
+    "eagle3": "the EAGLE-3 head",
+    "mtp": "the multi-token layer",
+    "medusa": "the Medusa heads",
+}
+"""The kinds of head that ship, in words."""
+Prose = Annotated[
+    list[Path], typer.Option(help="Plain text beside the standard library; repeatable.", exists=True, dir_okay=False)
+]
+Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")]
+
+
+def train_text(
+    prose: Prose,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/text"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the target.")] = None,
+    whole_steps: Annotated[int | None, typer.Option(min=1, help="Its steps on sequences of full length.")] = None,
+    drafter_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the drafter.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
+    recipe = llama.TextRecipe(**given(steps=steps, whole_steps=whole_steps, drafter_steps=drafter_steps))
+    with made(mmspec_text.cards.MODELS, out, cards, work):
+        llama.train(out, work, prose, recipe, device, typer.echo)
+
+
+def train_ssm(
+    prose: Prose,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/ssm"),
+    steps: Steps = None,
+    hard: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of the next-token loss; 1 does without the teacher.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
+    with made(mmspec_ssm.cards.SHIPPED, out, cards, work):
+        hybrid.train(out, work, prose, hybrid.SsmRecipe(**given(steps=steps, hard=hard)), device, typer.echo)
+
+
+def head_command(kind: DrafterKind, words: str) -> Callable[..., None]:
+    """The command that trains a shipped head of a kind, which is called so in words."""
+
+    def train_head(
+        prose: Prose,
+        target: Annotated[str, typer.Option(help="A shipped language model.")] = "mmspec/text-14m",
+        out: Out = ASSETS,
+        cards: Cards = CARDS,
+        work: Work = Path(f"runs/text-{kind}"),
+        steps: Steps = None,
+        device: Device = "cpu",
+    ) -> None:
+        recipe = replace(recipe_of(target, kind), **given(steps=steps))
+        shipped = [head for head in mmspec_text.cards.HEADS if head.name == name_of(target, kind)]
+        with made(shipped, out, cards, work):
+            train_shipped_head(out, work, prose, recipe, device, typer.echo, kind, target)
+
+    train_head.__doc__ = f"Train {words} of a shipped model on what it learned, and wrote; resumes where it stopped."
+    return train_head
