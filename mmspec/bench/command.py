@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmspec.bench.methods import chosen_methods
+from mmspec.bench.prompt_file import counted_or_read
 from mmspec.cli.places import refuse_unwritable
 
 if TYPE_CHECKING:
+    from mmspec.bench.pipelines import Modality
     from mmspec.bench.plan import Plan
     from mmspec.report.result import Result
 
@@ -66,3 +69,53 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
         from mmspec.report.plot import save
 
         save(result, plot)
+
+
+def pipeline_command(
+    modality: "Callable[[], Modality]", target: str, most: int, k: int | None, summary: str
+) -> Callable[..., None]:
+    """The command that benchmarks pipelines of a modality.
+
+    Args:
+        modality: Returns the modality; called after the arguments were checked.
+        target: The default model.
+        most: Number of prompts of ours.
+        k: Units that all methods draft per round, where the user does not say; None: each method's own default.
+        summary: The first line of the command's help.
+    """
+
+    def command(
+        method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")] = None,
+        json: Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")] = None,
+        plot: Annotated[
+            Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each with seeds of its own.")] = 4,
+        prompts: Annotated[
+            str, typer.Option(help='How many prompts of ours, or a file of yours: {"prompt": "…"} a line.')
+        ] = "4",
+        window: Annotated[int | None, typer.Option(min=1, max=64, help="Units that methods draft per round.")] = k,
+        seed: Annotated[int, typer.Option(help="Of the first piece; the others count up.")] = 0,
+        model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline.")] = target,
+        quick: Quick = False,
+    ) -> None:
+        check_output_folders(json, plot)
+        count, own = counted_or_read(prompts, most)
+        methods = chosen_methods(method)
+        from diffusers.utils import logging
+
+        from mmspec.bench.pipelines import Size, bench_pipeline
+
+        logging.disable_progress_bar()  # of loading, which is short
+        kind, size = modality(), Size(repeats, window, seed)
+        size, given = size.shorter if quick else size, own or count
+        bench(
+            kind.kind,
+            lambda progress: bench_pipeline(kind, model, methods, given, size, device, progress),
+            json,
+            plot,
+        )
+
+    command.__doc__ = summary
+    return command

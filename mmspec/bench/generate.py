@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
-from mmspec.bench.limits import synchronize
 from mmspec.bench.race import Run
+from mmspec.bench.timing import synchronize
 
 
 @dataclass(frozen=True)

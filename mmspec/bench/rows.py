@@ -1,16 +1,25 @@
 """Rows of a benchmark's result, computed from the tracks of a race."""
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Run, Track
 from mmspec.bench.tuning import Tuned
 from mmspec.core.report import Report
 from mmspec.report.result import Peer, Row
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of a method in bytes."""
+
+    peak: int  # weights, their copies, and the largest growth during a call
+    laid_out: int  # the part of `peak` that is copies of weights, laid out for narrow passes
 
 
 def row_of(
@@ -101,3 +110,10 @@ def by_depth(reports: Sequence[Report]) -> list[int]:
     """Number of row rounds that accepted depth 1, 2, …, summed over calls."""
     lists = [report.accepted_by_depth for report in reports]
     return [sum(counts[d] for counts in lists if d < len(counts)) for d in range(max(map(len, lists), default=0))]
+
+
+def biases(reports: Sequence[Report | None]) -> dict[str, float]:
+    """How far a lossy rule was from the target, mean over calls that say so; empty for an exact rule."""
+    measured = [asdict(report.bias) for report in reports if report is not None and report.bias is not None]
+    names = measured[0] if measured else ()
+    return {name: round(statistics.mean(bias[name] for bias in measured), 6) for name in names}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from mmspec.bench.limits import pass_seconds
+from mmspec.bench.timing import pass_seconds
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import expected_units

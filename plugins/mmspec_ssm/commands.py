@@ -27,7 +27,6 @@ def demo() -> None:
 def _subject(model: str) -> Any:
     """What `mmspec bench ssm` measures."""
     from mmspec.kits.text.bench.settings import Subject
-    from mmspec_ssm.bench.rounds import rounds
-    from mmspec_ssm.bench.settings import methods_of
+    from mmspec_ssm.bench import methods_of
 
-    return Subject("ssm", model, methods_of(model), by_nodes=rounds)
+    return Subject("ssm", model, methods_of(model))

@@ -60,11 +60,11 @@ def demo_video(
     refuse_folders(out)
     from diffusers.utils import logging
 
+    import mmspec
     from mmspec.files import save_whole
     from mmspec.report import terminal
-    from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
-    from mmspec_video.recorded import TOUR_CLIP, recorded
+    from mmspec_video.recorded import TOUR_CLIP, folder_of, recorded
     from mmspec_video.sheets import contact_sheet, pictures, side_by_side
 
     logging.disable_progress_bar()  # of loading, which is short
@@ -73,7 +73,7 @@ def demo_video(
     for name in MODELS:
         file = out / f"{name.rpartition('/')[2]}.gif"
         refuse_clip(file, 1)
-        pipe = loaded(name, "cpu")
+        pipe = mmspec.Pipeline.from_pretrained(name, method="plain")
         clips = recorded([folder_of(name)], TOUR_CLIP)
         tour, actions = (clips.frames[0] + 1) / 2, [pipe.config.actions[number] for number in clips.actions[0].tolist()]
         rows = walked(pipe, tour[:1], actions)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmspec.hosts.loading import locate_pipeline
+
 TOKENS, DENOISED, STUDENT = "four-courts-tokens", "four-courts", "student"
 """Folders of the shipped models; the student's is inside of its teacher's."""
 CLIPS, TOUR_CLIP = "clips.npz", "tour.npz"
@@ -20,6 +22,13 @@ class RecordedClips:
 
     frames: Tensor  # `[clip, frame, 3, height, width]` in [-1, 1]
     actions: Tensor  # `[clip, frame - 1]` int64: action `i` leads from frame `i` to frame `i + 1`
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a pipeline that was loaded."""
+    folder = locate_pipeline(name)
+    assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
+    return folder
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:

@@ -1,15 +1,19 @@
 """Video models of published sizes for `mmspec bench core`; weights are random."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.bench.core.shape import Shape, Workload
-from mmspec_video.bench.large import SHAPE, SIZE
 from mmspec_video.models.next_frame import SIZES, NextFrameDiT
 from mmspec_video.targets.cache import FramePrompt
 
+SIZE = "310m"
+SHAPE: Mapping[str, Any] = {
+    "channels": 16, "height": 28, "width": 48, "actions": 4, "patch": 2, "frames": 32, "steps": 4
+}  # fmt: skip
 CONTEXT = SHAPE["frames"] // 2
 """Frames of a prompt: while all frames fit the window, their keys stay in the cache."""
 

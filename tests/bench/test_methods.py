@@ -7,7 +7,7 @@ import pytest
 from mmspec.bench.plan import Plan
 from mmspec.kits.text.bench.run import bench
 from mmspec.kits.text.bench.settings import BenchOptions, Subject
-from mmspec_ssm.bench import settings as ssm
+from mmspec_ssm import bench as ssm
 from mmspec_text.bench import methods_of
 
 SUBJECTS = [

@@ -7,7 +7,6 @@ import torch
 
 from mmspec.bench.race import Run, Track, race, relay
 from mmspec.bench.rows import peer_of, row_of
-from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.policies import Fixed
@@ -15,6 +14,7 @@ from mmspec.core.rules import Synthetic
 from mmspec.core.rules.synthetic import SyntheticOptions
 from mmspec.core.warp import Warp
 from tests.support.cases import CASES
+from tools.bench.stand_ins import Oracle, Parrot
 
 
 def run(seconds, units, report=None):

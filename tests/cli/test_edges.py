@@ -183,7 +183,7 @@ EDGES: list[tuple[str, str]] = [
     ("bench core --plot x.txt", "a plot is a .png or .svg file"),
     ("bench core --deadline 0", "1"),
     ("bench core --deadline nan", "--deadline"),
-    ("bench text --prompts 0", "--prompts is 1 to 10 held-out prompts of each kind, or a file"),
+    ("bench text --prompts 0", "--prompts is 1 to 10 prompts of ours, or a file"),
     ("bench text --prompts gone.jsonl", "there is no file gone.jsonl"),
     ("bench text --prompts prose.txt", "line 1 of prose.txt is no prompt"),
     *[(f"bench core {more}", says) for more, says in DEVICES],

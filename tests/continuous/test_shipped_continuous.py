@@ -8,8 +8,8 @@ import torch
 import mmspec
 from mmspec import shipped
 from mmspec.kits.pictures.prompts import tokens_of
-from mmspec.kits.pictures.quality import load_quality
 from mmspec_continuous.demo import CAPTIONS, GUIDANCE
+from tools.bench.pictures.quality import load_quality
 
 NAME = "mmspec/emoji-continuous"
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from mmspec.core.types import Draft
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.dflash.context import Context
@@ -28,6 +27,7 @@ from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
 from tests.heads.test_dflash_drafts import HEADS as BLOCKS
 from tests.support.path_heads import LAYOUTS
+from tools.bench.text.teacher_forcing import teacher_force
 
 UNITS, STEPS = 9, 3
 

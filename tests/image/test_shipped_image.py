@@ -9,12 +9,12 @@ import mmspec
 from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.example_captions import CAPTIONS
 from mmspec.kits.pictures.prompts import tokens_of
-from mmspec.kits.pictures.quality import load_quality
 from mmspec_image.demo import CAPTIONS as SHOWN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.same_units import assert_same_units, lost_by
+from tools.bench.pictures.quality import load_quality
 
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
 GUIDED = Warp.sampling(1.0, guidance=2.0)

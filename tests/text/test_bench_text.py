@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from mmspec.bench import prompt_file
+from mmspec.bench.prompt_file import counted_or_read
 from mmspec.cli.app import build
-from mmspec.kits.text.bench import prompt_file, run
-from mmspec.kits.text.bench.prompt_file import counted_or_read
+from mmspec.kits.text.bench import run
 from mmspec.report.trust import load_result
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmspec.bench.race import Run
-from mmspec.kits.text.bench.repetition import distinct
+from mmspec.kits.text.bench.run import distinct
 
 
 def text(*units: int) -> Run:

@@ -7,9 +7,9 @@ import torch
 
 import mmspec
 from mmspec.kits.pictures.data import Pictures
-from mmspec.kits.pictures.quality import Features
 from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from tools.bench.pictures.quality import Features
 from tools.train.pictures import tokens as recipes
 from tools.train.pictures.ship import ship
 from tools.train.pictures.tokens import ContinuousRecipe, facts_of, token_loss, train, untrained_kl, untrained_model

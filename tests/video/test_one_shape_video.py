@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec_video.bench.run import folder_of
-from mmspec_video.recorded import recorded
+from mmspec_video.recorded import folder_of, recorded
 
 NAME = "mmspec/four-courts-tokens"
 

@@ -12,7 +12,7 @@ from mmspec.api.build import decoder_for
 from mmspec.bench.core.sections import Lines
 from mmspec.bench.core.shape import Shape, Workload
 from mmspec.bench.core.work import Machine, Work
-from mmspec.bench.limits import timed
+from mmspec.bench.timing import timed
 from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from mmspec.bench.core.shape import Workload
-from mmspec.bench.limits import timed
+from mmspec.bench.timing import timed
 from mmspec.hosts.anatomy import EXPERTS
 
 REPEATS = 7

@@ -5,16 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
-
-from mmspec.kits.pictures.words import written
 
 HELD_OUT = 20
 """One of so many pictures is held out."""
-SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
-"""Pixels by which a picture is moved for training: rows, columns."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +45,3 @@ def load(folder: Path) -> Pictures:
 def pixels(images: Tensor) -> Tensor:
     """Pictures as float32 in [-1, 1], of uint8."""
     return images.float() / 127.5 - 1
-
-
-def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
-    """Pictures moved by whole pixels; new pixels repeat the edge."""
-    rows, columns = shift
-    side = images.shape[-1]
-    at = torch.arange(side)
-    return images[..., (at - rows).clamp(0, side - 1)[:, None], (at - columns).clamp(0, side - 1)]
-
-
-def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
-    """A lower-case BPE over captions, padded on the left; lists their words (see `mmspec.kits.pictures.words`)."""
-    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
-    bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=["<pad>", "<unk>"], show_progress=False)
-    bpe.train_from_iterator(captions, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        padding_side="left",
-        model_max_length=length,
-        words=written(captions),
-    )

@@ -12,7 +12,7 @@ coupled with the target's distribution as under `rejection`. That coupling is ex
 no laxer test could make the method faster: there is no `tau`.
 Guarantee: none; the distribution is another one than the target's, except where tokens do not depend on each other.
 The bias is not measured: a token's density given the tokens that it ends up behind, over all noise, is not known. The
-Fréchet distance of `mmspec bench continuous` shows what it does to pictures.
+Fréchet distance of `python -m tools.bench continuous` shows what it does to pictures.
 No knobs; the drafter sets the size of a set, k // 2.
 """
 

@@ -18,7 +18,7 @@ most 0.4 percent with 100 tries); with F, with its inverse, or with a larger tau
 every step, accepts more than a test of the last step with tau = 1.)
 Measured bias: given the shared noise, the total variation of the last step. The bias of a token is at most its mean,
 and that of a picture at most the sum over its tokens; the bias itself is not known, as a token's density over all noise
-is not. The Fréchet distance of `mmspec bench continuous` shows what it does to pictures.
+is not. The Fréchet distance of `python -m tools.bench continuous` shows what it does to pictures.
 Knobs: `tau` (larger: accepts more, larger bias), `factor`, `tries` (fewer: slightly larger bias), `measure`.
 """
 

@@ -46,7 +46,7 @@ def diversity(
     refuse_unwritable(json)
     names = chosen_methods(method, METHODS) or list(METHODS)
     if find_spec("nltk") is None:
-        raise ValueError("self-BLEU needs NLTK: pip install 'mmspec[bench]'")
+        raise ValueError("self-BLEU needs NLTK: pip install -e '.[tools]'")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     size = Size(prompts, outputs, sets, new_tokens, temperature)

@@ -12,14 +12,13 @@ from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.result import PLAIN
-from mmspec_video.bench.clips import Task
-from mmspec_video.bench.model_bench import ModelBench
-from mmspec_video.bench.run import folder_of
-from mmspec_video.bench.settings import BenchOptions, decoder_arguments
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.tokens import TokenPlay
-from mmspec_video.recorded import recorded
+from mmspec_video.recorded import folder_of, recorded
 from tools.bench.one_shape.cells import Cell, Shape
+from tools.bench.video.clips import Task
+from tools.bench.video.model_bench import ModelBench
+from tools.bench.video.settings import BenchOptions, decoder_arguments
 
 METHOD = "frame-gs-sjd"
 WINDOWS = (8, 16, 32)

@@ -16,13 +16,13 @@ from mmspec.registry.suggest import unknown
 from mmspec.report import terminal
 from mmspec.report.equality import view
 from mmspec.report.table import show_view
-from mmspec_image.bench.run import SETTINGS, SWEPT
-from mmspec_ssm.bench.settings import LEVELS, SAME
-from mmspec_video.bench.settings import MODELS
+from mmspec_ssm.bench import LEVELS, SAME
+from tools.bench.image.run import SETTINGS, SWEPT
 from tools.bench.one_shape import clips as frames_of_codes
 from tools.bench.one_shape import pictures as codes
 from tools.bench.one_shape import texts as tokens
 from tools.bench.one_shape.cells import Cell, Subject, measure
+from tools.bench.video.settings import MODELS
 
 Json = Annotated[
     Path | None,

@@ -11,12 +11,12 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
-from mmspec.kits.pictures.bench.contestants import PictureSampler
-from mmspec.kits.pictures.bench.options import windowed
-from mmspec.kits.pictures.bench.subject import Setting
-from mmspec.kits.pictures.bench.tasks import groups, joined, tasks_of
 from mmspec.report.result import PLAIN
 from tools.bench.one_shape.cells import Cell, Shape
+from tools.bench.pictures.contestants import PictureSampler
+from tools.bench.pictures.options import windowed
+from tools.bench.pictures.subject import Setting
+from tools.bench.pictures.tasks import groups, joined, tasks_of
 
 
 def cells(

@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, moved, pixels
+from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.words import written
 
+SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
+"""Pixels by which a picture is moved for training: rows, columns."""
 BATCH = 64
 """Pictures at a time where nothing is learned."""
 
@@ -17,6 +21,14 @@ BATCH = 64
 def generator_of(seed: int, step: int) -> Generator:
     """The random numbers of one training step."""
     return torch.Generator().manual_seed(seed * 1_000_003 + step)
+
+
+def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
+    """Pictures moved by whole pixels; new pixels repeat the edge."""
+    rows, columns = shift
+    side = images.shape[-1]
+    at = torch.arange(side)
+    return images[..., (at - rows).clamp(0, side - 1)[:, None], (at - columns).clamp(0, side - 1)]
 
 
 def moved_batch(images: Tensor, size: int, g: Generator) -> Tensor:
@@ -119,3 +131,20 @@ def mean_loss(loss_of: Callable[..., Tensor], *tensors: Tensor) -> float:
 def psnr(pictures: Tensor, true: Tensor) -> float:
     """Peak signal-to-noise ratio in dB, of pixels in [-1, 1]."""
     return round(float(10 * (4 / (pictures - true).square().mean()).log10()), 2)
+
+
+def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
+    """A lower-case BPE over captions, padded on the left; lists their words (see `mmspec.kits.pictures.words`)."""
+    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
+    bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=["<pad>", "<unk>"], show_progress=False)
+    bpe.train_from_iterator(captions, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        padding_side="left",
+        model_max_length=length,
+        words=written(captions),
+    )

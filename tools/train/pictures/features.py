@@ -1,4 +1,4 @@
-"""Training of the feature network of `mmspec.kits.pictures.quality`: CLIP's loss on pictures and captions."""
+"""Training of the feature network of `tools.bench.pictures.quality`: CLIP's loss on pictures and captions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, moved, pixels
-from mmspec.kits.pictures.quality import Features
+from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.training.loop import LoopOptions, fit
+from tools.bench.pictures.quality import Features
+from tools.train.pictures.captioned import SHIFTS, moved
 
 TEMPERATURE = 0.07
 
@@ -34,11 +35,11 @@ def train_features(
     say: Callable[[str], None] = print,
     recipe: FeatureRecipe = FeatureRecipe(),
 ) -> Features:
-    """Train, resuming where it stopped; `mmspec.kits.pictures.quality.write_quality` ships it.
+    """Train, resuming where it stopped; `tools.bench.pictures.quality.write_quality` ships it.
 
     Args:
         pictures: Pictures and captions; held-out ones are not used.
-        tokenizer: The captions' tokenizer (`mmspec.kits.pictures.data.caption_tokenizer`).
+        tokenizer: The captions' tokenizer (`tools.train.pictures.captioned.caption_tokenizer`).
         work: Folder for the checkpoint.
         device: Where to train.
         say: Receives lines of progress.

@@ -8,8 +8,8 @@ from typing import Any
 
 from mmspec.files import save_whole
 from mmspec.kits.pictures.data import HELD_OUT, Pictures, pixels
-from mmspec.kits.pictures.quality import write_quality
 from mmspec.training.work import claimed, digest
+from tools.bench.pictures.quality import write_quality
 from tools.train.pictures.features import train_features
 
 

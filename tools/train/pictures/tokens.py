@@ -10,7 +10,7 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import Pictures, caption_tokenizer
+from mmspec.kits.pictures.data import Pictures
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
@@ -28,6 +28,7 @@ from mmspec_continuous.models.kl import (
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from tools.train.pictures import captioned as kit
 from tools.train.pictures import ship
+from tools.train.pictures.captioned import caption_tokenizer
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Generator]
 """Caption ids and mask, tokens that are read, which captions are dropped, tokens that are true, the step's noise."""

@@ -1,6 +1,6 @@
 """Pictures of the courts, drawn by Panda3D's software renderer: no screen and no graphics card.
 
-Panda3D (modified BSD licence) is needed for training only: `pip install 'mmspec[train]'`.
+Panda3D (modified BSD licence) is needed for training only: `pip install -e '.[tools]'`.
 """
 
 import math
@@ -38,7 +38,7 @@ class Camera:
             from panda3d import core
         except ImportError as error:
             raise ValueError(
-                "frames are drawn by Panda3D, which is not installed: pip install 'mmspec[train]'"
+                "frames are drawn by Panda3D, which is not installed: pip install -e '.[tools]'"
             ) from error
         core.load_prc_file_data("", SETTINGS)
         self._height, self._width = (FINER * side for side in size)

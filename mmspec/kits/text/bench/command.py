@@ -2,26 +2,29 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import chosen_methods
+from mmspec.bench.prompt_file import counted_or_read
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
-from mmspec.kits.text.bench.prompt_file import counted_or_read
 
 if TYPE_CHECKING:
     from mmspec.kits.text.bench.settings import Subject
 
 
-def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str) -> Callable[..., None]:
+def bench_command(
+    subject: "Callable[[str], Subject]", target: str, summary: str, measure: Callable[..., Any] | None = None
+) -> Callable[..., None]:
     """The command that benchmarks a language model.
 
     Args:
         subject: Returns the subject for a model's name; called after the output folders were checked.
         target: The default model.
         summary: The first line of the command's help.
+        measure: Measures, with the arguments of `mmspec.kits.text.bench.run.bench`; None: that function.
     """
 
     def command(
@@ -46,14 +49,14 @@ def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str
     ) -> None:
         check_output_folders(json, plot)
         count, own = counted_or_read(prompts)
-        from mmspec.kits.text.bench.run import bench as run
+        from mmspec.kits.text.bench import run
         from mmspec.kits.text.bench.settings import BenchOptions
 
         chosen = subject(model) if drafter is None else subject(model).drafted_by(drafter)
         options = BenchOptions(prompts=count, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
         options = options.quick if quick else options
-        methods = chosen_methods(method, chosen.methods)
-        bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress, own), json, plot)
+        methods, measured = chosen_methods(method, chosen.methods), measure or run.bench
+        bench(chosen.kind, lambda progress: measured(chosen, methods, options, device, progress, own), json, plot)
 
     command.__doc__ = summary
     return command

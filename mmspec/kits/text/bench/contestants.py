@@ -9,11 +9,8 @@ from torch import Tensor
 import mmspec
 from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run
-from mmspec.bench.stand_ins import Oracle, Parrot
-from mmspec.core.policies import Fixed
 
 PEERS = ("generate", "generate, compiled", "generate, prompt lookup", "generate, assistant")
-STAND_INS = ("oracle", "synthetic", "empty")
 GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "generate, prompt lookup": {
         f"prompt_lookup_num_tokens={n}": {"prompt_lookup_num_tokens": n} for n in (10, 7, 5, 3)
@@ -71,23 +68,4 @@ def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
         assistant: PeerSettings(
             {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
-    }
-
-
-def stand_ins(
-    call: GenerateCall, truth: dict[tuple[int, ...], list[int]], k: int, rate: float
-) -> dict[str, Contestant]:
-    """Contestants that bound the loop: an oracle, synthetic acceptance, and rounds without drafts.
-
-    Args:
-        call: How `generate` is called.
-        truth: Prompt and plain output by prompt, for the oracle.
-        k: Units drafted per round.
-        rate: The synthetic acceptance rate.
-    """
-    oracle, synthetic, empty = STAND_INS
-    return {
-        oracle: OurMethod(call, {"drafter": Oracle(truth), "k": k}),
-        synthetic: OurMethod(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
-        empty: OurMethod(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
     }

@@ -1,7 +1,7 @@
 """The settings of a benchmark: subject, methods, sizes, prompts."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,6 @@ DRAFTER = "mmspec/text-1m"
 TEMPERATURES = (0.0, 0.8)
 GIVEN = 160
 """Tokens of a prompt."""
-READ = 240
-"""Tokens of a text under teacher forcing, behind the prompt."""
 HELD_OUT = "held_out.json"
 """The file of held-out text beside the shipped text target: pieces of Python's standard library (Python Software
 Foundation License 2.0) and of Shakespeare (public domain) that no shipped model was trained on.
@@ -64,8 +62,6 @@ class Subject:
     # option `drafter` is replaced by the live draft model.
     methods: Mapping[str, Mapping[str, Any]]
     drafter: str = DRAFTER
-    # Returns further numbers of passes, as in `Limits`, for the target and a prompt `[1, length]`
-    by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = lambda target, prompt: {}
 
     def drafted_by(self, drafter: str) -> "Subject":
         """The subject with another draft model."""
@@ -83,15 +79,12 @@ class BenchOptions:
     repeats: int = REPEATS  # counted repeats
     batch: int = BATCH  # rows of the batch that is compared with its rows alone; 0 leaves it out
     seed: int = 0  # the seed of torch's generator, set before every call
-    k: int = 6  # units drafted by the oracle, and with synthetic acceptance
-    rate: float = 0.7  # the synthetic acceptance rate
-    whole: bool = True  # whether memory, bounds, teacher forcing and limits are measured beside speed
 
     @property
     def quick(self) -> "BenchOptions":
-        """The short form: all methods on fewer and shorter texts, speed alone."""
+        """The short form: all methods on fewer and shorter texts, one at a time."""
         prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
-        return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0, whole=False)
+        return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0)
 
 
 def apart(options: Mapping[str, Any]) -> dict[str, Any]:
