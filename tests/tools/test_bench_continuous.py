@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import AutoencoderKL
 from typer.testing import CliRunner
 
 from mmspec.bench.plan import Plan
@@ -17,7 +18,7 @@ from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.example import captions, tiny
-from mmspec_continuous.models.kl import mark
+from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tools.bench.__main__ import build
@@ -35,6 +36,15 @@ from tools.train.pictures.captioned import caption_tokenizer
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)
 HALF, NOISELESS_ROW = "plain, 2 head steps", "plain, noiseless last step"
+
+
+@pytest.fixture(scope="module")
+def small_vae() -> AutoencoderKL:
+    """An autoencoder with 4 numbers per token and 2 × 2 pixels per token."""
+    torch.manual_seed(2)
+    vae = small_kl(4, 8, (8, 8), groups=4).eval()
+    measure(vae, 3 + 2 * torch.randn(50, 16, 4))
+    return vae
 
 
 def made(small_vae, **sizes) -> ContinuousTextToImagePipeline:
