@@ -1,6 +1,6 @@
-"""Which methods a benchmark runs: those that the user names, or those of one modality."""
+"""Which methods a benchmark runs, by the user's names or by modality; and their options as arguments of a decoder."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mmspec.registry import Pairing, installed, pair
@@ -35,3 +35,11 @@ def own_methods(model: Any) -> list[Pairing]:
     methods = [m for m in registry.components("method") if m.owner == target.owner and m.name != PLAIN]
     paired = [pair(registry, method, offers=target.offers) for method in methods]
     return [p for p in paired if not p.missing(target.offers)]
+
+
+def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `decoder_for` from those of `enable`: options of components are in a mapping of their own."""
+    from mmspec.api.mistakes import ARGUMENTS  # with torch, which the command line does not need
+
+    own = {name: how[name] for name in ARGUMENTS if name in how}
+    return own | {"options": {name: value for name, value in how.items() if name not in own}}

@@ -56,7 +56,7 @@ def test_every_command_sees_it_and_it_may_bring_its_own(tmp_path: Path, mmspec) 
     assert "sprig" in listed.split() and "twig" in listed.split() and "prompt-lookup" in listed
     assert mmspec(*options, "twig-hello").output == "hello from twig\n"
     assert mmspec(*options, "train", "sprig").output == "trained sprig\n"
-    assert "text" in mmspec(*options, "train", "--help").output, "a group that is there already stays"
+    assert "drafter" in mmspec(*options, "train", "--help").output, "a group that is there already stays"
     assert "twig-hello" in mmspec(*options, "--help").output
     assert mmspec("twig-hello").exit_code == 2 and "sprig" not in mmspec("methods").output.split()
 

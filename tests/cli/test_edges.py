@@ -180,7 +180,6 @@ EDGES: list[tuple[str, str]] = [
     ("bench core --shapes nope", "no shape is called 'nope'"),
     ("bench core --shapes ", "no shape is called ''"),
     ("bench core -o gone/x.jsonl", "there is no folder gone for x.jsonl"),
-    ("bench core --plot x.txt", "a plot is a .png or .svg file"),
     ("bench core --deadline 0", "1"),
     ("bench core --deadline nan", "--deadline"),
     ("bench text --prompts 0", "--prompts is 1 to 10 prompts of ours, or a file"),

@@ -53,9 +53,9 @@ WRONG: list[list[str]] = [
     ["convert", "oasis", "/dev/null", "-o", "/dev/null/out", "--opt", "action_vectors=["],
     ["check", "--parity", "/dev/null"],
     ["bench", "x"],
-    ["train", "text", "--prose", "nowhere.txt"],
-    ["train", "text", "--prose", "/dev/null", "--steps", "0"],
-    ["train", "image", "--steps", "x"],
+    ["train", "drafter", "--target", "mmspec/text-1m", "--out", "x", "--data", "nowhere.jsonl"],
+    ["train", "drafter", "--target", "mmspec/text-1m", "--out", "x", "--self-generated", "8", "--steps", "0"],
+    ["train", "image-head", "--steps", "x"],
     *([*TEXT, *more] for more in (
         ["--method", "x"], ["--method", ""], ["--method", "gs-sjd"], ["--drafter", "x"], ["--rule", "x"],
         ["-k", "-1"], ["-k", "x"], ["-k", "1.5"], ["--policy", "x"],

@@ -64,4 +64,4 @@ def test_its_methods_and_commands_are_there(site: Path) -> None:
     methods = {m["name"]: m for m in json.loads(mmspec(site, "methods", "--json"))}
     assert {"plain", "prompt-lookup", "draft-model"} <= set(methods)
     assert methods["prompt-lookup"]["rule"] == "core:match" and methods["prompt-lookup"]["exactness"] == "invariant"
-    assert "distilled" in mmspec(site, "train", "text", "--help")
+    assert "a head on its hidden states" in mmspec(site, "train", "drafter", "--help")

@@ -12,6 +12,7 @@ from tools.bench.denoising import denoising
 from tools.bench.diversity.command import diversity
 from tools.bench.image.command import bench_image
 from tools.bench.one_shape.command import COMMANDS
+from tools.bench.roofline import roofline
 from tools.bench.text.command import bench_ssm, bench_text
 from tools.bench.video.command import bench_video
 
@@ -27,6 +28,7 @@ def build() -> typer.Typer:
         "video": bench_video,
         "denoising": denoising,
         "diversity": diversity,
+        "roofline": roofline,
     }
     for name, command in commands.items():
         app.command(name)(checked(command))

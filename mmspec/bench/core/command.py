@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmspec.bench.command import check_output_folders
+from mmspec.cli.places import refuse_unwritable
 
 DEADLINE = 540.0
 
@@ -17,14 +17,11 @@ def core(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Where to write the figures, one line of JSON each.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Where to draw the roofline (.png, .svg); needs the extra `bench`.")
-    ] = None,
     deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds for everything.")] = DEADLINE,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: cuda where there is one.")] = None,
 ) -> None:
     """Measure passes, rounds and calls on models of published sizes with random weights; on a CPU, on stand-ins."""
-    check_output_folders(out, plot)
+    refuse_unwritable(out)
     from mmspec.bench.core.shape import chosen_shapes
 
     chosen = chosen_shapes(shapes)
@@ -39,7 +36,3 @@ def core(
     with nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
         lines = Lines(file, lambda line: typer.echo(json.dumps(line, allow_nan=False)))
         run(chosen, torch.device(device), deadline, lines)
-    if plot is not None:
-        from mmspec.bench.core.plot import save
-
-        save(lines.found, plot)

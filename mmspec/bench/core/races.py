@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from mmspec.bench.core.sections import Clock, run_section
+from mmspec.bench.core.static_drafts import StaticTree
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run, relay
-from mmspec.bench.static_drafts import StaticTree
 from mmspec.bench.timing import synchronize
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions

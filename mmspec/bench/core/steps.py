@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from mmspec.bench.core.counting import count
+from mmspec.bench.core.static_drafts import StaticTree
 from mmspec.bench.core.subject import VARIANTS, Subject
-from mmspec.bench.static_drafts import StaticTree
 from mmspec.core.capabilities import OneShape
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.types import Draft

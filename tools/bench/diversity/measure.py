@@ -16,10 +16,11 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.methods import decoder_arguments
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text.bench.settings import GIVEN, apart, held_out
+from mmspec.kits.text.bench.settings import GIVEN, held_out
 from mmspec.report.diversity import Diversity
 from mmspec.report.result import PLAIN
 from tools.bench.diversity.figures import figures
@@ -71,7 +72,7 @@ def measure(
     every = {PLAIN: decoder_for(target, PLAIN)}
     for name, options in methods.items():
         drafter = {"drafter": load_model(options["drafter"], device)} if "drafter" in options else {}
-        every[name] = decoder_for(target, **apart({"method": name, **options, **drafter}))
+        every[name] = decoder_for(target, **decoder_arguments({"method": name, **options, **drafter}))
     made = partial(
         Diversity,
         model=model,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.result import PLAIN
@@ -18,7 +19,7 @@ from mmspec_video.recorded import folder_of, recorded
 from tools.bench.one_shape.cells import Cell, Shape
 from tools.bench.video.clips import Task
 from tools.bench.video.model_bench import ModelBench
-from tools.bench.video.settings import BenchOptions, decoder_arguments
+from tools.bench.video.settings import BenchOptions
 
 METHOD = "frame-gs-sjd"
 WINDOWS = (8, 16, 32)

@@ -10,6 +10,7 @@ from torch import Tensor
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.bench.generate import GenerateCall
+from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.rows import Footprint
 from mmspec.bench.timing import pass_seconds
@@ -17,7 +18,7 @@ from mmspec.core.capabilities import WithNetwork
 from mmspec.core.policies import Fixed
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.bench.run import OVERHEAD, Bench, Truth, calls_of, prepared, tokens_of
-from mmspec.kits.text.bench.settings import GIVEN, BenchOptions, Subject, apart
+from mmspec.kits.text.bench.settings import GIVEN, BenchOptions, Subject
 from mmspec.report.result import PLAIN, Limits, Result
 from tools.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor
 from tools.bench.memory import footprint
@@ -115,7 +116,7 @@ def _memory(run: Bench) -> dict[str, Footprint]:
     task, call, found = run.task, run.call(0.0), {}
     for name, options in {PLAIN: {}, **run.methods}.items():
         models = [run.model, *([run.drafter] if "drafter" in options else [])]
-        drafter = decoder_for(run.model, **apart({"method": name, **options})).drafter
+        drafter = decoder_for(run.model, **decoder_arguments({"method": name, **options})).drafter
         models += [drafter.network] if isinstance(drafter, WithNetwork) else []
         with mmspec.enable(run.model, **{"method": name, **options}):
             found[name] = footprint(partial(call, task), models, run.device)
@@ -127,7 +128,7 @@ def _forced(run: Bench, pieces: Sequence[Tensor]) -> dict[str, TeacherForced]:
     """The counts of every method under teacher forcing on held-out text."""
     found = {}
     for name, options in run.methods.items():
-        decoder = decoder_for(run.model, **apart({"method": name, **options}))
+        decoder = decoder_for(run.model, **decoder_arguments({"method": name, **options}))
         found[name] = teacher_force(decoder, [piece[:, : GIVEN + READ].to(run.device) for piece in pieces], GIVEN)
         run.tick()
     return found

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Run, Track
 from mmspec.bench.timing import synchronize
 from mmspec.core.decoder import Decoder
@@ -21,7 +22,6 @@ from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache
 from mmspec_video.targets.frames import FramesTarget
 from tools.bench.video.clips import Task
-from tools.bench.video.settings import decoder_arguments
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.plan import Plan, planned
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN, Limits, Result
@@ -17,7 +18,7 @@ from mmspec_video.recorded import folder_of, recorded
 from tools.bench.video import codes, denoised, large
 from tools.bench.video.fidelity import structural_similarity
 from tools.bench.video.model_bench import ModelBench
-from tools.bench.video.settings import GIVEN, BenchOptions, Ways, decoder_arguments, deep, methods_for, windowed
+from tools.bench.video.settings import GIVEN, BenchOptions, Ways, deep, methods_for, windowed
 
 HOW = (
     "A window is the units (codes and actions) drafted per round; the actions of recorded clips are known in advance "

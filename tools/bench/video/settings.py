@@ -1,6 +1,6 @@
 """Settings and defaults of the benchmark. The command line reads them, so nothing heavy is imported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -74,9 +74,3 @@ def deep(methods: Iterable[str], ahead: int) -> Ways:
         if any(one is not None and "branches" in {field.name for field in fields(one)} for one in options):
             ways[f"{name}, {BRANCHES} branches"] = ways[name] | {"branches": BRANCHES}
     return ways
-
-
-def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `mmspec.api.build.decoder_for`: entries other than `method` and `k` are options."""
-    named = {name: how[name] for name in ("method", "k") if name in how}
-    return named | {"options": {name: value for name, value in how.items() if name not in named}}

@@ -11,6 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.bench import tuning
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import Footprint, peer_of, row_of
@@ -24,7 +25,6 @@ from mmspec.kits.text.bench.settings import (
     TEMPERATURES,
     BenchOptions,
     Subject,
-    apart,
     named,
     prompts,
     texts,
@@ -149,7 +149,7 @@ def prepared(
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
     for name, how in live.items():  # names and options are checked before anything is timed
-        decoder_for(model, **apart({"method": name, **how}))
+        decoder_for(model, **decoder_arguments({"method": name, **how}))
     pieces = texts(load_tokenizer(subject.target), own)
     given = GIVEN if own is None else None
     return Bench(subject, model, drafter, live, pieces, options, device, lambda: None, given=given)

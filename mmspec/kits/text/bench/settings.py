@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mmspec import shipped
-from mmspec.api.mistakes import ARGUMENTS
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
 from mmspec.report.result import PLAIN
 
@@ -85,12 +84,6 @@ class BenchOptions:
         """The short form: all methods on fewer and shorter texts, one at a time."""
         prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
         return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0)
-
-
-def apart(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `decoder_for`, which takes component options in a mapping of their own."""
-    own = {name: options[name] for name in ARGUMENTS if name in options}
-    return own | {"options": {name: value for name, value in options.items() if name not in own}}
 
 
 def named(text: str, temperature: float) -> str:

@@ -1,11 +1,25 @@
-"""The roofline of a benchmark: operations per second of every pass over its operations per byte."""
+"""`python -m tools.bench roofline`: operations per second of every pass of `mmspec bench core`, over those per byte."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from mmspec.bench.command import check_output_folders
+from mmspec.cli.places import text_of
 from mmspec.files import save_whole
 from mmspec.report.plot import canvas
+
+
+def roofline(
+    lines: Annotated[Path, typer.Argument(help="What `mmspec bench core --out` wrote.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to draw it (.png, .svg).")] = Path("roofline.png"),
+) -> None:
+    """Draw the passes of all shapes below the limits of the machine."""
+    check_output_folders(None, out)
+    save([json.loads(line) for line in text_of(lines).splitlines()], out)
 
 
 def save(lines: Sequence[dict[str, Any]], path: Path) -> None:
