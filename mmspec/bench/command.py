@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[["Plan"], Callable[[], None]]
 """Takes the plan of a benchmark, shows it, and returns a function to be called after each measured call."""
-Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all, speed alone.")]
+Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all.")]
 
 
 def check_output_folders(json: Path | None, plot: Path | None) -> None:

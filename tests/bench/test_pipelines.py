@@ -21,6 +21,9 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
+from mmspec_continuous.example import tiny
+from mmspec_continuous.models.kl import mark, measure, small_kl
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_video.models.token_world import TokenWorldModel
@@ -40,13 +43,17 @@ def lively(model: Any, spread: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def drawer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
+def words() -> PreTrainedTokenizerFast:
     known = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     known.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=known, pad_token="<pad>", unk_token="<unk>", padding_side="left", model_max_length=6
     )
+
+
+@pytest.fixture(scope="module")
+def drawer(words: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
     sizes = dict(dim=32, n_layer=1, n_head=2, multiple_of=16, model_type="t2i", caption_dim=12, cls_token_num=6)
     transformer = lively(LlamaGenTransformer(24, 4, **sizes), 0.4)
     vq = LlamaGenVQ(24, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
@@ -90,6 +97,21 @@ def test_every_method_that_fits_takes_turns_with_plain_decoding(drawer: Path, tm
     result.save(tmp_path / "r.json")
     assert table.markdown(load_result(tmp_path / "r.json")) == table.markdown(result)
     assert "codes/s" in table.markdown(result) and result.prompts == {"prompts": 1}
+
+
+def test_continuous_units_are_not_compared(words: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    vae = small_kl(4, 8, (8, 8), groups=4).eval()
+    measure(vae, torch.randn(50, 16, 4))
+    sizes = dict(token_dim=4, grid=4, caption_dim=12, cls_token_num=6, latents=mark(vae))
+    encoder = CaptionEncoder(len(WORDS), 6, dim=12, layers=1, heads=2)
+    ContinuousTextToImagePipeline(tiny(**sizes), vae, encoder, words).save_pretrained(tmp_path)
+    modality, size = pictures("continuous", "token"), Size(repeats=1, window=4, seed=0)
+    progress = counting([], [])
+    result = bench_pipeline(modality, str(tmp_path), ["reflection"], ["red heart"], size, "cpu", progress)
+    plain, drafted = result.rows
+    assert plain.units == drafted.units == 16 and drafted.exactness == "lossless" and drafted.acceptance_length > 1
+    assert not plain.quality and not drafted.quality, "the distribution is promised, not the path"
 
 
 def made(*arguments: str) -> Any:

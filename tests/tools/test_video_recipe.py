@@ -163,7 +163,7 @@ def test_the_world_is_rendered_once_and_kept(tmp_path, monkeypatch):
 
 def test_without_the_renderer_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "panda3d", None)
-    with pytest.raises(ValueError, match=r"pip install 'mmspec\[train\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[tools\]'"):
         world.recorded(tmp_path, 1, 2, (16, 16), 0, print)
     assert list(tmp_path.iterdir()) == []
 

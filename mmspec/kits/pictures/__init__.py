@@ -1,1 +1,1 @@
-"""What pipelines, targets and recipes over pictures share: prompts, guidance, the call loop, callbacks, quality."""
+"""What pipelines, targets and benchmarks over pictures share: prompts, guidance, the call loop, callbacks."""
