@@ -23,9 +23,8 @@ from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tools.bench.__main__ import build
 from tools.bench.continuous import run as bench
-from tools.bench.continuous.baselines import NOISELESS, baselines
 from tools.bench.continuous.head import HeadClock, HeadTimedSampler, TargetWithHead
-from tools.bench.continuous.run import SETTINGS, TEMPERED, methods_for
+from tools.bench.continuous.run import NOISELESS, SETTINGS, TEMPERED, baselines, methods_for
 from tools.bench.limits import Floor
 from tools.bench.pictures.contestants import OwnMethod
 from tools.bench.pictures.options import BenchOptions

@@ -24,13 +24,11 @@ from mmspec_image.pipeline import TextToImagePipeline
 from tools.bench.__main__ import build
 from tools.bench.image import loops as loops_module
 from tools.bench.image import run as bench
-from tools.bench.image.loops import LOOPS, loops
-from tools.bench.image.plain_loop import StaticLayer, plain_loop, step
+from tools.bench.image.loops import LOOPS, StaticLayer, loops, plain_loop, step
 from tools.bench.image.run import SETTINGS, CodeSubject
 from tools.bench.limits import Floor
 from tools.bench.pictures.contestants import Drawn, OwnMethod
-from tools.bench.pictures.foreground import charged, compression, foreground
-from tools.bench.pictures.judge import Judge
+from tools.bench.pictures.judge import Judge, charged, compression, foreground
 from tools.bench.pictures.options import BenchOptions
 from tools.bench.pictures.quality import Features, load_quality, write_quality
 from tools.bench.pictures.run import PictureBench, bench_pictures

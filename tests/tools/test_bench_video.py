@@ -30,7 +30,7 @@ from tools.bench.video import large, players
 from tools.bench.video.clips import Task, places, reach
 from tools.bench.video.contestants import ClipMaker, same_frames
 from tools.bench.video.denoised import _measure_known, foreseen
-from tools.bench.video.fidelity import fidelity, psnr, ssim
+from tools.bench.video.looks import fidelity, moved, psnr, ssim, turned_as_told
 from tools.bench.video.model_bench import ModelBench
 from tools.bench.video.players import Pace, PlayedRun, Player, adversarial, felt
 from tools.bench.video.run import _tried, bench_video
@@ -46,7 +46,6 @@ from tools.bench.video.settings import (
     methods_for,
     playing,
 )
-from tools.bench.video.turning import moved, turned_as_told
 from tools.train.video.world import ACTIONS
 
 DELAYS = (0, 1)

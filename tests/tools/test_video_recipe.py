@@ -14,7 +14,7 @@ from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from tools.train.video import courts, denoising, faces, ship, tokens, world
-from tools.train.video.codebook import Restarts
+from tools.train.video.autoencoders import Restarts
 from tools.train.video.coded import CodedEpisodes
 from tools.train.video.recipe import VideoRecipe
 from tools.train.video.tokens import drafted, drawn, mixed, next_code, sequence

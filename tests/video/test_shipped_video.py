@@ -10,8 +10,7 @@ import torch
 import mmspec
 from mmspec import shipped
 from mmspec_video.recorded import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP, RecordedClips, recorded
-from tools.bench.video.fidelity import psnr
-from tools.bench.video.turning import moved, turned_as_told
+from tools.bench.video.looks import moved, psnr, turned_as_told
 from tools.train.video.tokens import next_code, sequence
 
 GIVEN, NEW = 4, 8

@@ -1,10 +1,17 @@
 """The bench of `continuous`: windows of tokens, plain decoding, and models nearby that are faster or without noise.
 
-Three times are measured: the call's, that of the transformer's passes, and that of the denoising head alone.
+Three times are measured: the call's, that of the transformer's passes, and that of the denoising head alone. Plain
+decoding of neighbouring models with the same weights shows what may be had without speculation, and what it costs:
+
+* Fewer head steps: an ancestral sampler that leaves out every other noise level. Faster, and another distribution.
+* A noiseless last step: what the model would draw if its distributions did not have to be coupled. Its distance to
+  plain decoding is the price of sigma_0.
+
+Both are lossy with respect to the target.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -19,13 +26,47 @@ from mmspec.report.result import Limits, Row
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.targets.continuous import ContinuousTarget
-from tools.bench.continuous.baselines import baselines
 from tools.bench.continuous.head import HeadTimedSampler, TargetWithHead, head_times
 from tools.bench.limits import limits_of, measure_floor
 from tools.bench.pictures.contestants import Other, OwnMethod
 from tools.bench.pictures.judge import notes
 from tools.bench.pictures.options import tried, windowed
 from tools.bench.pictures.subject import Setting
+
+NOISELESS = 1e-6
+"""sigma_0 of a last step that is practically noiseless, since tokens have about unit variance; distributions need a
+positive one.
+"""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A neighbouring model."""
+
+    model: CausalContinuousAR  # the model, with the target's weights
+    settings: dict[str, float]  # entries of its configuration that differ from the target's
+
+
+def baselines(model: CausalContinuousAR) -> dict[str, Baseline]:
+    """The neighbours of a model with a denoising head, by the name that a result gives them."""
+    found = {}
+    fewer = max((n for n in range(1, model.config.steps) if model.config.steps % n == 0), default=0)
+    if fewer:
+        found[f"plain, {fewer} head step{'s' * (fewer > 1)}"] = _neighbour(model, steps=fewer)
+    found["plain, noiseless last step"] = _neighbour(model, sigma_0=NOISELESS)
+    return found
+
+
+def _neighbour(model: CausalContinuousAR, **settings: float) -> Baseline:
+    """The same weights in another chain. Fewer steps go through some of the target's noise levels, the same ones."""
+    config = {name: value for name, value in model.config.items() if not name.startswith("_")}
+    neighbour = CausalContinuousAR(**config | settings)
+    weights = model.state_dict()
+    stride = model.config.steps // neighbour.config.steps
+    weights["token_head.steps"] = weights["token_head.steps"][::stride]
+    neighbour.load_state_dict(weights, assign=True)  # the very weights, of their type
+    return Baseline(neighbour.to(model.device).eval(), settings)
+
 
 WINDOWS = (8, 16, 32)
 SWEPT = "reflection"

@@ -1,16 +1,23 @@
-"""Numbers about pictures, beside how fast they were drawn."""
+"""Numbers about pictures, beside how fast they were drawn; among them the step compression of what they show.
 
-from collections.abc import Callable, Sequence
+Blank background is easy to guess, and there is much of it. A cell is background where all of its pixels, in the decoded
+picture, are blank: emoji stand on white. Every pass is charged to the one unit that it drew itself: the last one that
+it emitted, at which its accepted drafts end (all others of that pass were drafts). So the charges add up to the passes,
+plain decoding has a compression of 1 whatever the units show, and a unit costs a pass exactly where guessing failed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from mmspec.bench.rows import biases
 from mmspec.kits.pictures.prompts import tokens_of
 from tools.bench.pictures.contestants import OwnMethod
-from tools.bench.pictures.foreground import compression, foreground
 from tools.bench.pictures.quality import Quality
 from tools.bench.pictures.tasks import Task, groups, joined
 
@@ -92,3 +99,35 @@ class Judge:
             for name, value in self.looks(self.pictures(runs), captions).items():
                 found.setdefault(name, []).append(value)
         return found
+
+
+BLANK = 0.9
+"""Pixels in [-1, 1] that are at least as bright, in all channels, are blank: a tokenizer's white is not quite 1."""
+
+
+def foreground(pictures: Tensor, grid: int) -> Tensor:
+    """Cells that show something: `[n, cells]` bool of pictures `[n, channel, height, width]` in [-1, 1]."""
+    cells = rearrange(pictures, "n c (row y) (column x) -> n (row column) (c y x)", row=grid, column=grid)
+    return (cells < BLANK).any(-1)
+
+
+def charged(after: Sequence[int]) -> list[int]:
+    """Places of the units that the passes of one row drew themselves.
+
+    Args:
+        after: How many units it had after prefill, after the first pass, ….
+    """
+    return [now - 1 for before, now in pairwise(after) if now > before]
+
+
+def compression(rows: Iterable[tuple[Sequence[int], Tensor]]) -> float | None:
+    """Units that count / passes charged to them; what prefill emitted is left out. None where none were charged.
+
+    Args:
+        rows: Of each row `after`, as in `charged`, and `[cells]` bool: the units that count.
+    """
+    units = passes = 0
+    for after, counts in rows:
+        units += int(counts[after[0] :].sum())
+        passes += int(counts[charged(after)].sum())
+    return units / passes if passes else None

@@ -16,9 +16,8 @@ from mmspec_video.recorded import RecordedClips
 from tools.bench.memory import footprint
 from tools.bench.video.clips import Task, places, reach
 from tools.bench.video.contestants import ClipMaker, same_clips
-from tools.bench.video.fidelity import fidelity
+from tools.bench.video.looks import fidelity, turned_as_told
 from tools.bench.video.settings import GIVEN, BenchOptions, Ways
-from tools.bench.video.turning import turned_as_told
 
 FEW = 3
 """Frames during which memory is measured, since the profiler is slow."""

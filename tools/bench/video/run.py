@@ -16,7 +16,7 @@ from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import folder_of, recorded
 from tools.bench.video import codes, denoised, large
-from tools.bench.video.fidelity import structural_similarity
+from tools.bench.video.looks import structural_similarity
 from tools.bench.video.model_bench import ModelBench
 from tools.bench.video.settings import GIVEN, BenchOptions, Ways, deep, methods_for, windowed
 
