@@ -162,8 +162,8 @@ def _stop_drafting_if_disturbed(source: Source, decoder: Decoder, state: State) 
     Unmodified decoding and the criterion draw in turns, a block of numbers each; blocks that are drawn ahead for drafts
     would change whose numbers are whose.
     """
-    if isinstance(source, TorchSource) and decoder.k and state.drafting and source.disturbed:
-        state.drafting = False
+    if isinstance(source, TorchSource) and decoder.k and state.budget.drafting and source.disturbed:
+        state.budget.drafting = False
         warn(
             "a stopping criterion or the streamer draws from torch's generator: this call goes on without drafts, so "
             "that numbers are drawn in the order in which the unmodified model draws them"

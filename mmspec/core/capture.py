@@ -5,6 +5,7 @@ What cannot be captured is decoded by the eager loop, with one warning that says
 
 from collections.abc import Hashable
 from copy import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -78,16 +79,16 @@ class Captures:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
 
         The first round of a call decides whether it is captured. A draft whose tree does not fit changes the plan, and
-        so does a change from outside (`State.stale`).
+        so does a change from outside (`Capture.stale`).
         """
-        captured: CapturedRound | None = state.captured
-        if captured is not None and not state.stale and captured.fits(draft):
+        captured: CapturedRound | None = state.capture.round
+        if captured is not None and not state.capture.stale and captured.fits(draft):
             return captured
-        if captured is None and (state.eager or self.compile is None or self._refused):
+        if captured is None and (state.capture.eager or self.compile is None or self._refused):
             return None
         begun = captured is not None
         self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
-        tree = None if self._own_trees else draft.index.padded(state.width).listed
+        tree = None if self._own_trees else draft.index.padded(state.budget.width).listed
         captured = self._begun(state, Drafts(tree, family_of(draft, self.rule, state.warp.sample, self.windows)))
         if begun and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
@@ -101,25 +102,36 @@ class Captures:
             policy: The call's policy; its budget must be the same in all rounds.
         """
         device, warp, drafter = state.emitted.device, state.warp, self.drafter
-        if self.compile is None or not state.fixed or device.type in READ_AT_ONCE or self._refused or self._outside:
+        if (
+            self.compile is None
+            or not state.budget.fixed
+            or device.type in READ_AT_ONCE
+            or self._refused
+            or self._outside
+        ):
             return None
-        if not (type(policy) is Fixed and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
+        if (
+            not (type(policy) is Fixed and isinstance(drafter, DraftsInside) and state.budget.drafting)
+            or state.finished
+        ):
             return None
         by_position = warp.sample and draws_by_position(self.rule)
         if self._refusal(state) or drafts_forbidden_by(warp.processors):
             return None
         if by_position and not isinstance(state.source, Unread):
             return None  # such noise needs to know on the host how far rows are
-        k = min(policy.k, state.k)
+        k = min(policy.k, state.budget.k)
         inside = drafter.inside(k, device)
-        tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.width).listed
+        tree = (
+            TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.budget.width).listed
+        )
         return self._begun(state, Drafts(tree, None, (type(drafter), drafter.captured_key, k), inside))
 
     def _begun(self, state: State, drafts: Drafts) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none."""
-        state.captured = captured = self._loaded(state, drafts)
-        state.stale = False
-        state.eager = captured is None and drafts.inside is None
+        state.capture.round = captured = self._loaded(state, drafts)
+        state.capture.stale = False
+        state.capture.eager = captured is None and drafts.inside is None
         state.report.compiled = captured is not None
         return captured
 
@@ -128,7 +140,7 @@ class Captures:
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
             return None
-        before = copy(state.cache), state.history, state.pads, state.ends, state.live
+        before = copy(state.cache), replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
         try:
             captured = self._lent(state, drafts)
         except Exception as error:
@@ -144,8 +156,7 @@ class Captures:
                 self._outside = True
                 warn(f"drafts are made outside of captured rounds: {first_line(error)}")
         if captured is None:
-            state.cache, state.history, state.pads, state.ends = before[:4]
-            state.take(before[4])
+            state.cache, state.live = before
         return captured
 
     def _refusal(self, state: State) -> str:
@@ -166,7 +177,7 @@ class Captures:
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew([self.target.model] if isinstance(self.target, RunsModel) else [])
         made, warp = (drafts.tree, drafts.family, drafts.key), warp_key(state.warp)
-        call = (made, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
+        call = (made, self.lone, state.budget.width, state.budget.k, columns, len(state.live.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
 
@@ -177,8 +188,8 @@ class Captures:
         index = None if drafts.tree is None else TreeIndex.static(drafts.tree, state.emitted.device)
         plan = Plan(
             rows=state.rows,
-            nodes=state.width,
-            deepest=min(state.width - 1, max(state.k, 1)) if index is None else index.deepest,
+            nodes=state.budget.width,
+            deepest=min(state.budget.width - 1, max(state.budget.k, 1)) if index is None else index.deepest,
             index=index,
             vocab=target.vocab,
             warp=state.warp,

@@ -113,8 +113,7 @@ class CapturedRound:
             assert isinstance(state.source, Counting)
             self.source.key.copy_(state.source.fresh_key)
         self.target.load(state.cache)
-        state.history, state.pads, state.ends = live.history, live.pads, live.ends
-        state.take(live)
+        state.live = live
 
     def fits(self, draft: Draft) -> bool:
         """Whether a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""

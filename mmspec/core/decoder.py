@@ -3,33 +3,45 @@
 The loop knows no modality and no method. Plain decoding is a draft of one node, the root.
 """
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import Conditioning, TargetAware, TargetWrapping
+from mmspec.core.budget import Budget
+from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
 from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.drafting import drafted
-from mmspec.core.eager import emitted, scored, settled, synced
 from mmspec.core.fit import refuse_misfits, repeatable
-from mmspec.core.guard import contained
+from mmspec.core.forced import with_forced
+from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.late import late_rounds
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, plain_width, shape_to_compile
-from mmspec.core.pending import Pending
-from mmspec.core.policies import Fixed, Policy
+from mmspec.core.one_shape import (
+    Shape,
+    checked_shape,
+    longest_draft,
+    one_width,
+    plain_width,
+    shape_to_compile,
+    started,
+    verified,
+)
+from mmspec.core.philox import PhiloxSource
+from mmspec.core.policies import Fixed, Policy, Trimming
+from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of, refuse_parting
 from mmspec.core.report import Report
+from mmspec.core.round import Pending, decided, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
-from mmspec.core.starting import begun
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
 
@@ -145,13 +157,24 @@ class Decoder:
         fixed = self.one_width()  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
-        width = fixed or self.drafter.width(k) + 1
+        budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
         if self.ranks is not None:
-            self.ranks.meet(inputs, self.name, limit, k, width)
-        state, draft, scores = begun(
-            self.target, inputs, limit, report, k, width, fixed is not None, seed, source, warp, ends
-        )
-        emitted(state, draft, scores, self.rule)
+            self.ranks.meet(inputs, self.name, limit, k, budget.width)
+        with report.phase("prefill"):
+            prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
+        report.prompts = prefill.prompts
+        warp = warp if warp is not None else Warp()
+        if warp.forced is None and isinstance(self.target, Forcing):
+            warp = replace(warp, forced=self.target.forced)
+        if source is None:
+            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
+        context = self.target.context if isinstance(self.target, Bounded) else None
+        how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
+        state = State.begin(prefill, limit, budget, **how)
+        draft, output = Draft.alone(state.root), prefill.output
+        if prefill.hidden is not None:
+            output = replace(output, hidden=prefill.hidden[:, -1:])
+        self._append_accepted(state, draft, state.warp(output, draft, state.prefix))
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
             state.memory = self.drafter.start(state, inputs)
@@ -160,7 +183,7 @@ class Decoder:
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
-        return scored(state, self._drafted(state), self.target)
+        return self._verify(state, self._propose(state))
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
         """Accept (or compare with a truth that came later), commit, and let the drafter observe.
@@ -171,7 +194,16 @@ class Decoder:
             truth: `[batch, n, *unit]`, the next `n` units as they really were; the accepted path then follows them, and
                 the last one (or the first that was not drafted) becomes the new root. A row emits at most `n` units.
         """
-        step = settled(state, pending, self.target, self.rule, truth)
+        draft, scores, most = pending.draft, pending.scores, None
+        if truth is not None:
+            draft, scores = with_truth(draft, scores, truth)
+            most = truth.shape[1]
+        active = ~state.done
+        step = self._append_accepted(state, draft, scores, most)
+        # Accepted nodes behind an end unit were not emitted, so they do not count.
+        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
+        state.report.add_bias(draft, step.verdict, step.count)
+        self.target.commit(state.cache, step.verdict.path, step.count)
         self._observe(state, step)
         return step
 
@@ -189,7 +221,7 @@ class Decoder:
         deepest = self._round(state, truth, pending)
         with state.report.phase("rest"):
             state.sync()
-            synced(state, self.target)
+            self._tell_lengths(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
         with contained(state, f"policy {type(self.policy).__name__}"):
@@ -207,8 +239,8 @@ class Decoder:
                 compiled rounds one round late (`mmspec.core.late`), and a state that is yielded may lag.
             pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
                 is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
-                drafted. Who changes the warp or what guidance leads away from sets `State.stale`. Somebody watches such
-                a call.
+                drafted. Who changes the warp or what guidance leads away from sets `Capture.stale`. Somebody watches
+                such a call.
             **options: As in `start`.
         """
         state = self.start(inputs, limit, **options)
@@ -218,7 +250,7 @@ class Decoder:
         captured = None if watched or pauses else self.captures.drafting_round(state, self.policy)
         if captured is not None:
             yield from late_rounds(state, captured, self.drafter)
-            synced(state, self.target)
+            self._tell_lengths(state)
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
@@ -246,8 +278,8 @@ class Decoder:
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and truth is None and state.fixed and self.compile:
-            proposed = self._drafted(state)
+        if pending is None and truth is None and state.budget.fixed and self.compile:
+            proposed = self._propose(state)
             draft = Draft.empty(state.root) if proposed is None else proposed
             captured = self.captures.round_for(state, draft)
             if captured is not None:
@@ -256,22 +288,59 @@ class Decoder:
                 with state.report.phase("rest"):
                     self._observe(state, state.step)
                 return draft.index.deepest
-            pending = scored(state, proposed, self.target)
+            pending = self._verify(state, proposed)
         elif pending is None:
             pending = self.speculate(state)
         with state.report.phase("rest"):
             self.settle(state, pending, truth)
         return pending.draft.index.deepest
 
-    def _drafted(self, state: State) -> Draft | None:
-        """The round's draft, not rooted; None if nothing was proposed."""
+    def _propose(self, state: State) -> Draft | None:
+        """The round's draft, not rooted: what the policy keeps of the drafter's; None if nothing was proposed."""
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
-            noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
-            draft = drafted(state, self.drafter, self.policy, self.k, noise, vocab, self.name)
+            draft = self._propose_here(state)
             return draft if self.ranks is None else self.ranks.led(state, draft)
 
+    def _propose_here(self, state: State) -> Draft | None:
+        bounds, vocab = state.budget, self.target.vocab
+        noise = self.rule.draft_noise(state.round())
+        if not self.k or not bounds.drafting or drafts_forbidden_by(state.warp.processors):
+            return None
+        proposes, decides, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
+        with contained(state, decides):
+            budget = min(operator.index(self.policy.budget()), self.k, bounds.most)  # caches were made for `most`
+            # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
+            budget = budget * (state.most_room > 0) if bounds.fixed else min(budget, state.most_room)
+        if budget <= 0:
+            return None
+        draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
+        if draft is not None:
+            draft = with_forced(draft, state, budget)
+            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab)
+        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
+            bounds.note(draft, state.done)
+        return None if draft is None or not draft.units.shape[1] else draft.compact()
+
+    def _verify(self, state: State, proposed: Draft | None) -> Pending:
+        """Verify a draft (not rooted), or the root alone if nothing was proposed."""
+        with state.report.phase("verify"):
+            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
+            output, nodes = verified(self.target, state, draft)
+            return Pending(draft, state.warp(output, draft, state.prefix), nodes)
+
+    def _append_accepted(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
+        """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""
+        state.reserve(draft.index.deepest + 1)
+        state.live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
+        return state.step
+
     def _observe(self, state: State, step: Step) -> None:
-        if state.drafting:
+        if state.budget.drafting:
             with contained(state, f"drafter {self.name}", fatal=True):
                 self.drafter.observe(state, step)
+
+    def _tell_lengths(self, state: State) -> None:
+        """Tell the target how far the rows were at the last host sync, if it asks for that."""
+        if isinstance(self.target, LengthAware):
+            self.target.synced(state.cache, state.host_emitted)

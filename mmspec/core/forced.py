@@ -18,7 +18,7 @@ def with_forced(draft: Draft, state: State, budget: int) -> Draft:
     """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree."""
     if state.warp.forced is None or not draft.index.is_chain:
         return draft
-    draft = _longer(draft, state, min(budget, state.width - 1))
+    draft = _longer(draft, state, min(budget, state.budget.width - 1))
     only = _known(state, draft.units.shape[1])
     units = torch.where(only < 0, draft.units, only)
     return replace(draft, units=units, distribution=_points(draft.distribution, only >= 0, units))

@@ -49,7 +49,7 @@ def contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool =
             rest = "the rest of this call runs" if fatal else "such rounds run"
             warn(f"{who} failed ({type(error).__name__}: {error}); {rest} without a draft")
         state.report.faults += 1
-        state.drafting = state.drafting and not fatal
+        state.budget.drafting = state.budget.drafting and not fatal
 
 
 def draft_or_none(make: Callable[[], Draft], state: State, who: str, vocab: int | None) -> Draft | None:
@@ -78,8 +78,8 @@ def checked(draft: Any, state: State, vocab: int | None) -> Draft:
     if wrong:
         raise ValueError(wrong)
     nodes = draft.units.shape[1]
-    if nodes >= state.width:
-        raise ValueError(f"{nodes} nodes were drafted, and width() had said {state.width - 1} at most")
+    if nodes >= state.budget.width:
+        raise ValueError(f"{nodes} nodes were drafted, and width() had said {state.budget.width - 1} at most")
     if not nodes:
         return draft
     made = draft.index.is_chain or draft.index.listed is not None  # such trees are right by construction

@@ -4,14 +4,19 @@ The functions are pure but for the history, which is written in place. They have
 on data, so that the eager loop and a captured round share them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
-from mmspec.core.nonfinite import first_nonfinite
+from mmspec.core.nonfinite import NOWHERE, first_nonfinite
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Scores, Verdict
+
+ROOM = 2**16
+"""Units a row for which there is room at first; a call that fills them gets twice as many, and so on."""
 
 SMALLEST = 256
 
@@ -19,6 +24,17 @@ SMALLEST = 256
 def bucket(places: int) -> int:
     """So many places of a buffer, rounded up to a power of two: few sizes, so that few rounds are compiled."""
     return max(SMALLEST, 1 << (places - 1).bit_length())
+
+
+def with_room(history: Tensor, prompt: int, new: int, limit: int) -> Tensor:
+    """The history with columns for at least `new` units (or `limit`) behind the prompt; the same one if it has them."""
+    room = history.shape[1] - prompt - 1
+    if room >= min(new, limit):
+        return history
+    more = min(limit, max(new, 2 * room)) - room
+    larger = torch.cat([history, history.new_zeros(len(history), more, *history.shape[2:])], 1)
+    larger[:, prompt + room] = 0  # it was the last one
+    return larger
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,23 @@ class Live:
     limit: Tensor | int  # units wanted per row; likewise
     ends: Tensor  # `[n]` int64: unit ids that end a row
     context: int | None = None  # most units of a row, prompt included; None: no bound
+
+    @classmethod
+    def begin(
+        cls,
+        prompt: Tensor,
+        pads: Tensor,
+        limit: int,
+        ends: int | Sequence[int] | None = None,
+        context: int | None = None,
+    ) -> "Live":
+        """Rows behind their prompts `[batch, prompt, *unit]`, of which `pads [batch]` units are padding."""
+        rows, length = prompt.shape[:2]
+        history = torch.cat([prompt, prompt.new_zeros(rows, min(limit, ROOM) + 1, *prompt.shape[2:])], 1)
+        zero, listed = torch.zeros_like(pads), [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        nowhere, ended = torch.full_like(pads, NOWHERE), on_device(listed, prompt.device, torch.int64)
+        root = history[:, max(length - 1, 0)]
+        return cls(history, zero, root, zero.bool(), nowhere, pads, length, limit, ended, context)
 
     @property
     def known(self) -> Tensor:

@@ -119,10 +119,10 @@ def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) ->
 
 def verified(target: Target, state: State, draft: Draft) -> tuple[TargetOutput, int]:
     """The output at the nodes of a rooted draft, and the number of nodes that the pass had."""
-    if not state.fixed or draft.nodes == state.width:
+    if not state.budget.fixed or draft.nodes == state.budget.width:
         return target.verify(state.cache, draft), draft.nodes
-    output = target.verify(state.cache, padded(draft, state.width))
-    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.width
+    output = target.verify(state.cache, padded(draft, state.budget.width))
+    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.budget.width
 
 
 def padded(draft: Draft, nodes: int) -> Draft:

@@ -69,7 +69,7 @@ class Fixed:
 class Confidence:
     """Up to `k` units, cut where the drafter's confidence falls below a threshold.
 
-    On a GPU refused nodes are verified, too, and bound the next draft (`mmspec.core.kept_depth`).
+    On a GPU refused nodes are verified, too, and bound the next draft (`mmspec.core.budget`).
     """
 
     trims: ClassVar[bool] = True

@@ -156,7 +156,9 @@ def _message(state: State, draft: Draft | None) -> Tensor:
     """What a rank tells the others: the header, then units, validity and parents of the drafted nodes, padded."""
     assert state.step is not None
     checksum = _digest("", state.root, state.emitted, state.done, state.step.verdict.path)
-    message = torch.zeros(_HEADER + 3 * state.rows * (state.width - 1), dtype=torch.int64, device=state.root.device)
+    message = torch.zeros(
+        _HEADER + 3 * state.rows * (state.budget.width - 1), dtype=torch.int64, device=state.root.device
+    )
     message[0] = checksum
     if draft is None:
         return message

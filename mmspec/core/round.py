@@ -5,16 +5,37 @@ The eager loop (`mmspec.core.decoder`) and captured rounds (`mmspec.core.capture
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.live import Live
 from mmspec.core.noise import Noise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A round that is drafted and verified, not settled."""
+
+    draft: Draft  # the rooted draft
+    scores: Scores  # the target's scores at its nodes
+    nodes: int  # nodes of the target's pass, padding included
+
+
+def with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
+    """Draft and scores of a round whose truth came later, such as a player's real actions.
+
+    At depth d all mass is on `truth[:, d]`. Nodes may match any unit of the truth, the last one too: it becomes the new
+    root, and was already verified.
+    """
+    depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
+    distribution = PointMass(take_nodes(truth, depth))
+    return draft.shallower(truth.shape[1] + 1), replace(scores, distribution=distribution, finite=distribution.finite())
 
 
 def decided(

@@ -1,19 +1,18 @@
-"""One call's rows: their units, how far each row is, and the noise it draws from.
+"""One call: its rows, what bounds its drafts, and the noise it draws from.
 
-Device tensors are authoritative; `host_emitted` and `host_done` are copies, refreshed by a round's one host sync.
+Device tensors are authoritative; `State.host` has copies of some, refreshed by a round's one host sync.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.core.history import begun, ends_of, with_room
+from mmspec.core.budget import Budget
 from mmspec.core.history_processors import Prefix
-from mmspec.core.kept_depth import KeptDepth
-from mmspec.core.live import Live
+from mmspec.core.live import Live, with_room
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
@@ -22,113 +21,61 @@ from mmspec.core.warp import Warp
 
 
 @dataclass
+class HostCopy:
+    """What the host read of a call's rows at the last sync."""
+
+    emitted: list[int]
+    done: list[bool]
+    pads: list[int] = field(default_factory=list)  # empty before the first sync
+    unread: int = 0  # most units per row that were appended since
+
+
+@dataclass
+class Capture:
+    """How captured rounds stand to a call (`mmspec.core.capture`)."""
+
+    round: Any = None  # the one that runs it; None: the eager loop does
+    eager: bool = False  # whether it is settled that the eager loop runs it
+    stale: bool = False  # whether something changed that captured rounds bake in, such as a guidance scale
+
+
+@dataclass
 class State:
-    """The rows of one call.
+    """One call. Components read it; what only one of them may read says so."""
 
-    Attributes:
-        cache: The target's cache of this call (from `Target.start`); only the target reads it.
-        history: `[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch.
-        prompt_length: Length of the prompt in `history`, the same for all rows (shorter prompts are padded on the
-            left).
-        pads: `[batch]` int64: how many of the prompt's units are padding.
-        emitted: `[batch]` int64: units emitted so far, the root included.
-        root: `[batch, *unit]`: the last known unit; the target's cache does not hold it yet.
-        done: `[batch]` bool: rows that are finished.
-        nonfinite: `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
-        limit: Units wanted per row.
-        pause: Units at which every row waits for the others (`Decoder.rounds`); None: nowhere.
-        ends: `[n]` int64: unit ids that end a row.
-        source: The call's noise.
-        warp: Turns scores into distributions.
-        report: Counts and times.
-        context: Most units of a row that the target supports, prompt included: no draft goes beyond. None: no bound.
-        hidden: The prompt's hidden states as in `Prefill`, until the drafter has begun; then None.
-        memory: The drafter's memory of this call (from `Drafter.start`); only the drafter reads it.
-        step: The last settled round; after prefill, that of a draft of the root alone.
-        host_emitted: `emitted`, on the host.
-        host_done: `done`, on the host.
-        host_pads: `pads`, on the host; empty before the first sync.
-        width: Most nodes of a draft that the cache was made for, the root included.
-        k: Most units per path of a draft: `width` is that of drafts with this budget.
-        depth: How deep the next draft may be, after what a policy kept of the last one.
-        drafting: Whether the rest of the call may have drafts.
-        fixed: Whether every pass has `width` nodes.
-        captured: The captured round that runs this call (`mmspec.core.capture`); None: the eager loop does.
-        eager: Whether it is settled that the eager loop runs this call.
-        stale: Whether something changed from outside that captured rounds bake in, such as a guidance scale.
-    """
-
-    cache: Any
-    history: Tensor
-    prompt_length: int
-    pads: Tensor
-    emitted: Tensor
-    root: Tensor
-    done: Tensor
-    nonfinite: Tensor
-    limit: int
-    ends: Tensor
-    source: Source
-    warp: Warp
-    report: Report
-    context: int | None = None
-    pause: int | None = None
-    hidden: Tensor | None = None
-    memory: Any = None
-    step: Step | None = None
-    host_emitted: list[int] = field(default_factory=list)
-    host_done: list[bool] = field(default_factory=list)
-    host_pads: list[int] = field(default_factory=list)
-    width: int = 1
-    k: int = 0
-    drafting: bool = True
-    fixed: bool = False
-    captured: Any = None
-    eager: bool = False
-    stale: bool = False
-    depth: KeptDepth = field(default_factory=lambda: KeptDepth(0, 0))
-    _unsynced: int = 0
+    live: Live  # its rows: what a round changes
+    cache: Any  # the target's, from `Target.start`; only the target reads it
+    prompt_length: int  # the same for all rows; shorter prompts are padded on the left
+    limit: int  # units wanted per row
+    budget: Budget  # what its drafts may be
+    source: Source  # its noise
+    warp: Warp  # turns scores into distributions
+    report: Report  # counts and times
+    host: HostCopy  # what the last sync read
+    hidden: Tensor | None = None  # the prompt's hidden states as in `Prefill`, until the drafter has begun
+    memory: Any = None  # the drafter's, from `Drafter.start`; only the drafter reads it
+    step: Step | None = None  # the last settled round; after prefill, that of a draft of the root alone
+    pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
+    capture: Capture = field(default_factory=Capture)
 
     @classmethod
     def begin(
         cls,
         started: Prefill,
         limit: int,
-        context: int | None,
-        ends: int | Sequence[int] | None,
+        budget: Budget,
+        *,
         source: Source,
         warp: Warp,
         report: Report,
-        width: int = 1,
-        k: int = 0,
+        ends: int | Sequence[int] | None = None,
+        context: int | None = None,
     ) -> "State":
         """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
-        prompt, pads = started.prompt, started.pads
-        rows, prompt_length = prompt.shape[:2]
-        history = begun(prompt, limit)
-        zero = torch.zeros_like(pads)
-        return cls(
-            cache=started.cache,
-            history=history,
-            prompt_length=prompt_length,
-            pads=pads,
-            emitted=zero,
-            root=history[:, max(prompt_length - 1, 0)],
-            done=zero.bool(),
-            nonfinite=torch.full_like(pads, NOWHERE),
-            limit=limit,
-            ends=ends_of(ends, prompt.device),
-            source=source,
-            warp=warp,
-            report=report,
-            context=context,
-            hidden=started.hidden,
-            host_emitted=[0] * rows,
-            host_done=[False] * rows,
-            width=width,
-            k=k,
-            depth=KeptDepth(k, k),
-        )
+        rows, prompt_length = started.prompt.shape[:2]
+        live = Live.begin(started.prompt, started.pads, limit, ends, context)
+        host = HostCopy([0] * rows, [False] * rows)
+        return cls(live, started.cache, prompt_length, limit, budget, source, warp, report, host, started.hidden)
 
     @property
     def rows(self) -> int:
@@ -136,14 +83,54 @@ class State:
         return len(self.emitted)
 
     @property
-    def known(self) -> Tensor:
-        """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
-        return self.emitted + self.prompt_length
+    def history(self) -> Tensor:
+        """`[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch."""
+        return self.live.history
 
     @property
-    def prefix(self) -> Prefix:
-        """The known units, for the warp."""
-        return Prefix(self.history, [self.prompt_length + n for n in self.host_emitted], self.emitted)
+    def pads(self) -> Tensor:
+        """How many of the prompt's units are padding: `[batch]` int64."""
+        return self.live.pads
+
+    @property
+    def emitted(self) -> Tensor:
+        """Units emitted so far, the root included: `[batch]` int64."""
+        return self.live.emitted
+
+    @property
+    def root(self) -> Tensor:
+        """The last known unit, `[batch, *unit]`; the target's cache does not hold it yet."""
+        return self.live.root
+
+    @property
+    def done(self) -> Tensor:
+        """Rows that are finished: `[batch]` bool."""
+        return self.live.done
+
+    @property
+    def context(self) -> int | None:
+        """Most units of a row that the target supports, prompt included: no draft goes beyond. None: no bound."""
+        return self.live.context
+
+    @property
+    def host_emitted(self) -> list[int]:
+        """`emitted`, on the host."""
+        return self.host.emitted
+
+    @property
+    def host_done(self) -> list[bool]:
+        """`done`, on the host."""
+        return self.host.done
+
+    @property
+    def host_pads(self) -> list[int]:
+        """`pads`, on the host; empty before the first sync."""
+        return self.host.pads
+
+    @property
+    def known(self) -> Tensor:
+        """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
+        return self.live.known
 
     @property
     def room(self) -> Tensor:
@@ -151,12 +138,17 @@ class State:
         return self.live.room
 
     @property
+    def prefix(self) -> Prefix:
+        """The known units, for the warp."""
+        return Prefix(self.history, [self.prompt_length + n for n in self.host.emitted], self.emitted)
+
+    @property
     def most_room(self) -> int:
         """The largest `room` of any row, from the host's copies."""
         context = self.context if self.context is not None else self.prompt_length + self.limit
         rooms = [
             min(self.reach - emitted - 1, context - (self.prompt_length - pads + emitted))
-            for emitted, pads, done in zip(self.host_emitted, self.host_pads, self.host_done, strict=True)
+            for emitted, pads, done in zip(self.host.emitted, self.host.pads, self.host.done, strict=True)
             if not done
         ]
         return max(rooms, default=0)
@@ -169,7 +161,7 @@ class State:
     @property
     def finished(self) -> bool:
         """Whether every row was done, or waited at a pause, at the last sync."""
-        return all(self.host_done)
+        return all(self.host.done)
 
     @property
     def waits(self) -> bool:
@@ -179,50 +171,42 @@ class State:
     def go_on(self, pause: int | None) -> None:
         """Run up to the next pause, or to the end. Every row waits at the one before, is done, or has just begun."""
         before, self.pause = self.reach, pause
-        ended = torch.isin(self.root, self.ends) if len(self.ends) else torch.zeros_like(self.done)
+        ends = self.live.ends
+        ended = torch.isin(self.root, ends) if len(ends) else torch.zeros_like(self.done)
         waited = (self.emitted == before) & ~ended
-        done = (self.done & ~waited) | (self.emitted >= self.reach)
-        if self.captured is None:
-            self.done = done
+        self._set_reach((self.done & ~waited) | (self.emitted >= self.reach))
+
+    def lengthen(self, limit: int) -> None:
+        """Want so many units per row, of which every row has emitted some."""
+        self.limit = limit
+        self._set_reach(self.emitted >= self.reach)
+
+    def _set_reach(self, done: Tensor) -> None:
+        """Put the reach into the rows, of which some are `done [batch]` now."""
+        if self.capture.round is None:
+            self.live = replace(self.live, done=done, limit=self.reach)
         else:  # the round has the rows in its buffers
-            self.done.copy_(done)
-            self.captured.live.limit.fill_(self.reach)
-        self.host_done = done.tolist()
+            assert isinstance(self.live.limit, Tensor)
+            self.live.done.copy_(done)
+            self.live.limit.fill_(self.reach)
+        self.host.done = done.tolist()
         self._update_report()
 
     def round(self) -> Round:
         """The noise of the current round."""
-        active = [n for n, done in zip(self.host_emitted, self.host_done, strict=True) if not done]
+        active = [n for n, done in zip(self.host.emitted, self.host.done, strict=True) if not done]
         # Finished rows follow the slowest active row (their draws are not read): buffered noise can then be dropped.
         slowest = min(active, default=0)
-        host_emitted = [slowest if done else n for n, done in zip(self.host_emitted, self.host_done, strict=True)]
+        host_emitted = [slowest if done else n for n, done in zip(self.host.emitted, self.host.done, strict=True)]
         return Round(self.source, self.emitted, host_emitted)
-
-    @property
-    def live(self) -> Live:
-        """What a round changes."""
-        return Live(
-            self.history,
-            self.emitted,
-            self.root,
-            self.done,
-            self.nonfinite,
-            self.pads,
-            self.prompt_length,
-            self.reach,
-            self.ends,
-            self.context,
-        )
-
-    def take(self, live: Live) -> None:
-        """Go on from `live`, this call's rows after a round."""
-        self.emitted, self.root, self.done, self.nonfinite = live.emitted, live.root, live.done, live.nonfinite
 
     def reserve(self, units: int) -> None:
         """Make room in the history for at most so many units more per row; called before they are appended."""
-        self._unsynced += units
-        most_emitted = max(self.host_emitted) + self._unsynced
-        self.history = with_room(self.history, self.prompt_length, most_emitted, self.limit)
+        self.host.unread += units
+        most_emitted = max(self.host.emitted) + self.host.unread
+        history = with_room(self.history, self.prompt_length, most_emitted, self.limit)
+        if history is not self.history:
+            self.live = replace(self.live, history=history)
 
     def sync(self) -> None:
         """The one host sync of a round: how many units every row has, and whether it is done.
@@ -236,8 +220,8 @@ class State:
 
     def counts(self) -> Tensor:
         """What the host wants to know after a round: `[number, batch]` int64, for `arrived`."""
-        first = () if self.host_pads else (self.pads,)
-        return torch.stack([self.emitted, self.done.long(), self.nonfinite, *first, *self.depth.wanted()])
+        first = () if self.host.pads else (self.pads,)
+        return torch.stack([self.emitted, self.done.long(), self.live.nonfinite, *first, *self.budget.wanted()])
 
     def arrived(self, counts: list[list[int]]) -> None:
         """Take `counts` that are on the host now.
@@ -246,33 +230,37 @@ class State:
             ValueError: As `sync`.
         """
         emitted, done, nonfinite, *more = counts
-        if not self.host_pads:
-            self.host_pads = more.pop(0)
+        pads = self.host.pads or more.pop(0)
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
                 raise ValueError(f"row {row}: {fault}; check the weights, the dtype and the logits processors")
-        self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
-        self._unsynced = 0
-        self.depth.arrived(more)
+        self.host = HostCopy(emitted, [bool(d) for d in done], pads)
+        self.budget.arrived(more)
         self._update_report()
+
+    def end_rows_of(self, other: "State") -> None:
+        """End the rows that are done in another call with the same rows."""
+        self.live = replace(self.live, done=self.done | other.done)
+        self.host.done = [a or b for a, b in zip(self.host.done, other.host.done, strict=True)]
 
     def stop(self, row: int, count: int) -> None:
         """End a row after its first `count >= 1` units; called after a sync, for ends that only the host can see."""
-        self.host_emitted[row], self.host_done[row] = count, True
+        self.host.emitted[row], self.host.done[row] = count, True
         self.emitted[row], self.done[row] = count, True
         self.root[row] = self.history[row, self.prompt_length + count - 1]
         self._update_report()
 
     def _update_report(self) -> None:
         """Copy the counts to the report; when all rows are done, tell the noise source."""
-        self.report.rows, self.report.emitted = self.rows, sum(self.host_emitted)
+        self.report.rows, self.report.emitted = self.rows, sum(self.host.emitted)
         if self.finished and not self.waits:
-            self.source.finish(max(self.host_emitted))
+            self.source.finish(max(self.host.emitted))
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        most = max(self.host_emitted)
+        most = max(self.host.emitted)
         longest = self.history[:, self.prompt_length : self.prompt_length + most].unbind(0)
-        rows = [row if n == most else row[:n] for row, n in zip(longest, self.host_emitted, strict=True)]
-        return [row.clone() for row in rows] if self.captured is not None else rows  # buffers serve later calls, too
+        rows = [row if n == most else row[:n] for row, n in zip(longest, self.host.emitted, strict=True)]
+        captured = self.capture.round is not None  # its buffers serve later calls, too
+        return [row.clone() for row in rows] if captured else rows

@@ -51,5 +51,5 @@ def lockstep(eager: Decoder, captured: Decoder, inputs: Any, limit: int, **optio
         rounds += 1
     assert one.report.accepted == other.report.accepted and one.report.drafted == other.report.drafted
     assert str(one.report.bias) == str(other.report.bias), "to the digits that reports print"
-    assert one.report.emitted == other.report.emitted and other.captured is not None
+    assert one.report.emitted == other.report.emitted and other.capture.round is not None
     return rounds

@@ -1,14 +1,15 @@
 """What a row emits: ends inside the accepted path, the limit, finished rows; scores that are not finite."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import HostDrafterAdapter
-from mmspec.core.history import ends_of
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.state import State
+from mmspec.core.state import HostCopy, State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput, Verdict
 from mmspec.testing.toys.history import HistoryTarget
@@ -21,8 +22,8 @@ PROMPT = torch.tensor([[1, 2], [3, 4], [5, 6]])
 def started(limit: int, ends: list[int] | int | None = None) -> State:
     """Three rows that have emitted one unit, 0, which ends nothing."""
     state = Decoder(LARGE).start(PROMPT, limit, ends=None)
-    state.ends = ends_of(ends, torch.device("cpu"))
-    state.root = torch.zeros(3, dtype=torch.int64)
+    ended = torch.tensor([ends] if isinstance(ends, int) else ends or [], dtype=torch.int64)
+    state.live = replace(state.live, ends=ended, root=torch.zeros(3, dtype=torch.int64))
     state.history[:, 2] = 0
     return state
 
@@ -47,8 +48,7 @@ def emitted(state: State) -> list[list[int]]:
 def append(state: State, drafted: Draft, decided: Verdict, most: int | None = None) -> torch.Tensor:
     """What a round appends: the counts."""
     state.reserve(drafted.index.deepest + 1)
-    live, count = state.live.appended(drafted, decided, most)
-    state.take(live)
+    state.live, count = state.live.appended(drafted, decided, most)
     return count
 
 
@@ -173,6 +173,6 @@ def test_a_finished_row_does_not_pin_old_noise():
 
     decoder = Decoder(LARGE)
     state = decoder.start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
-    state.host_emitted, state.host_done = [1, 6], [True, False]
+    state.host = HostCopy([1, 6], [True, False], state.host_pads)
     decoder.speculate(state)
     assert state.source.asked == [6, 6]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-import mmspec.core.history as history
+import mmspec.core.live as live
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.history import begun, with_room
+from mmspec.core.live import Live, with_room
 from mmspec.core.warp import Warp
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
 from mmspec.hosts.target import TransformersTarget
@@ -38,7 +38,7 @@ def test_a_call_that_may_be_endless_and_ends_early_allocates_little(target: Any)
             decoder.advance(state)
         assert [units.tolist() for units in state.output()] == [wanted]
         assert slots_of(state.cache.slots) == {BLOCK} == {state.cache.slots.capacity}
-        assert state.history.shape == (1, 5 + history.ROOM + 1)
+        assert state.history.shape == (1, 5 + live.ROOM + 1)
         if drafter is not None:
             assert slots_of(state.memory.cache.slots) == {BLOCK}
 
@@ -69,7 +69,7 @@ def test_growth_changes_nothing_and_slots_double(target: Any, free: bool, monkey
         unused.append(slots.visible - int(slots.length.max()))
     assert all(torch.equal(mine, right) for mine, right in zip(state.output(), kept, strict=True))
     assert sorted(set(sizes)) == [64, 128, 256]
-    assert max(unused) <= BLOCK + 2 * state.width, "attention covers blocks that no row has reached"
+    assert max(unused) <= BLOCK + 2 * state.budget.width, "attention covers blocks that no row has reached"
     assert visible == sorted(visible)
 
 
@@ -97,7 +97,7 @@ def test_the_history_grows_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> N
     large, units = HistoryTarget.random(9, seed=0), torch.tensor([[1, 2], [3, 4], [5, 6]])
     drafter = DraftModel(large.near(1, 0.3))
     kept = Decoder(large, drafter, k=4).generate(units, 50, seed=1).units
-    monkeypatch.setattr(history, "ROOM", 6)
+    monkeypatch.setattr(live, "ROOM", 6)
     widths = list[int]()
     output = Decoder(large, drafter, k=4).generate(
         units, 50, seed=1, on_step=lambda state: widths.append(state.history.shape[1])
@@ -107,8 +107,8 @@ def test_the_history_grows_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_history_with_more_room_holds_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "ROOM", 4)
-    small = begun(torch.ones(1, 3, 2), 100)
+    monkeypatch.setattr(live, "ROOM", 4)
+    small = Live.begin(torch.ones(1, 3, 2), torch.zeros(1, dtype=torch.int64), 100).history
     small[:, 3:] = 7  # the last column, too
     assert small.shape == (1, 8, 2) and with_room(small, 3, 4, 100) is small
     larger = with_room(small, 3, 5, 100)

@@ -1,5 +1,7 @@
 """What is guessed of a player: repeats, habits, several at once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -19,11 +21,11 @@ def guessed(history, k=1, **options):
     state = decoder.start(torch.tensor([history[:2]]), len(history) + k + 2)
     for action in history[2:]:
         state.history[0, state.prompt_length + state.host_emitted[0] - 1] = action
-        state.root = torch.tensor([action])
-        state.emitted = state.emitted + 1
-        state.host_emitted = [state.host_emitted[0] + 1]
-    # `host_emitted` counts one more than was written: the first drawn unit was written over.
-    state.emitted, state.host_emitted = state.emitted - 1, [state.host_emitted[0] - 1]
+        state.live = replace(state.live, root=torch.tensor([action]), emitted=state.emitted + 1)
+        state.host.emitted[0] += 1
+    # `emitted` counts one more than was written: the first drawn unit was written over.
+    state.live = replace(state.live, emitted=state.emitted - 1)
+    state.host.emitted[0] -= 1
     draft = drafter.propose(state, k, None)
     return draft.units[0].tolist(), draft.index.parent[0, 1:].tolist()
 

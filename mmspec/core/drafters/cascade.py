@@ -99,8 +99,7 @@ class CascadeDrafter:
         steps = list[Step]()
         for inner in self.decoder.rounds(state, k, source=_source(noise), warp=state.warp):
             if not steps:  # rows that are finished in the outer call are finished in the inner one
-                inner.done = inner.done | state.done
-                inner.host_done = [a or b for a, b in zip(inner.host_done, state.host_done, strict=True)]
+                inner.end_rows_of(state)
             assert inner.step is not None
             steps.append(inner.step)
         if self.runs_target:  # the inner prefill is a pass, too

@@ -73,7 +73,7 @@ class DraftModel:
         return self.shape.width(k)
 
     def start(self, state: State, inputs: Any) -> DraftModelMemory:
-        width = max(self.shape.fed(state.k) + 1, CATCH_UP)
+        width = max(self.shape.fed(state.budget.k) + 1, CATCH_UP)
         started = self.model.start(inputs, state.limit, width)
         return DraftModelMemory(started.cache, self.shape, width, torch.zeros_like(state.emitted))
 

@@ -81,7 +81,7 @@ class Overlapped:
         return k
 
     def start(self, state: State, inputs: Any) -> OverlappedMemory:
-        width = CATCH_UP + (1 + self.outcomes(state.k)) * state.k
+        width = CATCH_UP + (1 + self.outcomes(state.budget.k)) * state.budget.k
         how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, state.emitted.device)
         return OverlappedMemory(self.executor.open(self.model, how))
 
@@ -140,7 +140,9 @@ class Overlapped:
     def _context(self, state: State) -> int:
         """Units that the draft model's longest context still has place for."""
         context = self.model.context if isinstance(self.model, Bounded) else None
-        return state.limit + state.k if context is None else context - state.prompt_length - max(state.host_emitted)
+        return (
+            state.limit + state.budget.k if context is None else context - state.prompt_length - max(state.host_emitted)
+        )
 
 
 def _expected(memory: OverlappedMemory) -> Ahead | None:

@@ -40,7 +40,7 @@ class ContinuousSets(ContinuousJacobi):
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft, drawn = super().propose(state, k, noise), self._resized(state, k).drawn
-        size = (state.width - 1) // 2  # by the widest draft of the call, not by the budget of this round
+        size = (state.budget.width - 1) // 2  # by the widest draft of the call, not by the budget of this round
         decided = drawn & (torch.arange(k, device=drawn.device) < size)
         assert draft.distribution is not None  # new slots are drawn from a distribution
         return replace(draft, distribution=Mixed(draft.distribution, ~decided, draft.units))

@@ -103,7 +103,7 @@ class SjdPac:
         front = self._front(k, chain.units.device)
         if self._siblings > 1 and isinstance(q, Categorical):
             return self._with_siblings(chain, q, drawn, front, noise)
-        if self._siblings == 1 or not state.fixed:
+        if self._siblings == 1 or not state.budget.fixed:
             return chain
         # Nothing was drawn yet, or without noise: all rounds of a call of one shape have the same tree.
         units, valid = (pad(part, (0, front.place.shape[1])) for part in (chain.units, chain.valid))

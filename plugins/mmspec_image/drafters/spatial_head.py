@@ -128,7 +128,7 @@ class SpatialHeadWindow:
     def start(self, state: State, inputs: Any) -> Memory:
         assert state.hidden is not None
         first = state.hidden[:, -1].unflatten(-1, (-1, self.head.config.dim))  # the first code was drawn from it
-        states = first.new_zeros(len(first), state.limit + state.width + 1, *first.shape[1:])
+        states = first.new_zeros(len(first), state.limit + state.budget.width + 1, *first.shape[1:])
         states[:, 0] = first
         lent = self._target.lend()
         if (self.head.device, self.head.dtype) != (lent.device, lent.dtype):

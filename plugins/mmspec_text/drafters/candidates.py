@@ -159,7 +159,7 @@ def prompt_lookup(max_ngram: int = 2) -> GeneratorFactory:
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
         return PromptLookupCandidateGenerator(
-            eos_token_id=state.ends if len(state.ends) else None,
+            eos_token_id=state.live.ends if len(state.live.ends) else None,
             max_matching_ngram_size=max_ngram,
             max_length=_longest(state),
         )
@@ -215,7 +215,7 @@ def _longest(state: State) -> int:
 
 def _greedy(state: State) -> GenerationConfig:
     return GenerationConfig(
-        do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=state.ends.tolist() or None
+        do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=state.live.ends.tolist() or None
     )
 
 

@@ -83,7 +83,7 @@ class Falcon:
     def start(self, state: State, inputs: Any) -> FalconMemory:
         lent, network, shape = self._target.lend(), self.eagle.network, self.eagle.shape
         network.join(lent.embedding, lent.output, lent.device, lent.dtype)
-        drafted = self.block * (1 + shape.fed(state.k))
+        drafted = self.block * (1 + shape.fed(state.budget.k))
         most = state.prompt_length + state.limit + drafted + 2
         cache = BlockCache(network, self.block, state.rows, most, state.root.device)
         return FalconMemory(cache, of_prompt(state, self.eagle.columns))

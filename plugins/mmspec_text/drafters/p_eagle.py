@@ -95,7 +95,7 @@ class PEagle:
         """Read the features that are not read yet, and score the deepest block that the call may want."""
         if memory.unread is None:
             return
-        behind = max(self.eagle.shape.levels(state.k) - 1, 0)
+        behind = max(self.eagle.shape.levels(state.budget.k) - 1, 0)
         unknown = Unknown(self.eagle.network.unknown(), self.mask_token, behind)
         memory.cache.read(memory.unread, units_of(state, memory.unread), unknown)
         memory.unread = None

@@ -83,7 +83,7 @@ class Sequoia(DraftModel):
         return self.nodes if k else 0
 
     def start(self, state: State, inputs: Any) -> DraftModelMemory:
-        self.shape = self.tree(self.nodes, state.k)
+        self.shape = self.tree(self.nodes, state.budget.k)
         return super().start(state, inputs)
 
     def observe(self, state: State, step: Step) -> None:

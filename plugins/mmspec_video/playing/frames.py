@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.pending import Pending
 from mmspec.core.policies import Fixed
 from mmspec.core.report import Report
+from mmspec.core.round import Pending
 from mmspec.core.state import State
 from mmspec_video.deviation import FrameReport
 from mmspec_video.playing.known_actions import KnownActions

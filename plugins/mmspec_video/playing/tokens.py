@@ -134,9 +134,7 @@ class TokenPlay:
         places = state.warp.forced[:, period - 1 :: period]
         count = min(known.shape[1], places.shape[1])
         places[:, :count] = known[:, :count] + self.target.model.config.vocab_size
-        state.limit = min((known.shape[1] + 1) * period - 1, state.warp.forced.shape[1])
-        state.done = state.emitted >= state.limit
-        state.host_done = [emitted >= state.limit for emitted in state.host_emitted]
+        state.lengthen(min((known.shape[1] + 1) * period - 1, state.warp.forced.shape[1]))
         state.source = self._source()  # rows that were done go on; the old source buffered noise without them
 
     def _source(self) -> Source:

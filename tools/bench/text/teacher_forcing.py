@@ -6,7 +6,7 @@ instead of the target's choice, and the drafted units that agree with it are cou
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -59,7 +59,7 @@ def teacher_force(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Teac
     for text in texts:
         state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
         # The prefill emitted the target's own unit, which the text's replaces; the drafter begins again with it.
-        state.root = text[:, given]
+        state.live = replace(state.live, root=text[:, given])
         state.history[:, given] = text[:, given]
         state.hidden = decoder.target.start(text[:, :given], 1, 1).hidden  # a call lets go of them after its beginning
         state.memory = decoder.drafter.start(state, text[:, :given])

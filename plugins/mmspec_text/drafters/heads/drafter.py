@@ -56,7 +56,7 @@ def begun(
         ValueError: The target gave no features of the prompt.
     """
     unread = of_prompt(state, columns, before)
-    most = before + state.prompt_length + state.limit + shape.fed(state.k) + 2
+    most = before + state.prompt_length + state.limit + shape.fed(state.budget.k) + 2
     halves = 1 if width is None else unread.features.shape[-1] // width
     cache = HeadCache(head, state.rows, most, state.root.device, halves)
     cache.begin(unread.count.tolist())
@@ -80,7 +80,7 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
 def captured_for(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> RowsDraft | None:
     """The compiled draft that takes the unread rows; None if the draft is eager."""
     assert memory.unread is not None
-    if state.captured is None or memory.eager or k != state.k:
+    if state.capture.round is None or memory.eager or k != state.budget.k:
         return None
     if memory.captured is None:
         cache = memory.cache

@@ -73,7 +73,7 @@ class Lookahead:
         return (window + (n - 1) * self.options.guesses) if k else 0
 
     def start(self, state: State, inputs: Any) -> LookaheadMemory:
-        n, columns = self._sizes(state.k)
+        n, columns = self._sizes(state.budget.k)
         prompts = state.history[:, : state.prompt_length].tolist()
         texts = [self._known(prompt[pads:]) for prompt, pads in zip(prompts, state.host_pads, strict=True)]
         how = columns, n, self.options.guesses, self.options.from_prompt

@@ -99,7 +99,7 @@ class PathDrafter:
     def _captured(self, state: State, k: int, noise: DraftNoise) -> PathDraft | None:
         """The compiled draft of a call whose rounds are captured; None if drafts are eager."""
         memory = state.memory
-        if state.captured is None or k != state.k or not isinstance(memory, Last) or memory.eager:
+        if state.capture.round is None or k != state.budget.k or not isinstance(memory, Last) or memory.eager:
             return None
         if memory.captured is None:
             embedding = self._target.model.get_input_embeddings()

@@ -1,4 +1,4 @@
-"""How deep the next draft may be, after what a policy kept of the last one: where reading that number is a wait.
+"""What the drafts of a call may be, and how deep the next one after what a policy kept of the last one.
 
 On the CPU refused nodes are cut from a draft before it is verified. Elsewhere reading how many are kept would be a
 wait. There the number comes with the round's one sync, and bounds the *next* draft: one node deeper than what was kept,
@@ -15,13 +15,21 @@ from mmspec.core.types import Draft
 
 
 @dataclass
-class KeptDepth:
-    """The bound of one call."""
+class Budget:
+    """The bounds of a call's drafts."""
 
-    k: int  # the largest bound
-    most: int  # most units per path of the next draft
+    k: int  # most units per path
+    width: int  # most nodes that the cache was made for, the root included
+    fixed: bool = False  # whether every pass has `width` nodes
+    drafting: bool = True  # whether the rest of the call may have drafts
+    _most: int | None = None
     _asked: int = 0
     _kept: Tensor | None = None
+
+    @property
+    def most(self) -> int:
+        """Most units per path of the next draft."""
+        return self.k if self._most is None else self._most
 
     def note(self, draft: Draft, done: Tensor) -> None:
         """Remember, on the device, how deep a draft is that a policy trimmed, in rows that are not `done [batch]`.
@@ -37,7 +45,7 @@ class KeptDepth:
         return [] if self._kept is None else [self._kept]
 
     def arrived(self, read: list[list[int]]) -> None:
-        """Set the bound by what a sync read."""
+        """Bound the next draft by what a sync read."""
         for kept in read:
             deepest, self._kept = max(kept), None
-            self.most = min(self.k, 2 * self._asked if deepest >= self._asked else deepest + 1)
+            self._most = min(self.k, 2 * self._asked if deepest >= self._asked else deepest + 1)
