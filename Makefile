@@ -72,6 +72,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python tools/ratchet.py
 
 types: $(READY)
 	$(BIN)/mypy

@@ -5,7 +5,7 @@ import re
 
 RENAMED = {
     "README.md": "index.md",
-    "CONTRIBUTING.md": "authors/README.md",
+    "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
     "assets/README.md": "models/shipped.md",
 }

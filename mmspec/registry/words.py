@@ -1,6 +1,6 @@
 """The words of `needs` and `offers`, each declared once, with a sentence.
 
-CONTRIBUTING.md lists them; `fill` writes that list, and a test compares it.
+The page for plugin authors lists them; `fill` writes that list, and a test compares it.
 """
 
 import re

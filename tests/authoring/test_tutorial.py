@@ -1,4 +1,4 @@
-"""The tutorial in CONTRIBUTING runs as written: its modules, its code, its commands."""
+"""The tutorial for plugin authors runs as written: its modules, its code, its commands."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "authors" / "README.md").read_text()
 SECTION = TEXT.split("## A drafter in ten lines\n")[1].split("\n## ")[0]
 
 
@@ -24,7 +24,7 @@ def test_the_tutorial_runs_as_written(tmp_path: Path, monkeypatch: pytest.Monkey
         elif name := re.match(r"# (\w+\.py)\n", code):
             Path(name[1]).write_text(code)
         else:
-            exec(compile(code, "CONTRIBUTING.md", "exec"), {})
+            exec(compile(code, "docs/authors/README.md", "exec"), {})
     said = "\n".join(outputs.values())
     assert len(outputs) == 5 and "invariant" in said and "def main(" in said and "pass" in said
     assert (tmp_path / "mmspec-acme" / "pyproject.toml").is_file()

@@ -25,7 +25,12 @@ def test_the_readme_is_short_and_opens_with_what_this_is_and_is_not() -> None:
 
 
 def test_links_of_the_documents_lead_to_files_and_headings() -> None:
-    for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+    for file in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "docs/architecture.md",
+        ROOT / "docs/authors/README.md",
+    ):
         for link in re.findall(r"\]\((?!https?:)([^)]+)\)", file.read_text()):
             path, _, heading = link.partition("#")
             place = (file.parent / path).resolve() if path else file
@@ -81,3 +86,11 @@ def test_the_third_example_draws_a_picture_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     exec(EXAMPLES[2], {})
     assert stated(EXAMPLES[2]) in capsys.readouterr().out and (tmp_path / "princess.png").is_file()
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = {path for path in re.findall(r"`([\w/]+(?:\.py|/))`", page)}
+    assert len(named) > 20
+    for path in named:
+        assert any((ROOT / base / path).exists() for base in ("", "mmspec")), path

@@ -1,4 +1,4 @@
-"""Every word of `needs` and `offers` is declared once, with a sentence; CONTRIBUTING lists them."""
+"""Every word of `needs` and `offers` is declared once, with a sentence; the page for plugin authors lists them."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from mmspec.registry import DrafterSpec, Registry, Spec, TargetSpec, hookimpl
 from mmspec.registry.words import WORDS, fill
 
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = Path(__file__).parents[2] / "docs" / "authors" / "README.md"
 
 
 class Plugin:
@@ -60,8 +60,8 @@ def test_a_plugin_declares_words_of_its_own() -> None:
 
 
 def test_contributing_lists_the_words() -> None:
-    text = CONTRIBUTING.read_text()
+    text = PAGE.read_text()
     assert "<!-- words -->\n" in text and "<!-- /words -->" in text
     if os.environ.get("RECORD"):
-        CONTRIBUTING.write_text(fill(text))
-    assert fill(text) == CONTRIBUTING.read_text(), "run this test with RECORD=1 to write the list"
+        PAGE.write_text(fill(text))
+    assert fill(text) == PAGE.read_text(), "run this test with RECORD=1 to write the list"
