@@ -55,8 +55,9 @@ def test_the_weights_of_a_unit() -> None:
 def test_only_passes_over_drafts_change(mixtral: Any, shape: Any) -> None:
     used: list[str] = []
     layer = mixtral.model.layers[0].mlp.experts
+    layer.register_forward_pre_hook(lambda *_: used.append(layer.config._experts_implementation))
     with mmspec.enable(mixtral, "prompt-lookup", k=2, shape=shape):
-        layer.register_forward_pre_hook(lambda *_: used.append(layer.config._experts_implementation))
+        used.clear()
         mixtral.generate(IDS, max_new_tokens=4, do_sample=False)
     assert used[0] == GROUPED and set(used[1:]) == {BATCHED if shape == "one" else GROUPED}
 

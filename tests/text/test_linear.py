@@ -191,9 +191,10 @@ def test_a_first_short_call_makes_its_own_passes_only(make_llama, monkeypatch):
     monkeypatch.setattr(linear, "_trials", {})
     large, passes = make_llama(hidden_size=512, intermediate_size=512), []
     ids = torch.arange(5, 25)[None]
+    large.lm_head.register_forward_hook(lambda *given: passes.append(1))
     with mmspec.enable(large) as spec:
+        passes.clear()
         weights = {id(weight) for weight in large.parameters()}
         assert not [weight for weight in linear._packed if id(weight) in weights]
-        large.lm_head.register_forward_hook(lambda *given: passes.append(1))
         large.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
     assert len(passes) == spec.report.rounds + 1, "one more: the prefill"

@@ -220,8 +220,9 @@ def test_a_ranking_is_a_pass_of_the_target_and_is_counted() -> None:
     for renew in (0, 2):
         inner, heard = [], list[int]()
         drafter = Cascade(CascadeOptions(budget=32, cache="retrieval", renew=renew, inner_k=0))
-        decoder = Decoder(TransformersTarget(model), drafter, k=3)
         hook = model.model.layers[0].register_forward_hook(lambda *_, heard=heard: heard.append(1))
+        decoder = Decoder(TransformersTarget(model), drafter, k=3)
+        heard.clear()
         state = decoder.start(prompts(1), 20)
         while not state.finished:
             decoder.advance(state)
