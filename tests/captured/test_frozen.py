@@ -17,7 +17,7 @@ from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.slot_layer import SlotLayer
 from mmspec.testing.tiny_models import SIZES, random_model
 
-CONFIG = LlamaConfig(**{**SIZES, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
+CONFIG = LlamaConfig(**{**SIZES, "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_which_models_are_frozen(model: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_change_of_weights_is_noticed(model: Any, written: str) -> None:
     before = frozen.numbers(model)
     assert before == frozen.numbers(model)
-    layer = model.model.layers[1].mlp.up_proj
+    layer = model.model.layers[0].mlp.up_proj
     if written == "counted":
         with torch.no_grad():
             layer.weight[3, 5] += 0.5
