@@ -50,8 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now lives to the end, so that no later collection of garbage needs to look through it."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is imported by now lives to the end, so that no later collection of garbage needs to look through it.
+
+    Where slow tests run, laws are tested with all rows.
+    """
+    if "not slow" not in session.config.option.markexpr:
+        from mmspec.testing import statistics
+
+        statistics.CLEAR = 1.0
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20)  # traced rounds and models leave much that is no garbage yet

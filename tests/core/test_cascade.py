@@ -56,7 +56,7 @@ def joint(drafter, rule, rows, seed):
     ],
 )
 def test_exact_distribution(rule, inner):
-    assert_follows(lambda seed: joint(cascade(rule=inner), rule, 200_000, seed), JOINT)
+    assert_follows(lambda seed, rows: joint(cascade(rule=inner), rule, rows, seed), JOINT)
 
 
 @pytest.mark.parametrize("small", [SMALL, MIDDLE, HistoryTarget.random(3, 99, sharpness=4.0)])
@@ -160,7 +160,7 @@ def test_three_levels():
     plain = Decoder(LARGE).generate(RAGGED, 20, seed=1).units
     drafted = Decoder(LARGE, outer, k=4).generate(RAGGED, 20, seed=1).units
     assert all(torch.equal(a, b) for a, b in zip(plain, drafted, strict=True))
-    assert_follows(lambda seed: joint(outer, Block(), 10_000, seed), JOINT)
+    assert_follows(lambda seed, rows: joint(outer, Block(), rows, seed), JOINT, rows=10_000)
 
 
 def test_targets_that_cannot_be_truncated():
