@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled_rounds import compiled_rounds, parametrized
+from tests.support.thinned import mark_slow
 
 # Before anything imports torch, which reads them once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,8 +39,10 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu are skipped, and say so, where there is no CUDA."""
+    """Tests are thinned; those marked gpu are skipped, and say so, where there is no CUDA."""
+    mark_slow(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -70,6 +70,7 @@ def perfect(drafter, limit=40, policy=None, warp=None, times=1):
     return state.report
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1), (2, 0), (1,)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equal_to_plain_under_match(shape, budgets):

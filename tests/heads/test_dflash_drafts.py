@@ -116,6 +116,7 @@ def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str
     assert ours.drafter.width(9) == units and all(draft.units.shape[1] == units for _, _, draft in recorded)
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

@@ -26,6 +26,7 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.any_order import Infill
+from mmspec.testing import statistics
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
 from mmspec.testing.toys.any_order import AnyOrderTarget
@@ -185,11 +186,11 @@ def gaussian_window_under_rejection(rows: int, seed: int) -> float:
     target = GaussianTarget.random(width=3, dim=1, seed=0)
     drafter = Jacobi(RepeatLeft(target.sigma))
 
-    def sample(seed: int) -> Tensor:
+    def sample(seed: int, rows: int) -> Tensor:
         return decoded(target, drafter, Rejection(), rows, 6, 5, seed=seed, inputs=rows).flatten(1)
 
     try:
-        return assert_normal(sample, *target.joint(6), seed=seed)
+        return assert_normal(sample, *target.joint(6), rows, seed)
     except AssertionError:
         return 0.0
 
@@ -357,13 +358,16 @@ KILLED_BY: dict[str, Check] = {
 
 @lru_cache
 def without_the_bug(check: Check) -> float:
-    """On the core as it is, at as many rows as any bug is shown with; one retry on another seed."""
+    """On the core as it is, in the looks of `mmspec.testing.statistics`; all rows are as many as any bug needs."""
+    p = check(statistics.FIRST, 5)
+    if p > statistics.CLEAR:
+        return p
     return next((p for seed in (5, 7) if (p := check(ROWS, seed)) > 1e-4), 0.0)
 
 
 def with_the_bug(check: Check) -> float:
-    """At a third of the rows, which show most bugs; at all where they do not."""
-    p = check(ROWS // 3, 5)
+    """At a sixth of the rows, which show most bugs; at all where they do not."""
+    p = check(statistics.FIRST, 5)
     return p if p < 1e-6 else check(ROWS, 5)
 
 
