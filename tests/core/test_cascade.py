@@ -59,6 +59,7 @@ def test_exact_distribution(rule, inner):
     assert_follows(lambda seed, rows: joint(cascade(rule=inner), rule, rows, seed), JOINT)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("small", [SMALL, MIDDLE, HistoryTarget.random(3, 99, sharpness=4.0)])
 @pytest.mark.parametrize(("k", "inner_k"), [(4, 2), (1, 1), (3, 5), (5, 0)])
 def test_equal_to_plain_under_match(small, k, inner_k):

@@ -110,6 +110,7 @@ class Blind(DraftModel):
         return memory.lag
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("drafter", [DraftModel, Blind])
 @pytest.mark.parametrize(
     ("shape", "rule"),

@@ -81,6 +81,7 @@ def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["product", "markov", *SLOW])
 @pytest.mark.parametrize(
     ("form", "rule"),

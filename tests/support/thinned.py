@@ -4,13 +4,14 @@ Two settings that only together go wrong are a common fault; three are a rare on
 where the axes have little to do with each other, or where other tests have their pairs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import pytest
 
 At = tuple[tuple[str, int], ...]
-"""Where an item is: the index of its value, by the name of the axis."""
+"""The values of an item, by the names of its axes: the same object is the same value."""
 
 
 def mark_slow(items: Iterable[pytest.Item]) -> None:
@@ -22,7 +23,8 @@ def mark_slow(items: Iterable[pytest.Item]) -> None:
             continue
         (strength,) = mark.args or (2,)
         products = tests.setdefault((item.parent, item.originalname, strength), {})
-        products.setdefault(tuple(sorted(item.callspec.indices.items())), []).append(item)
+        at = tuple(sorted((name, id(value)) for name, value in item.callspec.params.items()))
+        products.setdefault(at, []).append(item)
     for (_, _, strength), products in tests.items():
         for at in products.keys() - set(chosen(list(products), strength)):
             for item in products[at]:
@@ -30,10 +32,14 @@ def mark_slow(items: Iterable[pytest.Item]) -> None:
 
 
 def chosen(products: list[At], strength: int) -> Iterator[At]:
-    """Products that have all combinations of so many values, by greed: the next has most that none before it has."""
+    """Products that have all combinations of so many values, by greed.
+
+    The next one has most that none before it has; of several such, the one whose values were used least.
+    """
     having = {at: set(combinations(at, min(strength, len(at)))) for at in products}
-    left = set().union(*having.values())
+    left, used = set().union(*having.values()), Counter[tuple[str, int]]()
     while left:
-        best = max(products, key=lambda at: len(having[at] & left))
+        best = max(products, key=lambda at: (len(having[at] & left), -sum(used[value] for value in at)))
         left -= having[best]
+        used.update(best)
         yield best

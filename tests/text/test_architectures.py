@@ -26,7 +26,7 @@ CASES = [
     for name in ARCHITECTURES
     for shape in METHODS
 ]
-"""Every family in the fast tier, and every architecture in the slow one."""
+"""Every family in the fast tier, with a chain or a tree; every architecture in the slow one, with both."""
 
 SAMPLES = [
     "llama",
@@ -93,6 +93,7 @@ def compare(name: str, prompts: Callable, run: Stock, ours: Ours, call: dict[str
         assert_same(ours.ids[row][kept][None], stock(pair(name)[0], {"input_ids": prompt[None]}, 0, **call))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("name", "shape"), CASES)
 @pytest.mark.compiled("history", "expert loop", "numpy")
 def test_greedy(name: str, shape: str, prompts: Callable) -> None:
@@ -103,12 +104,15 @@ def test_greedy(name: str, shape: str, prompts: Callable) -> None:
 
 
 @pytest.mark.parametrize("shape", [pytest.param("chain", marks=pytest.mark.slow), "tree"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % 5)) for i, name in enumerate(FAMILIES)]
+)
 def test_greedy_one_row(name: str, shape: str, prompts: Callable) -> None:
     run, ours = both(name, METHODS[shape], prompts, 1, GREEDY)
     assert_same(ours.ids, run, ours.state)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", [*METHODS.values(), pytest.param(HEAP, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.compiled("history", "expert loop", "numpy")

@@ -129,6 +129,7 @@ def assert_same_text(ours: Tensor, given: Tensor, run: Stock, state: Tensor) -> 
     assert_same(torch.cat([run.ids[:, : run.ids.shape[1] - len(run.scores)], ours[:, prompt:]], 1), run, state)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "gpt2", *SLOW])
 def test_equal_to_generate_on_prompts_that_hold_it(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -33,6 +33,7 @@ MORE = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.compiled("history")
@@ -57,6 +58,7 @@ def test_rows_of_the_sampled_calls_do_end_at_different_times(target: Any, prompt
     assert len(lengths) >= 4 and 20 in lengths
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", MORE)
 @pytest.mark.compiled("history")
 def test_other_arguments_of_generate(

@@ -214,6 +214,7 @@ def test_the_joint_is_that_of_the_mixture(rule: Any) -> None:
     assert output.report.acceptance_length > 1.2
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "gpt2", *SLOW])
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -139,6 +139,7 @@ def test_no_allocation_exceeds_the_budget(batch: int) -> None:
     assert allocations.most > 2 * floor, "caches that grow hold their old slots and the new ones"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any]) -> None:

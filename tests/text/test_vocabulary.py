@@ -249,6 +249,7 @@ def test_columns_that_no_row_needs_change_nothing():
 PADDED = VocabularyMap.padded(4, 5, tokens=3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("rule", "shape"), [(Rejection(), None), (Block(), None), (RecursiveRejection(), Branching((2, 1)))]
 )
@@ -315,6 +316,7 @@ def inputs(rows):
     return LARGE(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("shape", [None, Branching((2, 2, 1))])
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}])
@@ -390,6 +392,7 @@ def homes(make_llama, tmp_path_factory):
     return homes
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "rsd"])
 @pytest.mark.parametrize("size", [416, 480, 390])
 def test_a_padded_draft_model_needs_no_tokenizers(homes, method, size, theirs):

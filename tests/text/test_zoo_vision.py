@@ -41,6 +41,7 @@ def test_stock_decides_by_the_picture(name: str) -> None:
     assert (new != other).any(1).all(), "the picture says nothing"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", [pytest.param("chain", marks=pytest.mark.slow), "tree"])
