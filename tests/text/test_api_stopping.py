@@ -275,7 +275,7 @@ def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
             return input_ids[:, -1] % 11 == 5
 
     cut = 0
-    for seed in range(25):
+    for seed in range(10):
         g = torch.Generator().manual_seed(seed)
         inputs = {"input_ids": torch.randint(3, 131, (4, 6), generator=g)}
         ends = torch.randint(3, 131, (6,), generator=g).tolist()
@@ -285,4 +285,4 @@ def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
         mine = ours(target, inputs, seed, {"method": "draft-model", "drafter": good, "k": 7}, **call)
         assert torch.equal(mine.ids, run.ids) and torch.equal(mine.state, run.state)
         cut += mine.ids.shape[1] < 30
-    assert cut > 5
+    assert cut > 2
