@@ -39,6 +39,14 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_disk() -> Iterator[None]:
+    """Nobody waits for a disk, which can take minutes where it is busy; `core/test_to_disk.py` says what would wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests are thinned; those marked gpu are skipped, and say so, where there is no CUDA."""
