@@ -33,7 +33,6 @@ NEVER: Mapping[str, str] = {
 """Methods whose rounds are not captured on any target, and what is then said."""
 FAST = {
     (WITHIN, "transformers"),
-    ("text:prompt-lookup", "llamagen"),
     ("video:frame-gs-sjd", "token-frames"),
     ("continuous:reflection", "continuous-ar"),
 }

@@ -97,7 +97,7 @@ def test_frozen_rounds_decode_the_same_text(model: Any, inductor: None, capfd: p
     ("dtype", "shape", "sizes"),
     [
         (torch.float32, None, {1, 6}),
-        (torch.float32, "one", {6}),
+        pytest.param(torch.float32, "one", {6}, marks=pytest.mark.slow),
         (torch.bfloat16, None, {6}),
     ],
 )

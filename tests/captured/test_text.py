@@ -87,13 +87,16 @@ def test_bfloat16(model: Any, method: str) -> None:
     lockstep(*both(half, method), ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_plain_decoding_of_one_node(model: Any, temperature: float) -> None:
     lockstep(*both(model, "plain", shape="one"), ragged(), 20, seed=3, warp=Warp.sampling(temperature))
 
 
 @pytest.mark.parametrize(
-    "warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=["greedy", "all"]
+    "warp",
+    [pytest.param(Warp.sampling(0), marks=pytest.mark.slow), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)],
+    ids=["greedy", "all"],
 )
 def test_greedy_and_all_element_wise_processors(model: Any, warp: Warp) -> None:
     lockstep(*both(model, "prompt-lookup"), ragged(), 20, seed=3, warp=warp)
