@@ -71,6 +71,7 @@ def test_two_pictures_one_after_another(name: str) -> None:
     assert_same(_greedy(model, first), runs[0])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["a prefix", "no kinds", "a text", "a text without kinds", "a prefix and a suffix"])
 @pytest.mark.parametrize("name", ["paligemma", "paligemma2"])
 def test_a_prompt_that_attends_both_ways(name: str, kind: str) -> None:

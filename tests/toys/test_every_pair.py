@@ -112,6 +112,7 @@ def first_end(row, stops):
     return next((i + 1 for i, unit in enumerate(row.tolist()) if unit in stops), LIMIT)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("several", [False, True])
 def test_rows_stop_at_the_first_end(case, plain, several):
     choices = [(0, 1), (0, 2), (1, 2)] if several else [(0,), (1,), (2,)]
