@@ -37,7 +37,9 @@ def own_forward(layer: nn.Module) -> Callable[[], None]:
     return lambda: vars(layer).pop("forward")
 
 
-@pytest.mark.parametrize("change", [hook, pytest.param(pre_hook, marks=pytest.mark.slow), own_forward])
+@pytest.mark.parametrize(
+    "change", [hook, *(pytest.param(change, marks=pytest.mark.slow) for change in (pre_hook, own_forward))]
+)
 def test_the_next_call_runs_what_was_set_and_the_one_behind_it_what_was_there(change: Any) -> None:
     model = random_model(CONFIG, gain=4.0)
     ids = torch.randint(2, 61, (1, 5), generator=torch.Generator().manual_seed(1)).repeat(1, 4)

@@ -98,7 +98,7 @@ def test_frozen_rounds_decode_the_same_text(model: Any, inductor: None, capfd: p
     [
         (torch.float32, None, {1, 6}),
         pytest.param(torch.float32, "one", {6}, marks=pytest.mark.slow),
-        (torch.bfloat16, None, {6}),
+        pytest.param(torch.bfloat16, None, {6}, marks=pytest.mark.slow),
     ],
 )
 def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_shape(

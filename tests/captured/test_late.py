@@ -31,7 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "token-recycling": {"k": 4},
     "token-recycling, wide": {"method": "token-recycling", "k": 4, "shape": 12},
 }
-FAST = (("plain", 0.9), ("prompt-lookup", 0.0), ("prompt-lookup, policy", 0.9), ("token-recycling, wide", 0.9))
+FAST = (("prompt-lookup", 0.0), ("prompt-lookup, policy", 0.9), ("token-recycling, wide", 0.9))
 """In the fast tier every drafter, a width beyond the draft's, a policy, and both kinds of warp."""
 GREEDY = Warp.sampling(0)
 """The warp of the other tests, which run on the round of `prompt-lookup` in `FAST`."""
@@ -132,6 +132,7 @@ def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
     assert seen == sorted(set(seen)) and seen[-1] == output.report.emitted
 
 
+@pytest.mark.slow
 def test_stock_numbers_need_the_host(model: Any, events: list[str]) -> None:
     captured = both(model, "prompt-lookup")[1]
     source = TorchSource(torch.Generator().manual_seed(0), 3, torch.device("cpu"))

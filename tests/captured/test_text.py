@@ -71,7 +71,9 @@ def both(model: Any, method: str, small: Any = None, **how: Any) -> tuple[Decode
     return tuple(decoder_for(model, method, drafter=drafter, compile=c, **how) for c in (None, True))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=[pytest.mark.slow] * (method == "draft-tree")) for method in METHODS]
+)
 def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str) -> None:
     eager, captured = both(model, method, small)
     rounds = lockstep(eager, captured, ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
@@ -81,7 +83,8 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     assert rounds_of(captured) == first, "the second call is served by the first one's plan"
 
 
-@pytest.mark.parametrize("method", [pytest.param("suffix", marks=pytest.mark.slow), "token-recycling"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["suffix", "token-recycling"])
 def test_bfloat16(model: Any, method: str) -> None:
     half = copy.deepcopy(model).bfloat16()
     lockstep(*both(half, method), ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
@@ -154,6 +157,7 @@ def test_a_model_keeps_what_was_compiled_for_it(model: Any) -> None:
     assert not kept_for(copy.deepcopy(model))
 
 
+@pytest.mark.slow
 def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
     eager, captured = both(model, "prompt-lookup")
     calls = [(ragged(), 12), (ragged(), 12)]
@@ -197,9 +201,8 @@ class Alternating:
     def observe(self, state: Any, step: Any) -> None: ...
 
 
-def test_trees_that_change_from_round_to_round(model: Any) -> None:
-    forget(model)
-    target = TransformersTarget(model)
+def test_trees_that_change_from_round_to_round(own: Any) -> None:
+    target = TransformersTarget(own)
     eager, captured = (Decoder(target, Alternating(), k=3, shape="one", compile=c) for c in (None, True))
     lockstep(eager, captured, ragged(), 16, seed=3)
     assert {round.plan.index is None for round in captured.captures.pool.rounds} == {True, False}
@@ -215,6 +218,7 @@ def test_no_round_is_traced_twice(own: Any) -> None:
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(own: Any) -> None:
     eager, captured = both(own, "suffix")
     for length in (3, 11, 20):
@@ -291,15 +295,13 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(own: Any, monkeypatch: p
     assert all(torch.equal(a, b) for a, b in zip(expected, output.units, strict=True))
 
 
-def test_auto_keeps_the_faster(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for times, compiled in (((2.0, 1.0), True), ((1.0, 2.0), False)):
-        left, real = list(times), capture.timed
-        forget(own)
-        with monkeypatch.context() as patch:
-            patch.setattr(capture, "timed", lambda run, left=left, real=real: (left.pop(0), real(run)[1]))
-            decoder = decoder_for(own, "prompt-lookup", k=4, compile="auto")
-            for _ in range(2):
-                assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_auto_keeps_the_faster(own: Any, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], capture.timed
+    monkeypatch.setattr(capture, "timed", lambda run: (left.pop(0), real(run)[1]))
+    decoder = decoder_for(own, "prompt-lookup", k=4, compile="auto")
+    for _ in range(2):
+        assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled
 
 
 def test_bad_arguments(model: Any) -> None:
