@@ -26,6 +26,7 @@ def pair(name: str) -> tuple[Any, Any]:
     return model, noisy(model, 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VISION)
 def test_stock_decides_by_the_picture(name: str) -> None:
     model, inputs = pair(name)[0], VISION[name].inputs(3)
@@ -59,7 +60,9 @@ def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:
     assert enabled.report is not None and enabled.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
-@pytest.mark.parametrize("name", VISION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % 4)) for i, name in enumerate(VISION)]
+)
 def test_two_pictures_one_after_another(name: str) -> None:
     """What a model remembers of its last picture (Qwen: the shift of its positions) must not reach the next call."""
     model = pair(name)[0]
