@@ -12,10 +12,16 @@ SMOKE := $(addprefix tests/,recorded captured/test_rules.py captured/test_text.p
 	continuous/test_continuous_pipeline.py continuous/test_speculative_denoising.py ssm/test_hosting.py \
 	video/test_pipeline_video.py cli/test_commands.py)
 
+# A minute: the signature on every modality (same seed, same output), the core's laws, and the house rules.
+QUICK := $(addprefix tests/,registry core/test_decoder.py core/test_rules.py core/test_noise.py core/test_tree.py \
+	core/test_imports.py core/test_no_whispers.py text/test_equals_stock.py heads/test_path_equality.py \
+	image/test_joints.py image/test_pipeline.py continuous/test_continuous_exactness.py ssm/test_hosting.py \
+	video/test_token_frames.py video/test_frames_target.py captured/test_mark.py)
+
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-tools test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
+.PHONY: install demo quick fix test test-all test-tools test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -28,6 +34,13 @@ demo: $(READY)
 	$(BIN)/mmspec demo
 	@echo "to play:  $(BIN)/mmspec play       at http://127.0.0.1:8010/play/"
 	@echo "to look:  $(BIN)/mmspec view text  at http://127.0.0.1:8011/text/"
+
+quick: $(READY)
+	$(THREADS) $(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK)
+
+fix: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled_rounds import compiled_rounds, parametrized
+from tests.support.thinned import mark_slow
 
 # Before anything imports torch, which reads them once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,8 +39,18 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_disk() -> Iterator[None]:
+    """Nobody waits for a disk, which can take minutes where it is busy; `core/test_to_disk.py` says what would wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu are skipped, and say so, where there is no CUDA."""
+    """Tests are thinned; those marked gpu are skipped, and say so, where there is no CUDA."""
+    mark_slow(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -50,8 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now lives to the end, so that no later collection of garbage needs to look through it."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is imported by now lives to the end, so that no later collection of garbage needs to look through it.
+
+    Where slow tests run, laws are tested with all rows.
+    """
+    if "not slow" not in session.config.option.markexpr:
+        from mmspec.testing import statistics
+
+        statistics.CLEAR = 1.0
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20)  # traced rounds and models leave much that is no garbage yet

@@ -8,15 +8,28 @@ import torch
 from torch import Tensor
 
 from mmspec.core import compiling
+from mmspec.core.capture_pool import NAME
+from mmspec.core.captured import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
 
 
 @pytest.fixture(autouse=True)
 def _traced_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rounds are traced and run by torch itself, unless a test is about the compiler."""
-    if "inductor" not in request.fixturenames:
+    """Rounds are traced and run by torch itself, unless a test is about the compiler, which starts from nothing."""
+    compiled = "inductor" in request.fixturenames
+    if compiled:
+        torch._dynamo.reset()
+    else:
         monkeypatch.setattr(compiling, "BACKEND", "eager")
+    yield
+    if compiled:
+        torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _traced_once() -> Iterator[None]:
+    """A module's tests share what was traced, as calls of a program do."""
     yield
     torch._dynamo.reset()
 
@@ -24,6 +37,22 @@ def _traced_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def inductor() -> None:
     """Rounds are really compiled."""
+
+
+def forget(model: Any) -> None:
+    """Drop what was captured of a model's calls: for tests of what is captured when, and of wrong rounds."""
+    vars(model).pop(NAME, None)
+
+
+def kept_for(model: Any) -> list[CapturedRound]:
+    """The captured rounds that a model keeps."""
+    pool = vars(model).get(NAME)
+    return [] if pool is None else pool.rounds
+
+
+def rounds_of(decoder: Decoder) -> list[CapturedRound]:
+    """The captured rounds that a decoder may use."""
+    return decoder.captures.pool.rounds
 
 
 def rows_of(state: State) -> list[Tensor]:

@@ -121,6 +121,7 @@ def apart(expected: Tensor, found: Tensor) -> float:
     return float((expected - found).abs().max() / expected.abs().max())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("more", [{}, {"scaling": 0.4, "softcap": 3.0}, {"s_aux": torch.arange(4) - 1.5}], ids=str)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str)
 @pytest.mark.parametrize("key_heads", [4, 2, 1])

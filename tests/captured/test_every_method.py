@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from mmspec.core.capture_pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Rule
 from mmspec.registry import MethodSpec, TargetSpec, installed, pair
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.subject import Subject, targets
-from tests.captured.conftest import lockstep
+from tests.captured.conftest import forget, lockstep
 
 ROWS = (0, 1, 2)
 NO_SHAPE = r"rounds are not compiled: {} cannot run all passes with one number of nodes"
@@ -34,7 +33,6 @@ NEVER: Mapping[str, str] = {
 """Methods whose rounds are not captured on any target, and what is then said."""
 FAST = {
     (WITHIN, "transformers"),
-    ("text:prompt-lookup", "llamagen"),
     ("video:frame-gs-sjd", "token-frames"),
     ("continuous:reflection", "continuous-ar"),
 }
@@ -127,7 +125,7 @@ def test_a_method_is_captured_or_says_why_not(method: str, target: str) -> None:
         assert not output.report.compiled and output.report.accepted
         return
     found: Any = bench.target
-    vars(found.model).pop(NAME, None)  # what other tests captured
+    forget(found.model)  # what other tests captured
     eager, captured = decoder("one"), decoder("one")
     eager.captures.compile = None
     assert lockstep(eager, captured, inputs, 20, seed=3, warp=warp) > 3

@@ -8,7 +8,6 @@ import torch
 from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig
 
 from mmspec.api.build import decoder_for
-from mmspec.core.capture_pool import NAME as POOL
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts import block_masks, captured_pass
@@ -17,7 +16,7 @@ from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import random_model
-from tests.captured.conftest import lockstep
+from tests.captured.conftest import forget, lockstep
 from tests.captured.test_text import WIDE, Alternating, both, ragged
 
 WINDOWED = [
@@ -37,7 +36,7 @@ def flex(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return random_model(LlamaConfig(**WIDE), gain=4.0)
+    return random_model(LlamaConfig(**{**WIDE, "num_hidden_layers": 1}), gain=4.0)
 
 
 def attention_of(decoder: Decoder) -> set[str | None]:
@@ -64,7 +63,7 @@ def test_windows_and_soft_caps(config: Any, flex: None) -> None:
 
 @pytest.mark.slow
 def test_a_tree_of_every_row(model: Any, flex: None) -> None:
-    vars(model).pop(POOL, None)
+    forget(model)
     target = TransformersTarget(model)
     eager, captured = (Decoder(target, Alternating(), k=3, shape="one", compile=c) for c in (None, True))
     lockstep(eager, captured, ragged(), 16, seed=3)

@@ -56,7 +56,7 @@ def joint(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_joint_of_several_rounds_is_the_targets(name: str, dtype: torch.dtype) -> None:
     decoder = decoder_of(name, dtype)
-    assert_follows(lambda seed: decoded(decoder, seed), joint(dtype))
+    assert_follows(lambda seed, rows: decoded(decoder, seed, rows), joint(dtype))
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "rejection" else pytest.mark.slow) for n in PAIRS])
@@ -75,4 +75,4 @@ def test_numbers_of_the_last_round_are_seen(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_joint_of_compiled_rounds(name: str, inductor: None) -> None:
     decoder = decoder_of(name, torch.bfloat16)
-    assert_follows(lambda seed: decoded(decoder, seed), joint(torch.bfloat16))
+    assert_follows(lambda seed, rows: decoded(decoder, seed, rows), joint(torch.bfloat16))

@@ -7,14 +7,13 @@ import torch
 from transformers import BambaConfig, Mamba2Config, MambaConfig
 
 from mmspec.api.build import decoder_for
-from mmspec.core.capture_pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import SIZES, random_model
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.example import janus, llamagen
 from mmspec_ssm.example import MAMBA
-from tests.captured.conftest import lockstep
+from tests.captured.conftest import forget, lockstep
 
 MAMBA_SIZES = dict(vocab_size=13, hidden_size=16, num_hidden_layers=2, state_size=4, pad_token_id=0, eos_token_id=None)
 RECURRENT = {
@@ -47,10 +46,10 @@ def test_recurrent_models(kind: str, method: str) -> None:
     assert not torch._dynamo.utils.counters["stats"].get("unique_graphs"), "the second call traces nothing"
 
 
-@pytest.mark.parametrize("example", [llamagen, janus], ids=["llamagen", "janus"])
+@pytest.mark.parametrize("example", [llamagen, pytest.param(janus, marks=pytest.mark.slow)], ids=["llamagen", "janus"])
 def test_pictures_under_guidance(example: Any) -> None:
     found = example()
-    vars(found.target.model).pop(NAME, None)
+    forget(found.target.model)
     eager, captured = (Decoder(found.target, ImageJacobi(), k=4, shape="one", compile=c) for c in (None, True))
     for rows in ((0, 1), (2, 3)):
         lockstep(eager, captured, found.prompt(rows), 16, seed=3, warp=Warp.sampling(0.9, guidance=2.0))

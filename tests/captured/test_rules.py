@@ -11,7 +11,6 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core.capture_pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.noise import Round
@@ -27,7 +26,7 @@ from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.example import llamagen
 from mmspec_image.rules.grouped import Grouped
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
-from tests.captured.conftest import lockstep
+from tests.captured.conftest import forget, lockstep
 
 VOCAB = 61
 RULES: dict[str, type[Rule]] = {
@@ -86,9 +85,8 @@ class Drawing:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return random_model(
-        LlamaConfig(**{**SIZES, "vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 4}), gain=1.0
-    )
+    sizes = {**SIZES, "num_hidden_layers": 1, "vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 4}
+    return random_model(LlamaConfig(**sizes), gain=1.0)
 
 
 def ragged() -> dict[str, Any]:
@@ -102,7 +100,7 @@ def ragged() -> dict[str, Any]:
 
 def both(model: Any, made: Callable[[], Decoder]) -> tuple[Decoder, Decoder]:
     """Two decoders of one width, of which the first runs the eager loop."""
-    vars(model).pop(NAME, None)
+    forget(model)
     eager, captured = made(), made()
     eager.captures.compile = None
     return eager, captured
@@ -189,7 +187,6 @@ def test_a_source_without_a_key_runs_eagerly(model: Any) -> None:
 
 
 def test_reports_promise_what_the_rule_promises(model: Any) -> None:
-    vars(model).pop(NAME, None)
     decoder = Decoder(TransformersTarget(model), Drawing("dense"), Rejection(), k=4, shape="one", compile=True)
     report = decoder.generate(ragged(), 8).report
     assert report.compiled and report.width == 5 and set(report.sizes) == {5}

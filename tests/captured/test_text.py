@@ -11,7 +11,6 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 import mmspec
 from mmspec.api.build import decoder_for, rebound
 from mmspec.core import capture
-from mmspec.core.capture_pool import NAME
 from mmspec.core.captured import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
@@ -19,7 +18,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES, random_model
 from mmspec.testing.toys.history import HistoryTarget
-from tests.captured.conftest import lockstep
+from tests.captured.conftest import forget, kept_for, lockstep, rounds_of
 
 WIDE: dict[str, Any] = {
     **SIZES,
@@ -29,19 +28,26 @@ WIDE: dict[str, Any] = {
     "num_key_value_heads": 2,
 }
 METHODS: dict[str, dict[str, Any]] = {
-    "plain": {"shape": 4},
+    "plain": {"shape": 6},
     "prompt-lookup": {"k": 5},
     "suffix": {"k": 5},
     "token-recycling": {"k": 4},
-    "draft-model": {"k": 3},
+    "draft-model": {"k": 5},
     "draft-tree": {"k": 3, "options": {"nodes": 7}},
-    "cascade": {"k": 4},
+    "cascade": {"k": 5},
 }
+"""Chains are of one length, so that all of them run on one captured round."""
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
     return random_model(LlamaConfig(**WIDE), gain=4.0)
+
+
+@pytest.fixture
+def own() -> Any:
+    """A model that no other test has captured rounds of, nor the failures of."""
+    return random_model(LlamaConfig(**{**WIDE, "num_hidden_layers": 1}), gain=4.0)
 
 
 @pytest.fixture(scope="module")
@@ -62,32 +68,38 @@ def both(model: Any, method: str, small: Any = None, **how: Any) -> tuple[Decode
     """The eager and the captured decoder of a method."""
     how = {"shape": "one", **METHODS.get(method, {}), **how}
     drafter = small if method.startswith("draft") else None
-    vars(model).pop(NAME, None)  # what other tests captured
     return tuple(decoder_for(model, method, drafter=drafter, compile=c, **how) for c in (None, True))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=[pytest.mark.slow] * (method == "draft-tree")) for method in METHODS]
+)
 def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str) -> None:
     eager, captured = both(model, method, small)
     rounds = lockstep(eager, captured, ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
     assert rounds > 3
+    first = rounds_of(captured)
     lockstep(eager, captured, ragged(), 17, seed=4, warp=Warp.sampling(0.9), ends=[7, 11])
-    assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
+    assert rounds_of(captured) == first, "the second call is served by the first one's plan"
 
 
-@pytest.mark.parametrize("method", [pytest.param("suffix", marks=pytest.mark.slow), "token-recycling"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["suffix", "token-recycling"])
 def test_bfloat16(model: Any, method: str) -> None:
     half = copy.deepcopy(model).bfloat16()
     lockstep(*both(half, method), ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_plain_decoding_of_one_node(model: Any, temperature: float) -> None:
     lockstep(*both(model, "plain", shape="one"), ragged(), 20, seed=3, warp=Warp.sampling(temperature))
 
 
 @pytest.mark.parametrize(
-    "warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=["greedy", "all"]
+    "warp",
+    [pytest.param(Warp.sampling(0), marks=pytest.mark.slow), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)],
+    ids=["greedy", "all"],
 )
 def test_greedy_and_all_element_wise_processors(model: Any, warp: Warp) -> None:
     lockstep(*both(model, "prompt-lookup"), ragged(), 20, seed=3, warp=warp)
@@ -112,7 +124,7 @@ def test_noise_of_torch_in_generate(model: Any) -> None:
     outputs = []
     for compile in (None, True):
         torch.manual_seed(5)
-        with mmspec.enable(model, "suffix", k=4, shape="one", compile=compile) as spec:
+        with mmspec.enable(model, "suffix", k=5, shape="one", compile=compile) as spec:
             outputs.append((model.generate(**call), torch.get_rng_state()))
             assert spec.report is not None and spec.report.compiled == bool(compile)
     assert torch.equal(outputs[0][0], outputs[1][0]) and torch.equal(outputs[0][1], outputs[1][1])
@@ -123,7 +135,7 @@ def test_noise_of_torch_in_generate(model: Any) -> None:
 def test_the_returned_cache_is_that_of_transformers_and_stays(model: Any) -> None:
     call = dict(max_new_tokens=9, do_sample=False, return_dict_in_generate=True)
     stock = model.generate(**ragged(), **call)
-    with mmspec.enable(model, "suffix", k=4, compile=True):
+    with mmspec.enable(model, "suffix", k=5, shape="one", compile=True):
         first = model.generate(**ragged(), **call)
         model.generate(**ragged(), **call)  # the plan serves another call; the first one's results stay
     assert torch.equal(first.sequences, stock.sequences)
@@ -132,17 +144,20 @@ def test_the_returned_cache_is_that_of_transformers_and_stays(model: Any) -> Non
 
 
 def test_a_model_keeps_what_was_compiled_for_it(model: Any) -> None:
-    vars(model).pop(NAME, None)
     call = dict(**ragged(), max_new_tokens=8, do_sample=True)
+    kept = []
     for _ in range(2):
-        with mmspec.enable(model, "prompt-lookup", k=4, seed=1, compile=True):
+        with mmspec.enable(model, "prompt-lookup", k=5, seed=1, shape="one", compile=True):
             model.generate(**call)
-        run = mmspec.custom_generate("suffix", k=4, seed=1, compile=True)
+        kept.append(kept_for(model))
+        run = mmspec.custom_generate("suffix", k=5, seed=1, shape="one", compile=True)
         model.generate(**call, custom_generate=run)
-    assert len(vars(model)[NAME].rounds) == 1
-    assert not vars(copy.deepcopy(model))[NAME].rounds
+        kept.append(kept_for(model))
+    assert kept[0] and all(each == kept[0] for each in kept)
+    assert not kept_for(copy.deepcopy(model))
 
 
+@pytest.mark.slow
 def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
     eager, captured = both(model, "prompt-lookup")
     calls = [(ragged(), 12), (ragged(), 12)]
@@ -154,7 +169,7 @@ def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
                 captured.advance(state)
     for units, state in zip(expected, states, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(units, state.output(), strict=True))
-    assert len(captured.captures.pool.rounds) == 2
+    assert None is not states[0].captured is not states[1].captured is not None
 
 
 def test_outputs_do_not_change_when_the_plan_serves_another_call(model: Any) -> None:
@@ -186,17 +201,16 @@ class Alternating:
     def observe(self, state: Any, step: Any) -> None: ...
 
 
-def test_trees_that_change_from_round_to_round(model: Any) -> None:
-    vars(model).pop(NAME, None)
-    target = TransformersTarget(model)
+def test_trees_that_change_from_round_to_round(own: Any) -> None:
+    target = TransformersTarget(own)
     eager, captured = (Decoder(target, Alternating(), k=3, shape="one", compile=c) for c in (None, True))
     lockstep(eager, captured, ragged(), 16, seed=3)
     assert {round.plan.index is None for round in captured.captures.pool.rounds} == {True, False}
 
 
-def test_no_round_is_traced_twice(model: Any) -> None:
+def test_no_round_is_traced_twice(own: Any) -> None:
     """Lengths, drafts, budgets and rows that end change; the traced function does not."""
-    captured = both(model, "prompt-lookup")[1]
+    captured = both(own, "prompt-lookup")[1]
     torch._dynamo.utils.counters.clear()
     for seed in range(3):
         captured.generate(ragged(), 40 - seed, seed=seed, warp=Warp.sampling(1.0), ends=[7, 11])
@@ -204,8 +218,9 @@ def test_no_round_is_traced_twice(model: Any) -> None:
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(model: Any) -> None:
-    eager, captured = both(model, "suffix")
+@pytest.mark.slow
+def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(own: Any) -> None:
+    eager, captured = both(own, "suffix")
     for length in (3, 11, 20):
         inputs = {name: value[:1, :length] for name, value in ragged().items()}
         lockstep(eager, captured, inputs, 12, seed=length)
@@ -214,7 +229,7 @@ def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(model: Any
 
 def test_processors_that_read_the_history_run_eagerly(model: Any) -> None:
     call = dict(**ragged(), max_new_tokens=12, do_sample=False, repetition_penalty=1.3)
-    with mmspec.enable(model, "suffix", k=4, compile=True) as spec:
+    with mmspec.enable(model, "suffix", k=5, shape="one", compile=True) as spec:
         with pytest.warns(UserWarning, match="runs eagerly: RepetitionPenaltyLogitsProcessor read the history"):
             found = model.generate(**call)
         assert spec.report is not None and not spec.report.compiled
@@ -223,7 +238,7 @@ def test_processors_that_read_the_history_run_eagerly(model: Any) -> None:
     assert torch.equal(found, model.generate(**call))
 
 
-def test_a_model_that_cannot_be_traced_runs_eagerly(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_traced_runs_eagerly(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Watched(torch.nn.Module):
         """A layer that reads a number on the host."""
 
@@ -234,9 +249,8 @@ def test_a_model_that_cannot_be_traced_runs_eagerly(model: Any, monkeypatch: pyt
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x) * (1 if float(x.sum()) < 1e30 else 2)
 
-    other = random_model(LlamaConfig(**WIDE), gain=4.0)
-    other.lm_head = Watched(other.lm_head)
-    eager, captured = both(other, "prompt-lookup")
+    own.lm_head = Watched(own.lm_head)
+    eager, captured = both(own, "prompt-lookup")
     expected = eager.generate(ragged(), 12, seed=1).units
     with pytest.warns(UserWarning, match="rounds are not captured, and run eagerly"):
         output = captured.generate(ragged(), 12, seed=1)
@@ -244,14 +258,15 @@ def test_a_model_that_cannot_be_traced_runs_eagerly(model: Any, monkeypatch: pyt
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         captured.generate(ragged(), 12, seed=1)  # one warning a decoder
-        again = decoder_for(other, "prompt-lookup", compile=True, shape="one", **METHODS["prompt-lookup"])
+        again = decoder_for(own, "prompt-lookup", compile=True, shape="one", **METHODS["prompt-lookup"])
         again.generate(ragged(), 12, seed=1)  # and the model remembers
     monkeypatch.setenv("MMSPEC_STRICT", "1")
+    forget(own)
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
-        both(other, "prompt-lookup")[1].generate(ragged(), 12, seed=1)
+        both(own, "prompt-lookup")[1].generate(ragged(), 12, seed=1)
 
 
-def test_a_captured_pass_with_wrong_scores_is_not_used(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_pass_with_wrong_scores_is_not_used(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant reads the mask of another length."""
     from mmspec.hosts.captured_pass import CapturedTransformersPass
 
@@ -263,16 +278,16 @@ def test_a_captured_pass_with_wrong_scores_is_not_used(model: Any, monkeypatch: 
 
     monkeypatch.setattr(CapturedTransformersPass, "verify", wrong)
     with pytest.warns(UserWarning, match="the captured pass differs from the eager one by"):
-        output = both(model, "prompt-lookup")[1].generate(ragged(), 12, seed=1)
+        output = both(own, "prompt-lookup")[1].generate(ragged(), 12, seed=1)
     assert not output.report.compiled
 
 
-def test_out_of_memory_frees_the_plans_and_runs_eagerly(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_frees_the_plans_and_runs_eagerly(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Any) -> None:
         raise torch.OutOfMemoryError("there is no memory for the graph")
 
     monkeypatch.setattr(CapturedRound, "warm", full)
-    eager, captured = both(model, "prompt-lookup")
+    eager, captured = both(own, "prompt-lookup")
     with pytest.warns(UserWarning, match="run eagerly: OutOfMemoryError: there is no memory for the graph"):
         output = captured.generate(ragged(), 12, seed=1)
     assert not captured.captures.pool.rounds and not output.report.compiled
@@ -280,15 +295,13 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(model: Any, monkeypatch:
     assert all(torch.equal(a, b) for a, b in zip(expected, output.units, strict=True))
 
 
-def test_auto_keeps_the_faster(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for times, compiled in (((2.0, 1.0), True), ((1.0, 2.0), False)):
-        left, real = list(times), capture.timed
-        vars(model).pop(NAME, None)
-        with monkeypatch.context() as patch:
-            patch.setattr(capture, "timed", lambda run, left=left, real=real: (left.pop(0), real(run)[1]))
-            decoder = decoder_for(model, "prompt-lookup", k=4, compile="auto")
-            for _ in range(2):
-                assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_auto_keeps_the_faster(own: Any, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], capture.timed
+    monkeypatch.setattr(capture, "timed", lambda run: (left.pop(0), real(run)[1]))
+    decoder = decoder_for(own, "prompt-lookup", k=4, compile="auto")
+    for _ in range(2):
+        assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled
 
 
 def test_bad_arguments(model: Any) -> None:
@@ -312,7 +325,7 @@ def test_what_can_have_no_shape_says_so(model: Any, small: Any) -> None:
     assert again.compile is None and again.generate(torch.tensor([[0, 1]]), 4).report.emitted == 4
 
 
-def test_a_call_that_loses_its_round_loses_the_promise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_loses_its_round_loses_the_promise(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second tree cannot be captured any more: no plain decoding has such rounds."""
     made, real = [], CapturedRound.warm
 
@@ -323,8 +336,7 @@ def test_a_call_that_loses_its_round_loses_the_promise(model: Any, monkeypatch: 
         real(self)
 
     monkeypatch.setattr(CapturedRound, "warm", once)
-    vars(model).pop(NAME, None)
-    decoder = Decoder(TransformersTarget(model), Alternating(), k=3, shape="one", compile=True)
+    decoder = Decoder(TransformersTarget(own), Alternating(), k=3, shape="one", compile=True)
     with pytest.warns(UserWarning, match="none left"):
         output = decoder.generate(ragged(), 12, seed=1)
     expected = Decoder(decoder.target, shape=5).generate(ragged(), 12, seed=1)
@@ -359,6 +371,7 @@ def test_compiled_texts_of_every_method_equal_the_compiled_plain(
 
 @pytest.mark.slow
 def test_a_thousand_rounds_compile_once(model: Any, inductor: None) -> None:
+    forget(model)
     torch._dynamo.utils.counters.clear()
     captured = both(model, "prompt-lookup")[1]
     rounds = 0

@@ -4,6 +4,7 @@ import pytest
 
 from mmspec.registry import installed
 from mmspec.testing import Outcome, check_component
+from mmspec.testing.conformance.benches import history
 
 PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern", "spatial-head")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
@@ -66,7 +67,9 @@ def test_a_target() -> None:
 
 
 @pytest.mark.compiled("no shape", "no pass")
-def test_a_drafter() -> None:
+def test_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one toy; the slow tier tries it, and all others, on every one."""
+    monkeypatch.setattr("mmspec.testing.conformance.subject.toys", lambda: [history()])
     judged(check_component("text:prompt-lookup"))
 
 

@@ -130,6 +130,7 @@ def test_every_check_says_what_it_promises() -> None:
     assert all(p.text.endswith(".") and len(p.text) < 120 for p in found), [p.text for p in found]
 
 
+@pytest.mark.usefixtures("quick")
 @parametrize_checks("plain", expected_failures={"parts-exist": "to see that pytest is told"})
 def test_checks_are_tests(check: Callable[[], str], request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.id
@@ -171,6 +172,7 @@ def test_the_command(install: Callable, tmp_path: Any) -> None:
     assert found["import-is-cheap"]["status"] == "pass" and found["import-is-cheap"]["number"].endswith(" ms")
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(typer.Exit) as left:

@@ -122,6 +122,7 @@ LOSSLESS = {
 EVERYWHERE = {"reflection", "draft-reflection", "denoise-ahead", "tempered, at its strict end"}
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("name", "dim"), [(name, dim) for name in LOSSLESS for dim in (DIMS if name in EVERYWHERE else DIMS[1:2])]
 )
@@ -131,6 +132,7 @@ def test_consecutive_tokens_follow_their_distributions(targets, name, dim):
     assert p > LEVEL and (k == 0) == (report.acceptance_length == 1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("how", [dict(tau=42.0), dict(factor="paper"), dict(factor="released")])
 def test_the_published_rule_does_not(targets, dim, how):

@@ -44,6 +44,7 @@ def test_sets_are_no_drafts_for_an_exact_rule():
     assert p > LEVEL and report.acceptance_length < 1.5
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("head", ["diffusion", "gaussian-mixture"])
 @pytest.mark.parametrize("k", [1, 5, 8])
 def test_a_pass_emits_a_set_and_one_more(head, k):

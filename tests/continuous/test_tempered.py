@@ -112,7 +112,7 @@ def test_what_comes_out_of_a_node_follows_the_oracle(case):
     assert binomtest(int(kept.sum()), ROWS, min(1.0, oracle.kept)).pvalue > LEVEL
     y = torch.where(kept[..., None], x, step.residual(noise, tries))
     z = ((y - step.mean) / SIGMA)[:, 0].double()
-    grid = np.linspace(-9, apart + 9, 4001)
+    grid = np.linspace(-9, apart + 9, 1001)
     density = np.array([oracle.out(u) for u in grid])
     cdf = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
     assert kstest(np.interp((z * line).sum(-1), grid, cdf), "uniform").pvalue > LEVEL

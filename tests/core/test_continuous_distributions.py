@@ -254,6 +254,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("coupling", ["common", "maximal"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_mixtures_keep_both_marginals(pair, coupling):

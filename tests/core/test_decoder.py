@@ -109,6 +109,7 @@ def test_strict_raises(monkeypatch):
         Decoder(LARGE, Failing(SMALL), k=3).generate(PROMPT, 24)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("policy", [Fixed(0), Fixed(2), Confidence(4, 0.05), Confidence(4, 0.6), Fixed(50)])
 @pytest.mark.parametrize("drafter", [DraftModel(SMALL), TREE, Jacobi(RandomUnit(5))])
 def test_under_match_a_policy_never_changes_the_output(policy, drafter):

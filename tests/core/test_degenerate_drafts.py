@@ -17,7 +17,7 @@ from mmspec.testing.toys.degenerate import KINDS, DegenerateDrafts
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 
-ROWS, LENGTH, VOCAB = 200_000, 5, 3
+LENGTH, VOCAB = 5, 3
 TEXT = MarkovTarget.random(VOCAB, seed=4)
 WORSE = (TEXT.table + MarkovTarget.random(VOCAB, seed=14).table) / 2
 
@@ -28,8 +28,8 @@ def joint(table: torch.Tensor) -> torch.Tensor:
 
 
 def follows(target, drafter, rule) -> float:
-    def sample(seed: int) -> torch.Tensor:
-        state = decoder.start(torch.tensor([[0, 1]]).expand(ROWS, 2), LENGTH, seed=seed)
+    def sample(seed: int, rows: int) -> torch.Tensor:
+        state = decoder.start(torch.tensor([[0, 1]]).expand(rows, 2), LENGTH, seed=seed)
         while not state.finished:
             decoder.advance(state)
         assert not state.report.faults

@@ -136,7 +136,7 @@ OFTEN = (
 )
 """The cases of the fast tier: every kind of target, drafter and rule; the slow tier has all."""
 
-CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers", "a_draft_process_elsewhere")
+CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers")
 """Of `tests.support.device_checks`, in the process that fills the table."""
 
 
@@ -172,12 +172,19 @@ def figures_of(*arguments: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def often() -> dict[str, dict[str, Any]]:
     """The figures of the fast tier's cases, and what every check found."""
-    return figures_of("-m", "tests.support.device_checks", *OFTEN)
+    return figures_of("-m", "tests.support.device_checks", *OFTEN, *CHECKS)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_device_and_rounds_on_it(name: str, often: dict[str, dict[str, Any]]) -> None:
     assert not often[name]["error"], often[name]["error"]
+
+
+@pytest.mark.slow
+def test_a_draft_process_elsewhere() -> None:
+    """The process itself is tested in tests/text/test_overlap_process.py."""
+    (check,) = figures_of("-m", "tests.support.device_checks", "a_draft_process_elsewhere").values()
+    assert not check["error"], check["error"]
 
 
 def check_ceilings(found: dict[str, dict[str, Any]]) -> None:

@@ -70,6 +70,7 @@ def perfect(drafter, limit=40, policy=None, warp=None, times=1):
     return state.report
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1), (2, 0), (1,)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equal_to_plain_under_match(shape, budgets):
@@ -90,16 +91,14 @@ def test_equal_to_plain_under_match(shape, budgets):
     ],
 )
 def test_exact_distribution(rule, policy, shape):
-    prompt = torch.tensor([[0, 1]]).expand(60_000, -1)
-
-    def sample(seed: int) -> torch.Tensor:
+    def sample(seed: int, rows: int) -> torch.Tensor:
         decoder = Decoder(LARGE, DraftModel(SMALL, shape), rule, k=3, policy=policy)
-        state = decoder.start(prompt, 5, seed=seed)
+        state = decoder.start(torch.tensor([[0, 1]]).expand(rows, -1), 5, seed=seed)
         while not state.finished:
             decoder.advance(state)
         return state.history[:, 2:7]
 
-    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3))
+    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3), rows=60_000)
 
 
 class Blind(DraftModel):
@@ -111,6 +110,7 @@ class Blind(DraftModel):
         return memory.lag
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("drafter", [DraftModel, Blind])
 @pytest.mark.parametrize(
     ("shape", "rule"),

@@ -194,11 +194,11 @@ def test_distribution_does_not_change_under_rejection(monkeypatch):
     monkeypatch.setattr(core, "time", Clock())
     policy = Goodput(3, GoodputOptions(probe=2, gain=0))
 
-    def sample(seed):
+    def sample(seed, rows):
         decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), Rejection(), k=3, policy=policy)
-        return torch.stack(decoder.generate(PROMPT[:1].expand(60_000, -1), 5, seed=seed).units)
+        return torch.stack(decoder.generate(PROMPT[:1].expand(rows, -1), 5, seed=seed).units)
 
-    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3))
+    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3), rows=60_000)
 
 
 def test_is_found_by_name():

@@ -89,6 +89,7 @@ def chain(p: torch.Tensor, seed: int, nodes: int = 4):
     return q, units, list(range(-1, nodes - 1)), [True] * (nodes - 1) + [seed % 2 == 0]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("rule", [Rejection(), RecursiveRejection(), Block()])
 def test_chains(rule, seed):

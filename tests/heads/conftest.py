@@ -12,7 +12,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.statistics import joint_p_value
+from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
@@ -116,22 +116,26 @@ def prompts() -> Callable[[int], dict[str, Tensor]]:
 
 @pytest.fixture(scope="session")
 def law() -> Callable[..., float]:
-    """`law(decoder, length)`: the p value of the joint of so many tokens over 20,000 rows, by a rule that uses q.
+    """`law(decoder, length)`: the p value of the joint of so many tokens, by a rule that uses q.
 
     The acceptance length is at least `least`: else a rule that takes no draft would pass. `model` is the target's, if
     it is not the Llama of seven tokens in float32.
     """
 
     def measured(ours: Decoder, length: int = 3, least: float = 1.1, model: Any = None) -> float:
-        count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
-        output = ours.generate(prompt.expand(count, -1), length, seed=list(range(count)), warp=SAMPLED)
-        assert output.report.acceptance_length > least
+        prompt = torch.tensor([[1, 4, 2, 6, 3]])
+
+        def sample(seed: int, rows: int) -> Tensor:
+            output = ours.generate(prompt.expand(rows, -1), length, seed=seed, warp=SAMPLED)
+            assert output.report.acceptance_length > least
+            return torch.stack(output.units)
+
         joint, texts, model = torch.ones(1), prompt, llama() if model is None else model
         for _ in range(length):
             with torch.no_grad():
                 p = model(input_ids=texts, use_cache=False).logits[:, -1].float().softmax(-1)
             joint = (joint[:, None] * p).flatten()
             texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
-        return joint_p_value(torch.stack(output.units), joint.reshape([7] * length))
+        return assert_follows(sample, joint.reshape([7] * length), rows=20_000)
 
     return measured

@@ -128,6 +128,7 @@ def test_the_gate(rows: dict[str, Tensor]) -> None:
     assert torch.allclose(*found, atol=1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

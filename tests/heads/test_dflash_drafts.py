@@ -81,6 +81,7 @@ def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["product", "markov", *SLOW])
 @pytest.mark.parametrize(
     ("form", "rule"),
@@ -116,6 +117,7 @@ def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str
     assert ours.drafter.width(9) == units and all(draft.units.shape[1] == units for _, _, draft in recorded)
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

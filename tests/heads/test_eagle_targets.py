@@ -37,6 +37,7 @@ def same(make: Callable[[], Any], form: dict[str, Any], rows: dict[str, Tensor],
     return ours
 
 
+@pytest.mark.thinned(1)
 @forms
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_hybrid_of_mamba_2_and_attention(form: dict[str, Any], warp: Any, rows: dict[str, Tensor]) -> None:
@@ -59,6 +60,7 @@ def test_a_target_with_an_adapter(form: dict[str, Any], rows: dict[str, Tensor])
     assert (drafted.drafted, drafted.accepted) == (of_merged.report.drafted, of_merged.report.accepted)
 
 
+@pytest.mark.thinned(1)
 @forms
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_one_shape(form: dict[str, Any], warp: Any, rows: dict[str, Tensor]) -> None:

@@ -143,6 +143,7 @@ def test_behind_less_than_a_block_nothing_is_drafted() -> None:
     assert all(torch.equal(a, b) for a, b in zip(again.units, plain.units, strict=True))
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

@@ -112,6 +112,7 @@ def test_without_guidance_there_is_one_half(decoder: Callable) -> None:
     assert assert_distributions(row_alone(recorded, 1), partial(expected, "c2i", 1, guided=False))
 
 
+@pytest.mark.thinned(1)
 @forms
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @kinds

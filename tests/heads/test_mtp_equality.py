@@ -23,6 +23,7 @@ NAMES = [pytest.param(name, marks=[] if name == "two" else [pytest.mark.slow]) f
 ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie", "nemotron-h", "longcat")
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])

@@ -125,6 +125,7 @@ def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor
     assert_distributions(recorded, expected("whole"))
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

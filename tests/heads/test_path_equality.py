@@ -31,6 +31,7 @@ def plain(batch: int, sampled: bool) -> list[Tensor]:
     return decoder.generate(prompt(range(batch)), 12, seed=5, warp=SAMPLED if sampled else GREEDY).units
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])

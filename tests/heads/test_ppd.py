@@ -116,6 +116,7 @@ def test_probes_hang_behind_every_node(shared: bool) -> None:
     assert tree.valid.tolist() == [[True, True, False, True, True, True, True, False, False]]
 
 
+@pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

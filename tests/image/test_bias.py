@@ -89,6 +89,7 @@ def test_how_much_is_looked_at_together_changes_nothing(name, monkeypatch):
         assert float((one - other).abs().max()) < 1e-12 and float((one - third).abs().max()) < 1e-12
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("end", [None, 2])
 def test_a_run_reports_what_a_recount_finds(name, end):

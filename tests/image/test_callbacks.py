@@ -56,6 +56,7 @@ def forced(model, condition, nulls, scales):
     return codes
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.compiled
 @pytest.mark.parametrize("method", ["plain", "gs-sjd"])
 @pytest.mark.parametrize("change", ["negative", "guidance", "both", "negative, before any code is committed"])

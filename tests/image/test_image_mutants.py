@@ -5,7 +5,6 @@ A check returns a p-value; where an identity is promised it returns 1.0 (held) o
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 from unittest import mock
 
@@ -19,13 +18,14 @@ from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
-from mmspec.testing.statistics import joint_p_value
+from mmspec.testing.statistics import LEVEL, ROWS, joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import bias, grouped, relax
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.groups import Group, Groups
 from mmspec_image.rules.relax import Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
+from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.mutants.mutant import Mutant, replacing
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
 from tests.support.toys.picture import PictureTarget
@@ -253,7 +253,6 @@ def emitted_distributions(rule: Grouped, draft: Draft, scores: Scores) -> Tensor
     return torch.cat([torch.where(draft.valid[:, 1:, None], out, p), distribution[:, -1:]], 1)
 
 
-Check = Callable[[int, int], float]
 KILLED_BY: dict[str, Check] = {
     "refused-draft-takes-all-neighbours-with-it": refused_point_masses,
     "uniform-where-nothing-is-left": neighbours_that_are_all_there_is,
@@ -265,25 +264,14 @@ KILLED_BY: dict[str, Check] = {
 }
 
 
-@lru_cache
-def without_the_bug(check: Check) -> float:
-    """On the rules as they are, at 200,000 rows; one retry on another seed."""
-    return next((p for seed in (5, 7) if (p := check(200_000, seed)) > 1e-4), 0.0)
-
-
-def with_the_bug(check: Check) -> float:
-    """At 40,000 rows, which show most bugs; at 200,000 where they do not."""
-    p = check(40_000, 5)
-    return p if p < 1e-6 else check(200_000, 5)
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_killed(mutant: Mutant) -> None:
     check = KILLED_BY[mutant.name]
-    assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the rules as they are"
+    before = without_the_bug(check, ROWS)
+    assert before > LEVEL, f"{check.__name__} fails on the rules as they are"
     with mutant.apply():
-        p = with_the_bug(check)
-    print(f"{mutant.name}: {check.__name__}, p = {without_the_bug(check):.2g} → {p:.1e}")
+        p = with_the_bug(check, ROWS)
+    print(f"{mutant.name}: {check.__name__}, p = {before:.2g} → {p:.1e}")
     assert p < 1e-6, f"{mutant.name} survives {check.__name__}: p = {p:.2g}"
 
 

@@ -15,7 +15,7 @@ from mmspec.testing.statistics import assert_follows, joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from tests.support.toys.picture import KIND, PictureTarget, drawn, joint
 
-ROWS, VOCAB, LENGTH, END = 200_000, 3, 5, 2
+VOCAB, LENGTH, END = 3, 5, 2
 TARGET = PictureTarget.random(2, VOCAB, seed=3)
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
 WARPS = {
@@ -50,7 +50,7 @@ def test_the_joint_is_kept(init, redraw, k, warp):
     """`sjd` draws windows anew, `mc-sjd` couples them; the picture before had other rows than this one."""
     decoder = jacobi(init, redraw, Rejection(), k)
     distribution = joint(TARGET, LENGTH, WARPS[warp])
-    p = assert_follows(lambda seed: drawn(decoder, ROWS, LENGTH, seed=seed, warp=WARPS[warp]), distribution)
+    p = assert_follows(lambda seed, rows: drawn(decoder, rows, LENGTH, seed=seed, warp=WARPS[warp]), distribution)
     print(f"p = {p:.4f}")
 
 
@@ -58,8 +58,8 @@ def test_rows_that_end_at_different_places_keep_the_joint():
     """Rows stop at a code of their own choosing, so that they are at different places with windows of other widths."""
     decoder, warp = jacobi("above", "coupled", Rejection(), 3), WARPS["guided"]
 
-    def sample(seed):
-        return drawn(decoder, ROWS, LENGTH, seed=seed, warp=warp, end=END)
+    def sample(seed, rows):
+        return drawn(decoder, rows, LENGTH, seed=seed, warp=warp, end=END)
 
     assert_follows(sample, joint(TARGET, LENGTH, warp, end=END))
 

@@ -48,6 +48,7 @@ def test_the_strict_end_is_rejection_bit_for_bit(by_class, name):
     assert made[0].report.bias is None and made[1].report.bias == Bias(0.0, 0.0, 0.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["size 1", "k 0", "lam 1"])
 @pytest.mark.parametrize("drafter", [lambda: DraftModel(PictureTarget.random(3, 6, seed=4)), ImageJacobi])
 def test_drafts_without_a_distribution_are_measured_and_do_no_harm(name, drafter):
@@ -99,11 +100,12 @@ def expected(rule, p, q):
     return outcome(p, q, groups, by_group=False, paper=options.residual == "paper")
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("point", [False, True])
 def test_the_output_follows_the_closed_form(name, point):
     p, q = distributions()
-    rows, vocab, rule = 200_000, 6, RULES[name]()
+    rows, vocab, rule = 50_000, 6, RULES[name]()
     rule.bind(Book(vocab))
     distribution = Categorical(q.expand(rows, 1, vocab))
     x = torch.multinomial(q, rows, replacement=True, generator=torch.Generator().manual_seed(1))[:, None]

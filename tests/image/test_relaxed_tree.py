@@ -20,7 +20,7 @@ from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.support.relaxed import nearest_groups, tree_outcome
 from tests.support.toys.picture import PictureTarget
 
-VOCAB, ROWS = 6, 200_000
+VOCAB, ROWS = 6, 50_000
 PARENTS, UNITS = [-1, -1, -1, 0, 0, 1], [4, 1, 3, 2, 5, 2]
 """Three children of the root, two of the first of them, one of the second."""
 TREE = Rerank(frontier=2, children=3, nodes=7)

@@ -84,7 +84,8 @@ def test_the_joint_is_kept(rows, dtype, k, warp):
     *_, target = toy(dtype)
     oracle = PictureTarget(2, target.table.float())
     decoder = Decoder(target, window(heads(DIM)), Rejection(), k=k)
-    p = assert_follows(lambda seed: drawn(decoder, rows, LENGTH, seed=seed, warp=warp), joint(oracle, LENGTH, warp))
+    expected = joint(oracle, LENGTH, warp)
+    p = assert_follows(lambda seed, n: drawn(decoder, n, LENGTH, seed=seed, warp=warp), expected, rows)
     print(f"p = {p:.4f}")
 
 

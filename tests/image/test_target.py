@@ -53,6 +53,7 @@ def test_a_pass_scores_what_teacher_forcing_says(name, tree, request):
     torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("name", ["by_class", "by_caption"])
 @pytest.mark.compiled

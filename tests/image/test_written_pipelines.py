@@ -100,6 +100,7 @@ def quiet(pipe: Any) -> Any:
     return pipe
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 @pytest.mark.parametrize("name", PIPES)
 def test_it_draws_what_generate_of_its_model_draws(name: str, guidance: float, request: pytest.FixtureRequest) -> None:

@@ -3,8 +3,6 @@
 A check returns a p-value, or 1.0 and 0.0 (passed, failed) where equality or a count is promised.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.any_order import Infill
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_normal, joint_p_value
+from mmspec.testing.statistics import LEVEL, assert_normal, joint_p_value
 from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
@@ -35,6 +33,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec_text.drafters.assd import Assd
+from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.mutants import MUTANTS
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
@@ -185,11 +184,11 @@ def gaussian_window_under_rejection(rows: int, seed: int) -> float:
     target = GaussianTarget.random(width=3, dim=1, seed=0)
     drafter = Jacobi(RepeatLeft(target.sigma))
 
-    def sample(seed: int) -> Tensor:
+    def sample(seed: int, rows: int) -> Tensor:
         return decoded(target, drafter, Rejection(), rows, 6, 5, seed=seed, inputs=rows).flatten(1)
 
     try:
-        return assert_normal(sample, *target.joint(6), seed=seed)
+        return assert_normal(sample, *target.joint(6), rows, seed)
     except AssertionError:
         return 0.0
 
@@ -296,7 +295,6 @@ def drafts_after_the_true_history(rows: int, seed: int) -> float:
     return float(equal and not state.report.faults)
 
 
-Check = Callable[[int, int], float]
 SEEN_TWICE: dict[str, Check] = {
     "draft-noise-once-per-call": sampled_beam_of_a_model,
     "siblings-resorted-by-q": sampled_tree_of_a_model,
@@ -355,18 +353,6 @@ KILLED_BY: dict[str, Check] = {
 }
 
 
-@lru_cache
-def without_the_bug(check: Check) -> float:
-    """On the core as it is, at as many rows as any bug is shown with; one retry on another seed."""
-    return next((p for seed in (5, 7) if (p := check(ROWS, seed)) > 1e-4), 0.0)
-
-
-def with_the_bug(check: Check) -> float:
-    """At a third of the rows, which show most bugs; at all where they do not."""
-    p = check(ROWS // 3, 5)
-    return p if p < 1e-6 else check(ROWS, 5)
-
-
 LONG = {
     "mask-token-without-renormalising",
     "middle-resamples-from-its-own-distribution",
@@ -385,9 +371,9 @@ LONG = {
     ],
 )
 def test_mutant_is_killed(name: str, check: Check) -> None:
-    assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the core as it is"
+    assert without_the_bug(check, ROWS) > LEVEL, f"{check.__name__} fails on the core as it is"
     with MUTANTS[name].apply():
-        p = with_the_bug(check)
+        p = with_the_bug(check, ROWS)
     print(f"{name}: {check.__name__}, p = {p:.1e}")
     assert p < 1e-6, f"{name} survives {check.__name__}: p = {p:.2g}"
 

@@ -10,6 +10,7 @@ from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo import build
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "lfm2"])
 def test_bound_inside_or_outside_and_run_inside(name: str, inside: bool) -> None:

@@ -61,6 +61,7 @@ def spec(name: str, method: str) -> dict[str, Any]:
     return given if method == "lookup-recycling" else {"method": method, **given}
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("name", "method"), CASES)
 @pytest.mark.compiled
 def test_equals_transformers(name: str, method: str) -> None:

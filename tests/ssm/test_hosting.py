@@ -256,6 +256,7 @@ def test_a_second_turn_over_an_earlier_cache(name: str) -> None:
     assert_same(ours, stock(model, {"input_ids": ids}, 0, **call))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["bamba", "jamba"])
 @pytest.mark.parametrize("cached, new", [(7, 1), (7, 5), (7, 7), (7, 12)])
 def test_new_ids_behind_an_earlier_cache(name: str, cached: int, new: int) -> None:

@@ -38,6 +38,7 @@ def theirs(model: Any, inputs: Any) -> dict[str, Stock]:
     return {name: stock(model, inputs, 0, eos_token_id=None, **call) for name, call in CALLS.items()}
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.compiled

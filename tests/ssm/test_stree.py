@@ -43,6 +43,7 @@ def _chance(parents: tuple[int, ...], ranks: tuple[int, ...], node: int) -> floa
     return RATES[ranks[node]] * (_chance(parents, ranks, parents[node]) if parents[node] >= 0 else 1.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("rule", ["match", "recursive-rejection"])
 @pytest.mark.parametrize("shape", ["tree", "chain"])
 @pytest.mark.compiled

@@ -121,9 +121,9 @@ def ours() -> Callable[..., Ours]:
     return run
 
 
-@pytest.fixture(params=["plain", "prompt-lookup", "good", "bad"])
+@pytest.fixture(params=["plain", "prompt-lookup", "good", pytest.param("bad", marks=pytest.mark.slow)])
 def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Arguments of `enable`: every method, `draft-model` with a good drafter and with a bad one."""
+    """Arguments of `enable`: every method, `draft-model` with a good drafter, and with a bad one in the slow tier."""
     name = request.param
     if name in ("good", "bad"):
         return {"method": "draft-model", "drafter": request.getfixturevalue(name), "k": {"good": 4, "bad": 2}[name]}

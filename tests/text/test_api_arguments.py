@@ -41,6 +41,7 @@ def test_arguments(target: Any, good: Any, prompts: Callable, ours: Callable, na
         assert_same(mine.ids, run, mine.state)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -44,6 +44,7 @@ class Second(Counting):
     pass
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2, "top_p": 0.9}], ids=["alone", "among others"])
 @pytest.mark.compiled("history")
@@ -106,6 +107,7 @@ def test_synthid_watermark(target: Any, prompts: Callable, ours: Callable, draft
         assert not torch.equal(run.ids, stock(target, prompts(3, seed), seed, **SAMPLED).ids), "no watermark"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [dict(do_sample=False), dict(do_sample=True, top_k=0)], ids=["greedy", "sampled"])
 @pytest.mark.compiled("history")
 def test_unbatched_guidance(

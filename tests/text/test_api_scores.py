@@ -87,6 +87,7 @@ def same_scores(mine: Any, theirs: Any, going: list[int]) -> None:
                 assert torch.equal(ours[row], padding)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.compiled("history")
 def test_scores_and_logits(target: Any, prompts: Callable, spec: dict[str, Any], sampling: str) -> None:

@@ -60,6 +60,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=bpe)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("ends", [ENDS, None], ids=["ends", "no end"])
 @pytest.mark.parametrize("divisor", [5, 13])
 @pytest.mark.compiled
@@ -112,6 +113,7 @@ def test_confidence(target: Any, good: Any, prompts: Callable) -> None:
     assert_same(out.sequences, run, torch.get_rng_state())
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("limit", [0.5, 6.5, 99.0])
 @pytest.mark.compiled
 def test_max_time(
@@ -161,6 +163,7 @@ def strings_in(tokenizer: Any, ids: Tensor) -> list[str]:
     return [text[i : i + 2] for text, i in zip(texts, (9, 14, 20), strict=False)]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("ends", [ENDS, None], ids=["ends", "no end"])
 @pytest.mark.compiled
 def test_stop_strings(
@@ -272,7 +275,7 @@ def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
             return input_ids[:, -1] % 11 == 5
 
     cut = 0
-    for seed in range(25):
+    for seed in range(10):
         g = torch.Generator().manual_seed(seed)
         inputs = {"input_ids": torch.randint(3, 131, (4, 6), generator=g)}
         ends = torch.randint(3, 131, (6,), generator=g).tolist()
@@ -282,4 +285,4 @@ def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
         mine = ours(target, inputs, seed, {"method": "draft-model", "drafter": good, "k": 7}, **call)
         assert torch.equal(mine.ids, run.ids) and torch.equal(mine.state, run.state)
         cut += mine.ids.shape[1] < 30
-    assert cut > 5
+    assert cut > 2

@@ -126,6 +126,7 @@ class Spoil:
         return spoiled
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 @pytest.mark.parametrize("sample", [True, False])
 def test_the_position_of_a_bad_score_is_named(

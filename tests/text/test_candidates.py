@@ -60,6 +60,7 @@ def make(request: pytest.FixtureRequest, good: Any, bad: Any, other: Any) -> Cal
     }[request.param]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "call",
     [

@@ -20,6 +20,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("options", SHAPES)
 @pytest.mark.parametrize("do_sample", [False, True])
 @pytest.mark.compiled("history")

@@ -33,13 +33,14 @@ MORE = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.compiled("history")
 def test_sampled(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any], sampling: str, batch: int
 ) -> None:
-    for seed in range(3):
+    for seed in range(2):
         call = dict(do_sample=True, max_new_tokens=20, eos_token_id=ENDS, **SAMPLINGS[sampling])
         inputs = prompts(batch, seed)
         mine = ours(target, inputs, seed, spec, **call)
@@ -57,6 +58,7 @@ def test_rows_of_the_sampled_calls_do_end_at_different_times(target: Any, prompt
     assert len(lengths) >= 4 and 20 in lengths
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", MORE)
 @pytest.mark.compiled("history")
 def test_other_arguments_of_generate(

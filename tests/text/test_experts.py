@@ -62,7 +62,7 @@ def test_only_passes_over_drafts_change(mixtral: Any, shape: Any) -> None:
     assert used[0] == GROUPED and set(used[1:]) == {BATCHED if shape == "one" else GROUPED}
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+@pytest.mark.parametrize("name", [pytest.param("mixtral", marks=pytest.mark.slow), "gpt_oss"])
 def test_one_shape_holds_to_the_bit(name: str) -> None:
     """Bfloat16, and the same numbers whatever was drafted."""
     model = build(name).bfloat16()

@@ -27,6 +27,7 @@ def how(method: str, good: Any) -> dict[str, Any]:
     return {"drafter": good, "k": 4} if method == "draft-model" else {"method": method}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ OWN = ("prompt-lookup", "suffix", "token-recycling", "cascade", "auto")
 DRAFTED = ("draft-model", "draft-tree", "stree")
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("policy", [None, "goodput"])
 @pytest.mark.parametrize("method", [*OWN, *DRAFTED])
 def test_a_million(
@@ -41,6 +42,7 @@ def test_integers_of_other_libraries(target: Any) -> None:
         assert spec._decoder.k == 4 and type(spec._decoder.k) is int
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", ["plain", *OWN, "draft-model", "rejection", "block"])
 @pytest.mark.parametrize("sample", [True, False])
 def test_one_token_is_all_there_is(make_llama: Callable, method: str, sample: bool) -> None:

@@ -62,6 +62,7 @@ def test_the_threshold_by_hand() -> None:
     assert adapted(alpha, longest, accepted).tolist() == pytest.approx(expected)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -92,6 +92,7 @@ def test_rounds_of_a_decoder() -> None:
     assert torch.equal(state.output()[0], plain.units[0])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.3}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -18,6 +18,7 @@ SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")
 NAMES = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -110,9 +110,8 @@ def texts(decoder: Decoder, inputs: dict[str, Any], limit: int, seed: int, tempe
 def test_texts_equal_plain_of_one_width(models: Any, prompts: Any, method: str, batch: int, temperature: float) -> None:
     decoder = made(models("bfloat16"), method, "one")
     plain = Decoder(decoder.target, shape=decoder.one_width())
-    for seed in range(2):
-        call = prompts(batch, seed), 48, seed, temperature
-        assert texts(decoder, *call) == texts(plain, *call)
+    call = prompts(batch, 0), 48, 0, temperature
+    assert texts(decoder, *call) == texts(plain, *call)
 
 
 @pytest.mark.slow

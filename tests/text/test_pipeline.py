@@ -248,6 +248,7 @@ def test_saved_and_loaded(pipe: Any, tmp_path: Path, load: Any) -> None:
     assert same(TextPipeline(**pipe.components)(PROMPTS, 15, seed=2), pipe(PROMPTS, 15, seed=2))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("load", [mmspec.Pipeline, TextPipeline])
 @pytest.mark.parametrize("called", ["dtype", "torch_dtype"])
 def test_kinds_of_numbers_by_either_name(folder: Path, load: Any, called: str) -> None:

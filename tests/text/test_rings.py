@@ -183,7 +183,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-FAST = [("plain", "none"), ("prompt-lookup", "with windows"), ("draft-tree", "without")]
+FAST = [("prompt-lookup", "with windows"), ("draft-tree", "without")]
 
 
 @pytest.mark.parametrize(

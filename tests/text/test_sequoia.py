@@ -87,6 +87,7 @@ def test_two_calls_side_by_side_keep_their_trees() -> None:
     assert all(torch.equal(state.output()[0], plain.units[0]) and not state.report.faults for state in states)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "top_k": 0, "temperature": 0.8}])
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_are_those_of_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

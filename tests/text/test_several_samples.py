@@ -65,6 +65,7 @@ def test_four_rounds_by_hand(siblings: bool) -> None:
         assert counts == [[1, 1, 1], [1, 1, 1], [2, 1, 3], [1, 1, 1]]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.compiled
 @pytest.mark.parametrize("batch", [3, 1])
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,7 @@ SAMPLINGS = {
     "top_k": dict(top_k=20),
     "repetition_penalty": dict(repetition_penalty=1.2, top_k=0),
 }
-HANDFUL = {1: 5, 3: 3}  # seeds by batch; the slow tier has a hundred
+HANDFUL = {1: 5, 3: 2}  # seeds by batch; the slow tier has a hundred
 TEXTS = [
     "class Stack:\n    def __init__(self):\n        self._items = []\n\n    def push(self, item):\n        ",
     "KING RICHARD II:\nWhat say you, cousin? Shall we ",

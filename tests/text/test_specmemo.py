@@ -125,7 +125,7 @@ def test_no_allocation_exceeds_the_budget(batch: int) -> None:
     call, price = dict(max_new_tokens=60, do_sample=False), cost(checked(TransformersTarget(model).anatomy))
     floor = price.bytes(batch, 211)
     expected = stock(model, given, None, **call)
-    for budget in (floor, 2 * floor, 3 * floor):
+    for budget in (floor, 2 * floor):
         with mmspec.enable(model, "specmemo", drafter=small, memory_budget=budget, nodes=20, k=4) as spec:
             model.generate(**given, max_new_tokens=2)  # what is found out once is no part of a call
             with counted(model) as allocations:
@@ -139,6 +139,7 @@ def test_no_allocation_exceeds_the_budget(batch: int) -> None:
     assert allocations.most > 2 * floor, "caches that grow hold their old slots and the new ones"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("method", ["plain", "token-recycling", "good"])
 def test_the_default_dtype_decides_nothing(
@@ -174,6 +175,7 @@ def test_a_draft_model_is_no_exception(target: Any, make_llama: Callable, prompt
         target.generate(**prompts(1), max_new_tokens=4)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [140, 120])
 @pytest.mark.parametrize(("method", "small"), [("suffix", False), ("draft-model", False), ("draft-model", True)])
 def test_a_vocabulary_that_was_resized_while_enabled_is_refused_by_name(

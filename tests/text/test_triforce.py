@@ -199,6 +199,7 @@ def test_with_a_budget_for_the_whole_text_scores_are_the_targets(name: str) -> N
                 assert torch.equal(layer.keys[0, :, :16], whole.keys[0][:, latest])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:.*retrieves nothing")

@@ -134,6 +134,7 @@ def behind_a_cache(model: Any, rows: int, cached: int, new: int, pads: int) -> t
     return cache, ids, mask
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("way", ["enable", "custom_generate"])
 @pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
 @pytest.mark.parametrize("rows, pads", [(1, 0), (2, 0), (2, 3)])
@@ -156,6 +157,7 @@ def test_new_ids_behind_a_cache(
     assert cache.get_seq_length() == cached + new + 9 - 1
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("cached, new", LENGTHS)
 @pytest.mark.parametrize("mask", ["given", "none"])
 def test_the_whole_text_and_its_cache(target: Any, cached: int, new: int, mask: str) -> None:

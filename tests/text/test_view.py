@@ -39,6 +39,7 @@ def written(one: Any, **how: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]
     return rounds, message
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_page_sees_every_token_of_the_plain_text(

@@ -249,19 +249,19 @@ def test_columns_that_no_row_needs_change_nothing():
 PADDED = VocabularyMap.padded(4, 5, tokens=3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("rule", "shape"), [(Rejection(), None), (Block(), None), (RecursiveRejection(), Branching((2, 1)))]
 )
 @pytest.mark.parametrize("table", [TABLE, PADDED], ids=["other tokens", "padding"])
 def test_exact_distribution(rule, shape, table):
-    rows = 30_000
-    prompt = {"input_ids": torch.tensor([[0, 1]]).expand(rows, -1), "attention_mask": torch.ones(rows, 2)}
     drafter = DraftModel(TranslatedTarget(DRAFT, table), shape)
 
-    def sample(seed):
+    def sample(seed, rows):
+        prompt = {"input_ids": torch.tensor([[0, 1]]).expand(rows, -1), "attention_mask": torch.ones(rows, 2)}
         return torch.stack(Decoder(TOY, drafter, rule, k=2).generate(prompt, 4, seed=seed).units)
 
-    assert_follows(sample, exact_joint(TOY.next_distribution([0, 1]), 4, 4))
+    assert_follows(sample, exact_joint(TOY.next_distribution([0, 1]), 4, 4), rows=30_000)
 
 
 def test_its_distributions_lie_on_what_both_have():
@@ -316,6 +316,7 @@ def inputs(rows):
     return LARGE(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("shape", [None, Branching((2, 2, 1))])
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}])
@@ -391,6 +392,7 @@ def homes(make_llama, tmp_path_factory):
     return homes
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "rsd"])
 @pytest.mark.parametrize("size", [416, 480, 390])
 def test_a_padded_draft_model_needs_no_tokenizers(homes, method, size, theirs):

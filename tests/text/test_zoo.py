@@ -30,6 +30,7 @@ def whole_row(model: Any, ids: Tensor) -> Tensor:
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in FAMILIES else [pytest.mark.slow]) for n in ARCHITECTURES]
 )
@@ -55,6 +56,7 @@ def test_stock_decides(name: str, prompts: Callable) -> None:
     assert 0.4 < float(torch.stack(agreed).mean()) < 1, "the noisy copy is no drafter"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWED)
 def test_windows_matter(name: str) -> None:
     """The same weights without the window write other scores at the 40th token."""
@@ -79,6 +81,7 @@ def test_a_seed_is_a_model_and_the_callers_seed_is_kept() -> None:
     assert len(sinks) == 4 and all(float(weight.std()) > 0.2 for weight in sinks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_models_can_be_built(name: str) -> None:
     model = REFUSED[name].model()

@@ -26,6 +26,7 @@ def pair(name: str) -> tuple[Any, Any]:
     return model, noisy(model, 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VISION)
 def test_stock_decides_by_the_picture(name: str) -> None:
     model, inputs = pair(name)[0], VISION[name].inputs(3)
@@ -41,6 +42,7 @@ def test_stock_decides_by_the_picture(name: str) -> None:
     assert (new != other).any(1).all(), "the picture says nothing"
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", [pytest.param("chain", marks=pytest.mark.slow), "tree"])
@@ -58,7 +60,9 @@ def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:
     assert enabled.report is not None and enabled.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
-@pytest.mark.parametrize("name", VISION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % 4)) for i, name in enumerate(VISION)]
+)
 def test_two_pictures_one_after_another(name: str) -> None:
     """What a model remembers of its last picture (Qwen: the shift of its positions) must not reach the next call."""
     model = pair(name)[0]
@@ -70,6 +74,7 @@ def test_two_pictures_one_after_another(name: str) -> None:
     assert_same(_greedy(model, first), runs[0])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["a prefix", "no kinds", "a text", "a text without kinds", "a prefix and a suffix"])
 @pytest.mark.parametrize("name", ["paligemma", "paligemma2"])
 def test_a_prompt_that_attends_both_ways(name: str, kind: str) -> None:

@@ -46,12 +46,12 @@ def test_the_distribution_is_kept(case, small, shape, rule, least):
     decoder = Decoder(case.target, DraftModel(small, shape), rule, k=3)
     reports = []
 
-    def sample(seed):
-        output = decoder.generate(case.prompt(ROWS), LENGTH, seed=seed, warp=case.warp)
+    def sample(seed, rows):
+        output = decoder.generate(case.prompt(rows), LENGTH, seed=seed, warp=case.warp)
         reports.append(output.report)
         return torch.stack(output.units)
 
-    p = assert_follows(sample, exact_joint(case.next_distribution, LENGTH, VOCAB))
+    p = assert_follows(sample, exact_joint(case.next_distribution, LENGTH, VOCAB), ROWS)
     print(f"p = {p:.4f}, acceptance length {reports[-1].acceptance_length:.2f}")
     assert reports[-1].acceptance_length > least and not reports[-1].faults
 
@@ -61,14 +61,14 @@ def test_confidence_decides_before_the_draw(shape):
     decoder = Decoder(TEXT.target, DraftModel(NEAR, shape), RecursiveRejection(), k=2, policy=Confidence(2, 0.35))
     reports = []
 
-    def sample(seed):
-        output = decoder.generate(TEXT.prompt(ROWS), LENGTH, seed=seed)
+    def sample(seed, rows):
+        output = decoder.generate(TEXT.prompt(rows), LENGTH, seed=seed)
         reports.append(output.report)
         return torch.stack(output.units)
 
-    assert_follows(sample, exact_joint(TEXT.next_distribution, LENGTH, VOCAB))
+    assert_follows(sample, exact_joint(TEXT.next_distribution, LENGTH, VOCAB), ROWS)
     whole = Decoder(TEXT.target, DraftModel(NEAR, shape), RecursiveRejection(), k=2).generate(TEXT.prompt(2000), LENGTH)
-    assert 0.1 < reports[-1].drafted / ROWS < 0.9 * whole.report.drafted / 2000, "it must cut some, not all"
+    assert 0.1 < reports[-1].drafted / reports[-1].rows < 0.9 * whole.report.drafted / 2000, "it must cut some, not all"
 
 
 def test_a_recurrent_drafter_keeps_the_state_of_the_true_history():

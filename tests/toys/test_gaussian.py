@@ -34,12 +34,12 @@ def test_the_joint_of_neighbours_is_kept(dim, k, rows, tokens):
     decoder = Decoder(target, drafter, Rejection(), k=k)
     lengths = []
 
-    def sample(seed):
+    def sample(seed, rows):
         output = decoder.generate(rows, 4, seed=seed)
         lengths.append(output.report.acceptance_length)
         return torch.stack(output.units)[:, :tokens].flatten(1)
 
-    p = assert_normal(sample, *target.joint(tokens))
+    p = assert_normal(sample, *target.joint(tokens), rows)
     print(f"smallest p = {p:.5f}, acceptance length {lengths[-1]:.2f}")
     assert lengths[-1] > 1.4 if k else lengths[-1] == 1
 
@@ -49,8 +49,8 @@ def test_windows_of_samples_and_copies():
     decoder = Decoder(target, Jacobi(CopyLeft()), Rejection(), k=3)
     kinds = []
 
-    def sample(seed):
-        state = decoder.start(100_000, 5, seed=seed)
+    def sample(seed, rows):
+        state = decoder.start(rows, 5, seed=seed)
         while not state.finished:
             pending = decoder.speculate(state)
             kinds.append(type(pending.draft.distribution))
@@ -58,7 +58,7 @@ def test_windows_of_samples_and_copies():
             state.sync()
         return torch.stack(state.output()).flatten(1)
 
-    assert_normal(sample, *target.joint(5))
+    assert_normal(sample, *target.joint(5), 100_000)
     assert Mixed in kinds
 
 

@@ -124,6 +124,7 @@ LAST = 3
 METHODS = ("plain", "auto")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("end", [None, StopIteration(), KeyboardInterrupt()], ids=str)
 def test_a_player_may_quit_and_nothing_is_lost(pipe, method, end, recwarn):
@@ -155,6 +156,7 @@ def test_a_player_may_quit_at_once(pipe, tmp_path):
         pipe(picture(), lambda number, frames: None, num_frames=2, seed=0).save(tmp_path / "a.gif")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("does", [ZeroDivisionError("the player's own"), 9, [1, 2], 1.5])
 def test_what_a_player_does_wrong_is_raised_and_the_frames_are_kept(pipe, method, does):

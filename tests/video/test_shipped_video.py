@@ -56,7 +56,8 @@ def test_frames_are_those_of_plain_on_a_recorded_trace(pipe: Any, clips: Recorde
     assert made.report.accepted > 0 and made.discarded + made.report.accepted == NEW - 1, "one guess an answer"
 
 
-@pytest.mark.parametrize("name", [TOKENS, pytest.param(DENOISED, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [TOKENS, DENOISED])
 def test_who_walks_around_comes_back(name: str) -> None:
     """48 frames past all four landmarks, of which the model sees eight at a time: no drift to somewhere else."""
     pipe, tour = quiet(name), recorded([shipped.asset(DENOISED)], TOUR_CLIP)

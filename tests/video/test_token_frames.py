@@ -100,6 +100,7 @@ def test_plain_frames_are_those_of_a_loop_by_hand(tokens):
     assert torch.equal(play.frames[0], torch.stack(frames))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.compiled("no pass")

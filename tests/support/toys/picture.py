@@ -3,7 +3,7 @@
 ```python
 target, warp = PictureTarget.random(3, 3, seed=3), Warp.sampling(top_k=2, guidance=2.0)
 decoder = Decoder(target, drafter, rule, k=3)
-assert_follows(lambda seed: drawn(decoder, 200_000, 5, seed=seed, warp=warp), joint(target, 5, warp))
+assert_follows(lambda seed, rows: drawn(decoder, rows, 5, seed=seed, warp=warp), joint(target, 5, warp))
 ```
 """
 

@@ -113,10 +113,11 @@ def joint(target: Any) -> Tensor:
 )
 def test_every_order_has_the_joint_of_its_conditionals(rule: Any, k: int, dtype: torch.dtype) -> None:
     """In bfloat16 the conditionals are those of the rounded scores."""
-    target = AnyOrderTarget(TARGET.base.to(dtype), TARGET.pull.to(dtype), MASK, repeats=ROWS)
-    number = torch.arange(len(ORDERS)).repeat(ROWS)
+    base, pull = TARGET.base.to(dtype), TARGET.pull.to(dtype)
 
-    def sample(seed: int) -> Tensor:
+    def sample(seed: int, rows: int) -> Tensor:
+        repeats = rows // len(ORDERS)
+        target, number = AnyOrderTarget(base, pull, MASK, repeats=repeats), torch.arange(len(ORDERS)).repeat(repeats)
         decoder = Decoder(target, Assd(), rule, k=k)
         state = decoder.start(Infill([TEXT] * len(ORDERS), ORDERS), 4, seed=seed)
         while not state.finished:
@@ -125,7 +126,11 @@ def test_every_order_has_the_joint_of_its_conditionals(rule: Any, k: int, dtype:
         assert k == 1 or 0.4 < state.report.acceptance_rate < 0.95
         return torch.cat([number[:, None], state.history[:, state.prompt_length : state.prompt_length + 4]], 1)
 
-    p = assert_follows(sample, joint(TARGET if dtype == torch.float32 else rounded(target)))
+    p = assert_follows(
+        sample,
+        joint(TARGET if dtype == torch.float32 else rounded(AnyOrderTarget(base, pull, MASK))),
+        len(ORDERS) * ROWS,
+    )
     print(f"p = {p:.3f}")
 
 

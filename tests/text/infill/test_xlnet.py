@@ -126,11 +126,11 @@ def test_rows_of_other_lengths_and_blanks_are_the_rows_alone() -> None:
 @pytest.mark.slow
 def test_the_joint_of_its_conditionals() -> None:
     """Four blanks, from right to left between two known tokens; 200,000 rows."""
-    text, order, rows = [3, None, None, None, None, 1], [4, 3, 2, 1], 200_000
-    target, inputs = XLNetTarget(model()), Infill([text] * rows, [order] * rows)
+    text, order = [3, None, None, None, None, 1], [4, 3, 2, 1]
     joint = exact_joint(lambda units: conditional(model(), text, order, units), 4, VOCAB)
 
-    def sample(seed: int) -> Tensor:
+    def sample(seed: int, rows: int) -> Tensor:
+        target, inputs = XLNetTarget(model()), Infill([text] * rows, [order] * rows)
         output = Decoder(target, Assd(), Rejection(), k=3).generate(inputs, 4, seed=seed)
         assert output.report.accepted_by_depth[0] == rows and output.report.acceptance_rate < 0.99
         return torch.stack(output.units)

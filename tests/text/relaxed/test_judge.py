@@ -137,7 +137,7 @@ def brute_force(p: Tensor, x: Tensor, right: set[int], length: int) -> tuple[Ten
 
 
 def test_its_law_and_its_bias_are_those_of_brute_force() -> None:
-    target, other, rows = Stated.random(3, seed=0), MarkovTarget.random(3, seed=1), 200_000
+    target, other, rows = Stated.random(3, seed=0), MarkovTarget.random(3, seed=1), 50_000
     decoder = Decoder(target, Points(other.table), accepting({0, 2}, 3), k=1)
     output = decoder.generate(torch.tensor([[0, 1]]).expand(rows, 2), 4, seed=5)
     p = target.table.softmax(-1)
@@ -153,7 +153,7 @@ def test_its_law_and_its_bias_are_those_of_brute_force() -> None:
 
 def test_of_drawn_drafts_it_measures_no_less_than_the_bias() -> None:
     """The unit behind the first one, given the first one: how far it is from p, and what was measured there."""
-    target, near, rows = Stated.random(3, seed=0), MarkovTarget.random(3, seed=1), 200_000
+    target, near, rows = Stated.random(3, seed=0), MarkovTarget.random(3, seed=1), 50_000
     decoder = Decoder(target, MarkovChain(near.table), accepting({0, 2}, 3), k=1)
     state = decoder.start(torch.tensor([[0, 1]]).expand(rows, 2), 3, seed=5)
     decoder.advance(state)

@@ -12,6 +12,7 @@ from tests.support.zoo import build, noisy
 NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "top_k": 0, "temperature": 0.8}])
 @pytest.mark.parametrize("method", ["rest", "rasd"])
 @pytest.mark.parametrize("name", NAMES)

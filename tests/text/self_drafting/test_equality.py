@@ -65,6 +65,7 @@ def model_of(name: str) -> Any:
     return random_model(CONFIGS[name](), gain=5.0, head=8.0, factors=later)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(("method", "name"), CASES)

@@ -115,6 +115,7 @@ def test_rounds_of_a_ragged_batch(sorted_llama: Any, prompts: Callable, monkeypa
     assert seen == {UNSURE, 0, 1, 2} and {0, 1, K} <= set(accepted), (seen, accepted)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -263,6 +263,7 @@ def joins() -> tuple[tuple[str, str], ...]:
     return tuple((found + more)[: VOCAB - 4])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:

@@ -292,6 +292,7 @@ def test_layers_that_cannot_be_cut(make_llama: Any) -> None:
         CutHeadTarget(target, [3])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
