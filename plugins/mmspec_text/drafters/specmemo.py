@@ -32,7 +32,7 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.small_model import in_target_ids, load_small_model
-from mmspec_text.long_text_specs import SPECMEMO
+from mmspec_text.specs import SPECMEMO
 
 
 @dataclass(frozen=True)

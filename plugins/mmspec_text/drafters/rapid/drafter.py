@@ -29,10 +29,10 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.own_target import own_target
-from mmspec_text.conditioned_specs import RAPID
 from mmspec_text.drafters.ambedkar import as_ids
 from mmspec_text.drafters.rapid.chunks import shortened
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec_text.specs import RAPID
 
 
 @dataclass(frozen=True)

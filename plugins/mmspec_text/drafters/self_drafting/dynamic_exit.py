@@ -28,7 +28,7 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.offload import device_of
 from mmspec.hosts.self_draft import SelfDrafting
 from mmspec_text.drafters.self_drafting.exits import ExitMemory, token_per_layer
-from mmspec_text.self_drafting_specs import DEL
+from mmspec_text.specs import DEL
 
 
 @dataclass(frozen=True)

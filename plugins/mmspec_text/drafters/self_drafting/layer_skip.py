@@ -20,7 +20,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.self_draft import ReadShare, SelfDrafting
-from mmspec_text.self_drafting_specs import LAYER_SKIP
+from mmspec_text.specs import LAYER_SKIP
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.rewound import rewound
 from mmspec.hosts.self_draft import ReadShare, SelfDrafting
 from mmspec_text.drafters.self_drafting.skip_search import SKIPPED, SkipSearch, numbers_between
-from mmspec_text.self_drafting_specs import SWIFT
+from mmspec_text.specs import SWIFT
 
 
 @dataclass(frozen=True)
