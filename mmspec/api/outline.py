@@ -3,8 +3,8 @@
 from mmspec.api.saved import pipeline_class_in
 from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
-from mmspec.hosts.pipeline_index import INDEX, index_of
-from mmspec.hosts.weight_files import refuse_config
+from mmspec.hosts.stored_pipeline import index_of
+from mmspec.hosts.weight_files import INDEX, refuse_config
 
 
 def outline_of(name: str) -> Outline:

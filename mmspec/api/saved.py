@@ -19,7 +19,7 @@ from mmspec.core.capture import checked_compile
 from mmspec.core.one_shape import NAMES
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline
-from mmspec.hosts.pipeline_index import class_name_in
+from mmspec.hosts.stored_pipeline import class_name_in
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn

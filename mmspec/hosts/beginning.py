@@ -3,6 +3,11 @@
 Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
 else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
 `mmspec.hosts.prefill`.
+
+Rows of one prompt (`num_return_sequences=n` of transformers): it is read once, and what is kept of it is copied to each
+of them. The copies are a row's own: rows do not share memory, because they go on with texts of their own. What is kept
+is to the bit what a batch of the distinct prompts keeps. It equals a prefill of all rows up to rounding, which may
+depend on how many rows a pass has, as it does in every batch.
 """
 
 from collections.abc import Mapping
@@ -15,19 +20,19 @@ from transformers import Cache, EncoderDecoderCache
 
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.refusal import OutOfScopeError
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Prefill, TargetOutput
-from mmspec.hosts import prefill, prompt, rings
+from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.equal_prompts import Distinct
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.halves import stacked
-from mmspec.hosts.lengths import refuse_length
-from mmspec.hosts.memory import Memory, cost
+from mmspec.hosts.memory import Memory, cost, refuse_length
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import rings
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 
@@ -173,8 +178,51 @@ class Beginning:
         """The rings of a call whose prompt has `fed` columns."""
         if self.target.keep_all or not self.passes.rings:
             return {}
-        return rings.rings(self.target.anatomy.layers(), earlier, min(prefill.CHUNK, fed), self.width)
+        return rings(self.target.anatomy.layers(), earlier, min(prefill.CHUNK, fed), self.width)
 
     def _refuse_length(self, longest: int) -> None:
         if not self.target.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
             refuse_length(self.target.anatomy, self.target.context, longest, self.limit, self.width)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct prompts of a batch, in the order of the rows."""
+
+    ids: Tensor  # `[prompt, column]` int64, padded on the left
+    mask: Tensor  # `[prompt, column]` int64: 1 for units, 0 for padding
+    prompt: Tensor  # `[row]` int64: which of them every row has
+
+    @classmethod
+    def of(cls, ids: Tensor, mask: Tensor) -> "Distinct":
+        """Find the distinct prompts among the rows `ids` and `mask`, both `[row, column]`; the host reads them."""
+        texts = torch.where(mask.bool(), ids, -1).cpu().numpy()  # padding may be any id
+        found: dict[bytes, int] = {}
+        alike = [found.setdefault(text.tobytes(), row) for row, text in enumerate(texts)]
+        first, own = (on_device(rows, ids.device, torch.int64) for rows in ([*found.values()], alike))
+        return cls(ids[first], mask[first], torch.searchsorted(first, own))
+
+    @classmethod
+    def each(cls, ids: Tensor, mask: Tensor) -> "Distinct":
+        """Take every row's prompt as one of its own, whether or not some are equal."""
+        return cls(ids, mask, torch.arange(len(ids), device=ids.device))
+
+    @property
+    def repeated(self) -> bool:
+        """Whether rows have the same prompt."""
+        return len(self.ids) < len(self.prompt)
+
+    def to_rows(self, values: Tensor) -> Tensor:
+        """Values `[prompt, …]` of every row: `[row, …]`."""
+        return values[self.prompt.to(values.device)] if self.repeated else values
+
+    def spread(self, cache: SlotCache) -> None:
+        """Copy the slots and states of a cache that has read the distinct prompts, so that every row has its own."""
+        if not self.repeated:
+            return
+        for layer in cache.owning:
+            layer.take(self.prompt)
+        for recurrent in cache.recurrent.values():
+            recurrent.take(self.prompt)
+        cache.length, cache.end, cache.shift = (self.to_rows(each) for each in (cache.length, cache.end, cache.shift))
+        cache.origin = cache.length

@@ -18,9 +18,8 @@ from transformers import PreTrainedModel
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.attention import share_lock
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of, tensor_parallel_group
 from mmspec.hosts.self_check import checked
-from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.target import TransformersTarget
 
 

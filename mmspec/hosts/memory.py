@@ -1,4 +1,4 @@
-"""A limit for the bytes of a call's caches (SpecMemo, arXiv 2506.01986): how many slots a row may have under it.
+"""Limits of a call: the length that a model can have, and the bytes of its caches (SpecMemo, arXiv 2506.01986).
 
 The paper's model of memory: a slot of one row costs κ = Σ over layers of 2 · heads · width · bytes, and speculative
 decoding needs κ_T · (S + N) for the target and κ_D · (S + γ) for the draft model, where S is the longest text, N the
@@ -18,11 +18,13 @@ import torch
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mmspec.core.tree import TreeIndex
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
+from mmspec.registry.warn import warn
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,32 @@ def held(cache: SlotCache) -> int:
 
 
 _costs: ResultsByModel[CacheCost] = ResultsByModel()
+
+
+def refuse_length(anatomy: Anatomy, context: int | None, longest: int, limit: int, width: int) -> None:
+    """Refuse a call that does not fit, or that could not be continued exactly.
+
+    Args:
+        anatomy: The facts about the model.
+        context: The most positions of a prompt; None: no limit.
+        longest: Units of the longest prompt.
+        limit: New units wanted per row.
+        width: The most nodes of a draft, root included.
+
+    Raises:
+        ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.
+    """
+    if context is not None and longest > context:
+        raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
+    if context is not None and anatomy.position_table and longest + limit - 1 > context:
+        warn(
+            f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {context} "
+            "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
+        )
+    reach, slots = anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
+    if reach is not None and (slots if anatomy.reach_in_slots else longest + limit) > reach:
+        raise ValueError(
+            f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and "
+            f"{anatomy.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
+            "disable() first"
+        )

@@ -15,11 +15,10 @@ from transformers import DynamicCache
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
-from mmspec.hosts.rings import windows
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.slot_layer import BLOCK, in_blocks
+from mmspec.hosts.slot_layer import BLOCK, in_blocks, windows
 from mmspec.hosts.stock_generate import StockGenerate
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)

@@ -8,28 +8,27 @@ model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, 
 weight may be repaired.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GenerationMixin
 
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.autocast import autocast_dtype
+from mmspec.hosts.devices import autocast_dtype, device_of
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
-from mmspec.hosts.unchanged import unchanged
 
 STEPS = 3
 """The number of steps of the model's own `generate` that are compared."""
@@ -237,3 +236,27 @@ def _undeclared(anatomy: Anatomy) -> str:
         f"; of the functions that its recurrent layers call, plugins declare {', '.join(declared)} over a tree "
         f"(mmspec_tree_ops), and not {', '.join(undeclared) or 'any other'}"
     )
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
+
+    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
+    """
+    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
+    before = [dict(own) for own in attributes]
+    for module in model.modules():
+        module.training = False
+    try:
+        yield
+    finally:
+        for own, was in zip(attributes, before, strict=True):
+            for name in own.keys() - was.keys():
+                del own[name]
+            own.update({name: value for name, value in was.items() if not _moved(value, own.get(name))})
+
+
+def _moved(before: Any, now: Any) -> bool:
+    """Whether a buffer is on another device now, because offloading moved the model."""
+    return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device

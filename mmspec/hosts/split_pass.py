@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.features import Reading, Record
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.sublayers import SubLayers
 
 

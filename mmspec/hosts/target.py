@@ -26,7 +26,7 @@ from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.conditioned import Condition, begun_behind
-from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.devices import device_of, half_on_gpu, hooks_of, tensor_parallel_group
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import exported
 from mmspec.hosts.features import Reading, checked_boundaries
@@ -34,10 +34,8 @@ from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.memory import Memory
 from mmspec.hosts.offers import ATTENTION, RECURRENT
-from mmspec.hosts.offload import device_of, hooks_of
-from mmspec.hosts.one_shape_limits import warn_of_limits
+from mmspec.hosts.passes import warn_of_limits
 from mmspec.hosts.self_check import checked
-from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training

@@ -24,8 +24,7 @@ from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import Halves, stacked
-from mmspec.hosts.null_half import refuse_renewal, renew_null
+from mmspec.hosts.halves import Halves, refuse_renewal, renew_null, stacked
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache

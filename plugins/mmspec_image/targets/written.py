@@ -12,8 +12,8 @@ from transformers import Emu3ForConditionalGeneration, PreTrainedModel
 
 from mmspec.hosts import prompt
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.lengths import refuse_length
-from mmspec.hosts.null_half import refuse_renewal, renew_null
+from mmspec.hosts.halves import refuse_renewal, renew_null
+from mmspec.hosts.memory import refuse_length
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec_image.models.chameleon import ChameleonForImages

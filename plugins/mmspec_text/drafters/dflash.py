@@ -22,7 +22,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import drafted
 from mmspec_text.drafters.heads.cache import CHUNK

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.features import Reading
-from mmspec.hosts.own_target import own_target
 
 
 class Teacher:

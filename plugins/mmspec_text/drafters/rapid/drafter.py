@@ -28,7 +28,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.hosts.own_target import own_target
+from mmspec.hosts.draft_models import own_target
 from mmspec_text.drafters.ambedkar import as_ids
 from mmspec_text.drafters.rapid.chunks import shortened
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model

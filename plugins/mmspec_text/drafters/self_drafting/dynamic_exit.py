@@ -25,8 +25,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.offload import device_of
-from mmspec.hosts.self_draft import SelfDrafting
+from mmspec.hosts.devices import device_of
+from mmspec.hosts.sublayers import SelfDrafting
 from mmspec_text.drafters.self_drafting.exits import ExitMemory, token_per_layer
 from mmspec_text.specs import DEL
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
 from mmspec_text.drafters.heads.layers import embedded
