@@ -12,7 +12,7 @@ import typer
 from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.api.choice import AUTO, choose
-from mmspec.api.outline import outline_of
+from mmspec.api.saved import outline_of
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget

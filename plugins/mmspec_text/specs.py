@@ -63,12 +63,12 @@ JACOBI_TEXT = DrafterSpec(
 )
 LOOKAHEAD = DrafterSpec(
     name="lookahead",
-    factory="mmspec_text.drafters.lookahead.drafter:Lookahead",
+    factory="mmspec_text.drafters.lookahead:Lookahead",
     needs=frozenset({"discrete"}),
     offers=frozenset({"tree"}),
     summary="N-grams of the target's own guesses, made in the pass that verifies others.",
     paper="https://arxiv.org/abs/2402.02057",
-    options="mmspec_text.drafters.lookahead.drafter:LookaheadOptions",
+    options="mmspec_text.drafters.lookahead:LookaheadOptions",
 )
 TOKEN_RECYCLING = DrafterSpec(
     name="token-recycling",
