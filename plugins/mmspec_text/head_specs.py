@@ -11,7 +11,7 @@ EAGLE = DrafterSpec(
     summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
-    reads="mmspec_text.drafters.heads.eagle.layouts:is_head",
+    reads="mmspec_text.drafters.heads.eagle.family:is_head",
 )
 DFLASH = DrafterSpec(
     name="dflash",
@@ -39,7 +39,7 @@ FALCON = DrafterSpec(
     summary="A trained head drafts blocks of units, one pass a block: Falcon.",
     paper="https://doi.org/10.1609/aaai.v39i22.34566",
     options="mmspec_text.drafters.falcon:FalconOptions",
-    reads="mmspec_text.drafters.heads.eagle.layouts:is_falcon",
+    reads="mmspec_text.drafters.heads.eagle.family:is_falcon",
 )
 PPD = DrafterSpec(
     name="ppd",

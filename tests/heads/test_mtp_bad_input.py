@@ -18,7 +18,6 @@ from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_ssm.target import declared
 from mmspec_text.drafters import mtp
-from mmspec_text.drafters.heads.mtp import loaded
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
@@ -139,11 +138,11 @@ def test_layers_are_loaded_once_and_tried(folder: Path, monkeypatch: pytest.Monk
     """Also by `custom_generate`, which puts a decoder together for every call."""
     model, reads, said = MIMO.loaded(folder), [], []
     trials = []
-    read = loaded.read_checkpoint
-    monkeypatch.setattr(loaded, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
+    read = mtp.read_checkpoint
+    monkeypatch.setattr(mtp, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
     monkeypatch.setattr("mmspec_text.drafters.mtp.warn", said.append)
-    attempt = mtp.tried
-    monkeypatch.setattr(mtp, "tried", lambda *args: trials.append(args) or attempt(*args))
+    attempt = mtp.try_rows
+    monkeypatch.setattr(mtp, "try_rows", lambda *args: trials.append(args) or attempt(*args))
     prompt = torch.randint(3, 131, (1, 40), generator=torch.Generator().manual_seed(2))
     plain = model.generate(prompt, max_new_tokens=6, do_sample=False)
     for _ in range(2):

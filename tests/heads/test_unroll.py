@@ -13,15 +13,13 @@ from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.dflash.context import Context
-from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
-from mmspec_text.drafters.heads.pathwise.unroll import walked
-from mmspec_text.drafters.heads.pathwise.walk import Walk
+from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.drafters.heads.trial import teacher_forced
+from mmspec_text.drafters.heads.unroll import unrolled, unrolled_blocks, walked
 from mmspec_text.training.along import along
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.eagle.family import Layout
 from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
 from mmspec_text.drafters.heads.fits import Widths
 from mmspec_text.drafters.heads.stored import fitted
