@@ -66,7 +66,7 @@ MEDUSA = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="Trained heads, one for each depth, read the target's last state: Medusa.",
     paper="https://arxiv.org/abs/2401.10774",
-    options="mmspec_text.drafters.medusa:MedusaOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 HYDRA = DrafterSpec(
     name="hydra",
@@ -75,7 +75,7 @@ HYDRA = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
     paper="https://arxiv.org/abs/2402.05109",
-    options="mmspec_text.drafters.hydra:HydraOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 CLOVER = DrafterSpec(
     name="clover",
@@ -84,7 +84,7 @@ CLOVER = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="A state steps along the path by attention; not the cell of Clover's authors.",
     paper="https://arxiv.org/abs/2405.00263",
-    options="mmspec_text.drafters.clover:CloverOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 MLP_SPECULATOR = DrafterSpec(
     name="mlp-speculator",
@@ -93,16 +93,16 @@ MLP_SPECULATOR = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="A trained MLP folds every drafted unit into the target's last state.",
     paper="https://arxiv.org/abs/2404.19124",
-    options="mmspec_text.drafters.mlp_speculator:MlpSpeculatorOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 ARCTIC_LSTM = DrafterSpec(
     name="arctic-lstm",
-    factory="mmspec_text.drafters.arctic_lstm:ArcticLstm",
+    factory="mmspec_text.drafters.mlp_speculator:ArcticLstm",
     needs=frozenset({"discrete", "hidden"}),
     offers=frozenset({"chain", "tree", "q"}),
     summary="A trained LSTM folds every drafted unit into the target's last state.",
     paper="https://github.com/snowflakedb/ArcticInference",
-    options="mmspec_text.drafters.arctic_lstm:ArcticLstmOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 MTP = DrafterSpec(
     name="mtp",

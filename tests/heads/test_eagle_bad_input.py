@@ -16,7 +16,7 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.features import features_of
-from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
+from mmspec_text.drafters.heads.vocabulary import mapped_ids
 from tests.heads.conftest import checkpoint
 from tests.support.eagle_layouts import FIRST, LAYOUTS, TARGET, VOCAB
 from tests.text.conftest import llama

@@ -14,9 +14,9 @@ from mmspec.hosts.language_part import LanguagePart
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
-from mmspec_text.drafters.heads.medusa.checkpoint import read_medusa
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.medusa import read_medusa
 from mmspec_text.training.along import along
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.compared import compared, drawn_roots

@@ -24,8 +24,8 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
-from mmspec_text.drafters.heads.eagle.vocabulary import over_target
 from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class DFlashNetwork(nn.Module):

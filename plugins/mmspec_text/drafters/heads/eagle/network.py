@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.family import Architecture
-from mmspec_text.drafters.heads.eagle.vocabulary import over_target
 from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class EagleNetwork(nn.Module):

@@ -6,7 +6,7 @@ accepted units come from the target's own passes, so a path never begins with a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -40,23 +40,30 @@ class PathOptions(HeadOptions):
 class PathDrafter:
     """Drafts with a head that steps along paths; no draft is deeper than the head's longest path.
 
+    A method with such a head is this class with the attributes `kind`, `example` and `read`.
+
     Args:
         options: The head, and the form of its drafts.
-        read: Reads a head from a folder or the hub.
-        kind: The method's name, for messages.
 
     Raises:
         ValueError: No head was named, or it cannot be read.
 
     Attributes:
+        kind: The method's name, for messages.
+        example: Where the method's examples are.
+        read: Reads a head from a folder or the hub.
         loaded: What was read, and how the head did on the first prompt.
     """
 
-    def __init__(self, options: PathOptions, read: Callable[[str], PathCheckpoint], kind: str) -> None:
+    kind: ClassVar[str]
+    example: ClassVar[str]
+    read: ClassVar[Callable[[str], PathCheckpoint]]
+
+    def __init__(self, options: PathOptions = PathOptions()) -> None:
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
         self.advice = options.advice
-        stored = self.checkpoint = head_of(options.model, kind, PathCheckpoint, read)
+        stored = self.checkpoint = head_of(options.model, self.kind, PathCheckpoint, self.read)
         self.loaded = Loaded(stored.name, stored.layout, stored.taken, stored.shared, stored.ignored)
         self._tried: Any = None
 
