@@ -55,7 +55,7 @@ class SpeculatorSizes(PathSizes):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Those of the state, w_s, and of the embedding, w_e."""
+        """The weights of the state, w_s, and of the embedding, w_e."""
         state = 0.5 ** (0.5 / self.units)
         return state, math.sqrt((1 - state**2) * self.inner / 2)
 

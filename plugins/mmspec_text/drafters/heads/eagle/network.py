@@ -176,7 +176,7 @@ class GridRotary(nn.Module):
     """Cosines and sines of rows, in the order of `turned`.
 
     Args:
-        table: `[position, width / 2, 2]`: those of the target's positions.
+        table: `[position, width / 2, 2]`: cosines and sines of the target's positions.
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -184,8 +184,9 @@ class GridRotary(nn.Module):
         self.register_buffer("table", table.float(), persistent=False)
 
     def forward(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of rows at `positions [batch, row]`; a row behind the picture, which nobody reads, stands on the last
-        cell.
+        """Cosines and sines of rows at `positions [batch, row]`.
+
+        Nobody reads rows behind the picture; they get the position of the last cell.
         """
         table: Tensor = self.table
         pairs = table[(positions + 1).clamp(max=len(table) - 1)].to(states.dtype)  # [batch, row, width / 2, 2]
