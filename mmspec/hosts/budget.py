@@ -124,7 +124,7 @@ class BudgetedTarget:
         last = take_nodes(inputs.history, inputs.known[:, None] - 2)
         queries = last_queries(outer.passes, whole, outer.halves.physical(last))
         owning, most = whole.owning, -(-self.budget // how.chunk)
-        windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.anatomy.layers()]
+        windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.model_info.layers()]
         sees_all = [not short for layer, short in zip(whole.layers, windowed, strict=True) if layer in owning]
         if any(far and query is None for far, query in zip(sees_all, queries, strict=True)):
             warn(f"{type(self.target.model).__name__} retrieves nothing: its queries do not meet the keys of its cache")
@@ -143,7 +143,7 @@ class BudgetedTarget:
         sinks = 0 if rankings else self.sinks
         latest = (order >= sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
-        slots = SlotCache(self.target.anatomy.layers(), len(kept), self.budget + more, kept.device)
+        slots = SlotCache(self.target.model_info.layers(), len(kept), self.budget + more, kept.device)
         slots.reserve(self.budget + more)
         owning = whole.owning
         chosen = dict(zip(map(id, owning), rankings or [None] * len(owning), strict=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
 from mmspec.hosts import prefill
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -121,13 +121,13 @@ def refuse_renewal(halves: Halves, prompts: int) -> None:
 
 @torch.no_grad()
 def renew_null(
-    halves: Halves, anatomy: Anatomy, ids: Tensor, mask: Tensor, units: Tensor, words: Passes, coded: Passes
+    halves: Halves, model_info: ModelInfo, ids: Tensor, mask: Tensor, units: Tensor, words: Passes, coded: Passes
 ) -> None:
     """Let guidance lead away from another prompt, as if it had been the negative prompt from the beginning.
 
     Args:
         halves: The call's cache, which `refuse_renewal` let pass.
-        anatomy: The facts about the model.
+        model_info: The facts about the model.
         ids: The negative prompts `[row, any]`, padded on the left.
         mask: Their mask.
         units: `[row, n]`: every row's committed units first; what follows them in a row is ignored.
@@ -136,8 +136,8 @@ def renew_null(
     """
     given = mask.sum(1)
     most = int(given.max()) + units.shape[1]
-    fresh = SlotCache(anatomy.layers(), halves.rows, most, ids.device, halves.slots.fixed)
+    fresh = SlotCache(model_info.layers(), halves.rows, most, ids.device, halves.slots.fixed)
     committed = (halves.slots.length - halves.given)[: halves.rows].clamp(max=units.shape[1])
     prefill.prefill_chunks(words, fresh, ids, mask)
     prefill.append(coded, fresh, units, committed)
-    halves.replace_null(fresh, given, anatomy.layers())
+    halves.replace_null(fresh, given, model_info.layers())

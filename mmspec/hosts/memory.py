@@ -18,9 +18,9 @@ import torch
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
@@ -90,16 +90,16 @@ class Memory:
 
 def cost(passes: Passes) -> CacheCost:
     """What a slot of a model's cache costs, read off the tensors of a pass over one unit."""
-    model = passes.anatomy.model
+    model = passes.model_info.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:
         device = device_of(model)
-        cache = SlotCache(passes.anatomy.layers(), 1, 1, device)
+        cache = SlotCache(passes.model_info.layers(), 1, 1, device)
         with torch.inference_mode():
             passes(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
         windows = [
             layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
-            for layer in passes.anatomy.layers()
+            for layer in passes.model_info.layers()
         ]
         owning = [(layer, window) for layer, window in zip(cache.layers, windows, strict=True) if layer in cache.owning]
         known[key] = CacheCost(
@@ -116,11 +116,11 @@ def held(cache: SlotCache) -> int:
 _costs: ResultsByModel[CacheCost] = ResultsByModel()
 
 
-def refuse_length(anatomy: Anatomy, context: int | None, longest: int, limit: int, width: int) -> None:
+def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int, width: int) -> None:
     """Refuse a call that does not fit, or that could not be continued exactly.
 
     Args:
-        anatomy: The facts about the model.
+        model_info: The facts about the model.
         context: The most positions of a prompt; None: no limit.
         longest: Units of the longest prompt.
         limit: New units wanted per row.
@@ -131,15 +131,15 @@ def refuse_length(anatomy: Anatomy, context: int | None, longest: int, limit: in
     """
     if context is not None and longest > context:
         raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
-    if context is not None and anatomy.position_table and longest + limit - 1 > context:
+    if context is not None and model_info.position_table and longest + limit - 1 > context:
         warn(
             f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {context} "
             "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
         )
-    reach, slots = anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
-    if reach is not None and (slots if anatomy.reach_in_slots else longest + limit) > reach:
+    reach, slots = model_info.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
+    if reach is not None and (slots if model_info.reach_in_slots else longest + limit) > reach:
         raise ValueError(
             f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and "
-            f"{anatomy.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
+            f"{model_info.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
             "disable() first"
         )

@@ -19,9 +19,9 @@ from mmspec.core.once import once
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.devices import device_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 
 PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
@@ -32,7 +32,7 @@ PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
 class SubLayers:
     """The sub-layers of a model; number `2 i` is the attention of layer `i`, and `2 i + 1` its feed-forward part."""
 
-    anatomy: Anatomy  # the facts about the model
+    model_info: ModelInfo  # the facts about the model
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -41,7 +41,7 @@ class SubLayers:
         Raises:
             ValueError: They cannot be told from the model's other parts.
         """
-        return self.anatomy.language.layers
+        return self.model_info.language.layers
 
     @once
     def parts(self) -> Sequence[nn.Module]:
@@ -71,7 +71,7 @@ class SubLayers:
         passed = {self.layers[number]: _pass_on for number in whole}
         single = gone - {part for number in whole for part in (2 * number, 2 * number + 1)}
         replaced: Mapping[nn.Module, Any] = {**passed, **{self.parts[number]: _add_nothing for number in single}}
-        with model_lock(self.anatomy.model), ExitStack() as undo:
+        with model_lock(self.model_info.model), ExitStack() as undo:
             for module, instead in replaced.items():
                 undo.callback(_restore, module, vars(module).get("forward"))
                 module.forward = partial(instead, self._returns[module])
@@ -85,7 +85,7 @@ class SubLayers:
         def note(module: nn.Module, _: Any, output: Any) -> None:
             found[module] = len(output) if isinstance(output, tuple) else 0
 
-        model = self.anatomy.model
+        model = self.model_info.model
         with model_lock(model), ExitStack() as hooks, torch.inference_mode():
             for module in {*self.layers, *self._known_parts()}:
                 hooks.callback(module.register_forward_hook(note).remove)
@@ -103,7 +103,7 @@ class SubLayers:
             found = [child for child in layer.children() if type(child).__name__.lower().endswith(names)]
             if len(found) != 1:
                 raise ValueError(
-                    f"layer {number} of {type(self.anatomy.model).__name__} has {len(found)} modules whose class's "
+                    f"layer {number} of {type(self.model_info.model).__name__} has {len(found)} modules whose class's "
                     f"name ends with {' or '.join(names)}, and not one, so that its sub-layers cannot be left out one "
                     "by one; layer-skip and del leave out whole layers"
                 )
@@ -158,12 +158,12 @@ class SelfDrafting:
     def __init__(self, target: Target, method: str) -> None:
         if not isinstance(target, TransformersTarget):
             raise ValueError(f"{method} leaves out layers of a transformers model; {type(target).__name__} is none")
-        if target.anatomy.ops:
+        if target.model_info.ops:
             raise ValueError(
                 f"{method} drafts in the target's own cache, whose recurrent layers cannot take a draft back; use a "
                 "draft model, token-recycling or suffix"
             )
-        self.target, self.sublayers = target, SubLayers(target.anatomy)
+        self.target, self.sublayers = target, SubLayers(target.model_info)
         self.layers = len(self.sublayers.layers)
 
     def verify(self, gone: frozenset[int], state: State, cache: Any, draft: Draft, first: int) -> TargetOutput:

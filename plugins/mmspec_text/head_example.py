@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
@@ -141,8 +141,8 @@ def arctic_lstm() -> list[Example]:
 
 def mtp() -> list[Example]:
     """One layer that is recycled, in every form of draft, and two layers."""
-    anatomy = Anatomy.of(llama())
-    one, two = random_layers(anatomy), random_layers(anatomy, DEEPSEEK, 2)
+    model_info = ModelInfo.of(llama())
+    one, two = random_layers(model_info), random_layers(model_info, DEEPSEEK, 2)
     return [
         Example(options=MtpOptions(model=one, form="chain", probe=False)),
         Example(options=MtpOptions(model=one, form="rerank", width=3, nodes=8, probe=False)),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
@@ -43,9 +43,9 @@ def text(width: int) -> tuple[Tensor, Tensor]:
 
 
 def layer_of(name: str) -> MtpNetwork:
-    anatomy = Anatomy.of(llama())
-    network = MtpNetwork(mtp_heads.checkpoint(name), anatomy)
-    network.join(anatomy)
+    model_info = ModelInfo.of(llama())
+    network = MtpNetwork(mtp_heads.checkpoint(name), model_info)
+    network.join(model_info)
     return network
 
 

@@ -183,7 +183,7 @@ def test_the_queries_of_the_last_units_are_heard_and_nothing_changes(name: str) 
 def test_with_a_budget_for_the_whole_text_scores_are_the_targets(name: str) -> None:
     """Below that, layers with a window keep the latest slots, and heads of the others choose their own."""
     target, given = TransformersTarget(build(name)), prompts()
-    windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in target.anatomy.layers()]
+    windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in target.model_info.layers()]
     for budget in (64, 16):
         state = Decoder(target, Cascade(CascadeOptions(budget=budget, cache="retrieval")), k=3).start(given, 8)
         small = BudgetedTarget(target, budget, 0, Retrieval())

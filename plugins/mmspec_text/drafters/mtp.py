@@ -21,7 +21,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
@@ -44,29 +44,29 @@ class Layers:
 _known: "WeakKeyDictionary[nn.Module, dict[str, Layers]]" = WeakKeyDictionary()
 
 
-def layers_of(anatomy: Anatomy, source: str | MtpCheckpoint | None) -> Layers:
+def layers_of(model_info: ModelInfo, source: str | MtpCheckpoint | None) -> Layers:
     """The multi-token layers for a target.
 
     Args:
-        anatomy: The target.
+        model_info: The target.
         source: A folder or a hub name; None: where the target is from; or layers that were read.
 
     Raises:
         ValueError: There are none, or they do not fit the target.
     """
     if isinstance(source, MtpCheckpoint):
-        return _built(source, anatomy)
-    name, revision = (source, None) if source else _origin(anatomy.model)
-    known = _known.setdefault(anatomy.model, {})
+        return _built(source, model_info)
+    name, revision = (source, None) if source else _origin(model_info.model)
+    known = _known.setdefault(model_info.model, {})
     if name not in known:
-        known[name] = _built(read_checkpoint(name, anatomy, revision), anatomy)
+        known[name] = _built(read_checkpoint(name, model_info, revision), model_info)
     return known[name]
 
 
-def _built(checkpoint: MtpCheckpoint, anatomy: Anatomy) -> Layers:
+def _built(checkpoint: MtpCheckpoint, model_info: ModelInfo) -> Layers:
     shared = ("embed_tokens.weight", "lm_head.weight")
     report = Loaded(checkpoint.name, checkpoint.family.name, checkpoint.taken, shared, checkpoint.ignored)
-    return Layers(MtpNetwork(checkpoint, anatomy), report)
+    return Layers(MtpNetwork(checkpoint, model_info), report)
 
 
 def _origin(model: Any) -> tuple[str, str | None]:
@@ -138,7 +138,7 @@ class Mtp:
             raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and there are {target.vocab} ids")
         self._target = target
         if target.model is not self._model:  # a decoder may be put together anew for the same model
-            self._layers, self._model = layers_of(target.anatomy, self.options.model), target.model
+            self._layers, self._model = layers_of(target.model_info, self.options.model), target.model
 
     def width(self, k: int) -> int:
         return self.shape.width(k)
@@ -146,7 +146,7 @@ class Mtp:
     def start(self, state: State, inputs: Any) -> HeadMemory:
         assert self._layers is not None
         network = self._layers.network
-        network.join(self._target.anatomy)  # which may have been moved or cast since the last call
+        network.join(self._target.model_info)  # which may have been moved or cast since the last call
         if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids, self._layers)
         return begun(network, self.shape, state)

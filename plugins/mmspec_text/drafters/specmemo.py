@@ -97,7 +97,7 @@ class SpecMemo(DraftModel):
 
     def _needed(self, rows: int, units: int) -> int:
         """Bytes of the draft model's cache."""
-        return cost(checked(self._small.anatomy)).bytes(rows, units + CATCH_UP)
+        return cost(checked(self._small.model_info)).bytes(rows, units + CATCH_UP)
 
     def _fitting(self, state: State, k: int) -> int:
         """The longest draft for which both caches have room, of at most `k` units a path; 0: none."""

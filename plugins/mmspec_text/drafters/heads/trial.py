@@ -78,7 +78,7 @@ def trial_ids(state: State, inputs: Any) -> Tensor | None:
 @torch.inference_mode()
 def try_rows(network: Head, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
     """Try a head on `ids [unit]`, without padding."""
-    with Reading(target.anatomy, features.boundaries) as reading:
+    with Reading(target.model_info, features.boundaries) as reading:
         arguments: dict[str, Any] = {"input_ids": ids[None]}
         scores = target.model(**arguments, use_cache=False).logits[0]
     assert reading.states is not None
@@ -173,7 +173,7 @@ def try_blocks(
 
     `convention` is what the layer ids of the head mean.
     """
-    with Reading(target.anatomy, boundaries) as reading:
+    with Reading(target.model_info, boundaries) as reading:
         scores = target.model(input_ids=ids[None], use_cache=False).logits[0]
     assert reading.states is not None
     roots = torch.linspace(1, len(ids) - 1, min(BLOCKS, len(ids) - 1), device=ids.device).long()
@@ -190,7 +190,7 @@ def try_blocks(
 @torch.inference_mode()
 def try_paths(head: PathHead | PrefixHead, target: TransformersTarget, ids: Tensor) -> Trial:
     """Try a head that steps along paths on `ids [unit]`, without padding: one drafted unit behind every prefix."""
-    with Reading(target.anatomy, (FINAL,)) as reading:
+    with Reading(target.model_info, (FINAL,)) as reading:
         arguments: dict[str, Any] = {"input_ids": ids[None]}
         scores = target.model(**arguments, use_cache=False).logits[0]
     assert reading.states is not None

@@ -66,7 +66,7 @@ class DynamicExit:
 
     def bind(self, target: Target) -> None:
         self._own = SelfDrafting(target, "del")
-        self._norm, self._lent = self._own.target.anatomy.language.final_norm, self._own.target.lend
+        self._norm, self._lent = self._own.target.model_info.language.final_norm, self._own.target.lend
 
     def width(self, k: int) -> int:
         return k

@@ -16,8 +16,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.masks import NAME
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.weight_files import differences
 from mmspec_text.drafters.heads.mtp.family import Family
 
@@ -35,19 +35,19 @@ class _Holder(PreTrainedModel):
         self.layers = blocks
 
 
-def attention_kinds(anatomy: Anatomy, attention: str, count: int) -> list[str]:
+def attention_kinds(model_info: ModelInfo, attention: str, count: int) -> list[str]:
     """What each of `count` blocks attends over: `full_attention` or `sliding_attention`."""
-    named = getattr(anatomy.config, "mtp_layer_types", None)  # a config of transformers, which may say it
+    named = getattr(model_info.config, "mtp_layer_types", None)  # a config of transformers, which may say it
     if isinstance(named, Sequence) and not isinstance(named, str) and len(named) >= count:
         return list(named[:count])
     if attention == "first":
-        kinds = getattr(anatomy.config, "layer_types", None) or ["full_attention"]
+        kinds = getattr(model_info.config, "layer_types", None) or ["full_attention"]
         return [kinds[0]] * count
     return [attention] * count
 
 
 def filled_blocks(
-    anatomy: Anatomy,
+    model_info: ModelInfo,
     family: Family,
     kinds: Sequence[str],
     weights: Mapping[str, Tensor],
@@ -57,7 +57,7 @@ def filled_blocks(
     """Blocks with the weights of a checkpoint.
 
     Args:
-        anatomy: The target.
+        model_info: The target.
         family: Says what a block is.
         kinds: What each block attends over.
         weights: Tensors by `layers.{i}.` and the checkpoint's name.
@@ -68,8 +68,10 @@ def filled_blocks(
         ValueError: A tensor is missing, has another shape, or has no place.
     """
     sparse = any(EXPERTS in key for key in weights)
-    config = _config(anatomy.config, anatomy.config.mtp_layers_block_type if family.made == "chain" else kinds, sparse)
-    layer: Any = anatomy.language.layers[-1]
+    config = _config(
+        model_info.config, model_info.config.mtp_layers_block_type if family.made == "chain" else kinds, sparse
+    )
+    layer: Any = model_info.language.layers[-1]
     kind = type(layer)
     with torch.device("meta"):
         if family.made == "chain":
@@ -80,8 +82,8 @@ def filled_blocks(
             blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
         holder = _Holder(config, blocks)
     shapes = {key: tuple(value.shape) for key, value in blocks.state_dict().items()}
-    conversions = get_model_conversion_mapping(anatomy.model, add_legacy=False)
-    how = LoadStateDictConfig(weight_mapping=conversions, dtype=anatomy.model.dtype, ignore_mismatched_sizes=True)
+    conversions = get_model_conversion_mapping(model_info.model, add_legacy=False)
+    how = LoadStateDictConfig(weight_mapping=conversions, dtype=model_info.model.dtype, ignore_mismatched_sizes=True)
     info, _ = convert_and_load_state_dict_in_model(model=holder, state_dict=dict(weights), load_config=how)
 
     def named(key: str) -> str:
@@ -102,7 +104,7 @@ def filled_blocks(
             f"{wrong}"
         )
     config._attn_implementation_internal = NAME
-    config._experts_implementation_internal = anatomy.config._experts_implementation
+    config._experts_implementation_internal = model_info.config._experts_implementation
     return blocks.eval().requires_grad_(False)
 
 
