@@ -11,10 +11,10 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmspec_video import demo
-from mmspec_video.demo import EVERY, GAP, IN_A_ROW, LETTERS, SCALE, SMALLER, contact_sheet, side_by_side
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.sheets import EVERY, GAP, IN_A_ROW, LETTERS, SCALE, SMALLER, contact_sheet, side_by_side
 from mmspec_video.train.recipe import DENOISED, TOKENS, TOUR_CLIP
 from mmspec_video.train.world import ACTIONS
 from tests.support.worlds import tiny_vae, tiny_vq
