@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mmspec import shipped
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import header
-from mmspec.hosts.offload import device_of
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
 from mmspec.report.cards import block

@@ -189,15 +189,11 @@ def enable(
             stopping criterion or a streamer that does so ends the drafts of its call. The output is then the unmodified
             model's if it draws at every token from the first on (a streamer: not for the prompt); else it is a sample
             of the same distribution.
-        shape: Nodes of the passes after the prefill. `any`: as many as are drafted; in half precision texts may then
-            part from plain decoding at near-ties. `one`: one number for the whole call; under `match` the output then
-            equals to the bit that of `enable(model, "plain", shape=N)` with the same rows, where N is the width that
-            `report` names. A number: this width, so that `plain` can stand for a method. Default: `one` on CUDA in half
-            precision, else `any`, since on a CPU width costs time. Equality with the unmodified model is promised in
-            float32 only. Mixtures of experts that transformers cannot run with batched products may round by how many
-            tokens an expert gets, and promise nothing (a warning says what was measured); on a GPU, trees keep it as
-            far as attention does not depend on the slots in which keys lie. Recurrent layers compute in float64 for it
-            on a CPU; elsewhere they keep it up to the rounding of their float32 states, with such a warning.
+        shape: Nodes of the passes after the prefill. `any`: as many as are drafted. `one`: one number for the whole
+            call; under `match` the output then equals plain decoding of this width to the bit, in half precision too.
+            `report` names the width N, and `enable(model, "plain", shape=N)` is that plain decoding. A number: this
+            width. Default: `one` on CUDA in half precision, else `any`, since on a CPU width costs time. The page
+            "Shapes" of the documentation says which models keep the promise.
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
             that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
             is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text

@@ -17,7 +17,7 @@ from mmspec.api.lifting import lifted_constraint, lifted_guidance
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings, warn_of_no_effect
 from mmspec.api.step_scores import StepScores
 from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of, notices_late
-from mmspec.api.streaming import Stream
+from mmspec.api.stops import Stream
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner

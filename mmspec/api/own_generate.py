@@ -12,7 +12,7 @@ from torch import nn
 from transformers import GenerationMixin
 
 from mmspec.core.refusal import OutOfScopeError
-from mmspec.hosts.anatomy import unwrapped
+from mmspec.hosts.model_info import unwrapped
 from mmspec.registry import TargetSpec, installed
 
 

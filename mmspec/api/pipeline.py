@@ -25,9 +25,9 @@ from mmspec.core.one_shape import Shape
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
-from mmspec.hosts.pipeline_index import INDEX, index_of
-from mmspec.hosts.pipeline_parts import load_parts
 from mmspec.hosts.remote_code import refusing_code
+from mmspec.hosts.stored_pipeline import index_of, load_parts
+from mmspec.hosts.weight_files import INDEX
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 

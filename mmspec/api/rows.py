@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.row_seeds import ids_of, is_missing, seed_of
-from mmspec.api.row_values import argument, cells, shape_of, together
+from mmspec.api.row_values import argument, cells, ids_of, is_missing, seed_of, shape_of, together
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
@@ -50,7 +49,7 @@ class Rows:
     Args:
         name: The pipeline, as in `mmspec.Pipeline.from_pretrained`.
         method: The method, as in `mmspec.enable`.
-        seed: The run's seed; a row's own is `mmspec.api.row_seeds.seed_of(seed, id)`.
+        seed: The run's seed; a row's own is `mmspec.api.row_values.seed_of(seed, id)`.
         id: The column of ids: texts or integers, each once.
         inputs: Columns with one argument a row; those that the table or the pipeline does not have are left out.
         group: Columns with arguments of a whole call, likewise.

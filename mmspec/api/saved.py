@@ -18,8 +18,10 @@ from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
 from mmspec.core.capture import checked_compile
 from mmspec.core.one_shape import NAMES
 from mmspec.files import save_text
-from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline
-from mmspec.hosts.pipeline_index import class_name_in
+from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline, unloaded
+from mmspec.hosts.outline import Outline, outline, outlined, place_of
+from mmspec.hosts.stored_pipeline import class_name_in, index_of
+from mmspec.hosts.weight_files import INDEX, refuse_config
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
@@ -185,3 +187,22 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(isinstance(each, bool | int | float) for each in value)
     return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_WORD.fullmatch(value)))
+
+
+def outline_of(name: str) -> Outline:
+    """The outline of a model, or of a pipeline's target model; no weights are loaded.
+
+    Args:
+        name: `mmspec/…` for a shipped model, a folder, or a hub name of a model.
+
+    Raises:
+        ValueError: There is no such model, or no installed plugin has such a pipeline.
+    """
+    folder = place_of(name)
+    if not (folder / INDEX).is_file():
+        return outline(name)
+    pipeline = pipeline_class_in(folder)
+    part = pipeline.target_module
+    entry = index_of(folder, pipeline).parts[part]
+    refuse_config(folder / part, {})
+    return outlined(lambda: unloaded(entry, str(folder / part)), folder)

@@ -12,8 +12,8 @@ import typer
 from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.api.choice import AUTO, choose
-from mmspec.api.outline import outline_of
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.api.saved import outline_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
@@ -104,7 +104,7 @@ def _refusal(target: TargetSpec, seen: Outline) -> str:
                 warnings.simplefilter("ignore")  # of how it runs, which is not the question
                 factory(seen.model)
         elif factory is TransformersTarget:
-            _refuse_slots(Anatomy.of(seen.model).config)
+            _refuse_slots(ModelInfo.of(seen.model).config)
     except ValueError as error:
         return str(error)
     return ""

@@ -6,11 +6,11 @@ recurrent layers are copied completely. There are two ways to choose:
 
 * The first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and the latest ones, the same in every layer.
 * Retrieval (TriForce, section 4.1): in every layer, for every head, the chunks of the text that the last unit's query
-  scores highest, and all units behind the chunks (`mmspec.hosts.chunks`). They are ranked when drafting begins, which
-  takes one pass over the whole cache, and, if wanted, every so many rounds. Layers with a window keep the latest slots,
-  which are all that they see. Where nothing can be retrieved the sinks and the latest slots are kept: behind pictures,
-  behind a prompt with holes in its mask, and in models that attend over something else than the keys of their cache
-  (MLA), which are warned of.
+  scores highest, and all units behind the chunks (`mmspec.hosts.retrieval`). They are ranked when drafting begins,
+  which takes one pass over the whole cache, and, if wanted, every so many rounds. Layers with a window keep the latest
+  slots, which are all that they see. Where nothing can be retrieved the sinks and the latest slots are kept: behind
+  pictures, behind a prompt with holes in its mask, and in models that attend over something else than the keys of their
+  cache (MLA), which are warned of.
 
 Knobs: `budget` (more slots: closer to the target, slower), `sinks` (first slots that always stay), `chunk` (larger:
 fewer scores, coarser choice), `renew` (more often: follows the text, and costs a pass).
@@ -27,8 +27,7 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from mmspec.core.distributions import take_nodes
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts.chunks import Ranking, ranked
-from mmspec.hosts.queries import last_queries
+from mmspec.hosts.retrieval import Ranking, last_queries, ranked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -125,7 +124,7 @@ class BudgetedTarget:
         last = take_nodes(inputs.history, inputs.known[:, None] - 2)
         queries = last_queries(outer.passes, whole, outer.halves.physical(last))
         owning, most = whole.owning, -(-self.budget // how.chunk)
-        windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.anatomy.layers()]
+        windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.model_info.layers()]
         sees_all = [not short for layer, short in zip(whole.layers, windowed, strict=True) if layer in owning]
         if any(far and query is None for far, query in zip(sees_all, queries, strict=True)):
             warn(f"{type(self.target.model).__name__} retrieves nothing: its queries do not meet the keys of its cache")
@@ -144,7 +143,7 @@ class BudgetedTarget:
         sinks = 0 if rankings else self.sinks
         latest = (order >= sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
-        slots = SlotCache(self.target.anatomy.layers(), len(kept), self.budget + more, kept.device)
+        slots = SlotCache(self.target.model_info.layers(), len(kept), self.budget + more, kept.device)
         slots.reserve(self.budget + more)
         owning = whole.owning
         chosen = dict(zip(map(id, owning), rankings or [None] * len(owning), strict=True))

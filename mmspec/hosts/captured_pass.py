@@ -38,7 +38,7 @@ class CapturedTransformersPass:
         self, passes: Passes, slots: BufferCache, nodes: int, index: TreeIndex | None, boundaries: Sequence[int] = ()
     ) -> None:
         self.passes, self.slots, self.nodes = passes, slots, nodes
-        self._reading = Reading(passes.anatomy, boundaries)
+        self._reading = Reading(passes.model_info, boundaries)
         self.attention: str | None = None
         self._branches = None if index is None else Branches.of(index, slots.state_dtype)
         if self._branches is not None and slots.recurrent:

@@ -18,9 +18,8 @@ from transformers import PreTrainedModel
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.attention import share_lock
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of, tensor_parallel_group
 from mmspec.hosts.self_check import checked
-from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.target import TransformersTarget
 
 
@@ -52,8 +51,8 @@ class CutHeadTarget:
         self.context = target.context
         self.kept = torch.tensor(kept, device=device_of(target.model))
         self.target = copy(target)
-        self.target.anatomy = replace(target.anatomy, model=with_cut_head(target.model, self.kept))
-        self.target.passes = checked(self.target.anatomy)
+        self.target.model_info = replace(target.model_info, model=with_cut_head(target.model, self.kept))
+        self.target.passes = checked(self.target.model_info)
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         started = self.target.start(inputs, limit, width)

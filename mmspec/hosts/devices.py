@@ -1,8 +1,17 @@
-"""Devices of models: a check that one exists, before weights are loaded for it, and what suits it."""
+"""Where a model's weights lie and its passes run: devices, offloading, autocast, the ranks of tensor parallelism.
 
+accelerate's offloading (`enable_model_cpu_offload`, `enable_sequential_cpu_offload`) and diffusers' group offloading
+attach hooks to `forward`. Targets that call a model's embeddings, blocks and head one by one never run the hook of the
+whole model, and code that reads a weight without calling its module does not run the hook of that module: `awake` moves
+the weights as if `forward` had been called.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 
@@ -26,3 +35,73 @@ def half_on_gpu(model: nn.Module) -> bool:
     """Whether a model's weights are on CUDA in half precision."""
     first = next(model.parameters(), None)
     return first is not None and first.device.type == "cuda" and first.dtype in (torch.float16, torch.bfloat16)
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """The offloading hooks of a module; empty if it is not offloaded."""
+    own, registry = getattr(module, "_hf_hook", None), getattr(module, "_diffusers_hook", None)
+    return [*([] if own is None else [own]), *([] if registry is None else registry.hooks.values())]
+
+
+def device_of(model: Any) -> torch.device:
+    """The device on which a model's passes run; the weights of an offloaded one are on `meta` between its passes."""
+    for module in (model.get_input_embeddings(), *model.modules()) if model.device.type == "meta" else ():
+        for hook in hooks_of(module):
+            places = (getattr(part, "execution_device", None) for part in getattr(hook, "hooks", [hook]))
+            place = next((place for place in places if place is not None), None)
+            if place is not None:
+                return torch.device(place)
+    return torch.device(model.device)
+
+
+@contextmanager
+def awake(*modules: nn.Module) -> Iterator[None]:
+    """Inside the block, the weights of these modules are on the device to which their hooks move them for a pass.
+
+    Do not enter the block in inference mode: tensors that are moved there cannot be moved back.
+
+    Args:
+        *modules: A model whose parts are called, and every part whose weights are read without a call.
+    """
+    hooked = [(hook, module) for module in modules for hook in hooks_of(module)]
+    for hook, module in hooked:
+        hook.pre_forward(module)
+    try:
+        yield
+    finally:
+        for hook, module in reversed(hooked):
+            hook.post_forward(module, None)
+
+
+def autocast_dtype(model: Any) -> torch.dtype | None:
+    """The dtype of autocast on a model's device at present; None if it is off."""
+    kind = device_of(model).type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """A block in which autocast is off on a device."""
+    if not torch.is_autocast_enabled(device.type):  # most calls; and torch knows no autocast for some devices
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def tensor_parallel_group(model: nn.Module) -> Any:
+    """The process group of the ranks over which a model's layers are cut; None if this process has all of it.
+
+    Raises:
+        ValueError: Its weights are spread in another way, in which ranks decode texts of their own.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    from torch.distributed.tensor import DTensor  # takes long to import, and only ranks need it
+
+    meshes = [weight.device_mesh for weight in model.parameters() if isinstance(weight, DTensor)]
+    for mesh in meshes:
+        names = mesh.mesh_dim_names or ()
+        if mesh.ndim > 1 or (names and names != ("tp",)):
+            raise ValueError(
+                f"the weights are spread over the ranks as {' × '.join(map(str, names)) or 'a grid'}; only tensor "
+                "parallel models can be speculated over, from DistributedConfig(tp_size=…) alone"
+            )
+    return meshes[0].get_group() if meshes and meshes[0].size() > 1 else None

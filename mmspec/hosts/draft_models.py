@@ -1,4 +1,4 @@
-"""A smaller model as a target of its own, which drafts in another target's call."""
+"""Live models as targets, of the class that the installed plugins have for them; draft models among them."""
 
 from typing import Any
 
@@ -6,9 +6,26 @@ import torch
 
 from mmspec.core.protocols import Target
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.hosts.own_target import own_target
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.vocabulary import alike
+from mmspec.registry import installed
+
+
+def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
+    """A live model as a target: recurrent models have a class of their own, with tree operations.
+
+    Args:
+        model: The live model.
+        drafting: Whether it drafts in another target's calls.
+
+    Raises:
+        ValueError: Drafts cannot be verified with the model.
+    """
+    component = installed().target_for(model)
+    factory = None if component is None else component.load()
+    if not (isinstance(factory, type) and issubclass(factory, TransformersTarget)):
+        factory = TransformersTarget
+    return factory(model, drafting=drafting)
 
 
 def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:

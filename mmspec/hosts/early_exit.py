@@ -23,11 +23,11 @@ class LayerExit:
     layer: int  # how many layers are run before
 
     def __post_init__(self) -> None:
-        SubLayers(self.target.anatomy).from_layer(self.layer)  # refuses what does not exist
+        SubLayers(self.target.model_info).from_layer(self.layer)  # refuses what does not exist
 
     def once(self, hear: Callable[[Tensor], None]) -> Callable[[], None]:
         """As in `mmspec.core.drafters.mirrored.EarlyExit`; passes of other threads are not heard."""
-        language, output, thread = self.target.anatomy.language, self.target.lend().output, get_ident()
+        language, output, thread = self.target.model_info.language, self.target.lend().output, get_ident()
 
         def read(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if get_ident() == thread:

@@ -33,7 +33,7 @@ class Experts:
 
     @classmethod
     def of(cls, model: Any) -> "Experts":
-        """Those of a live model."""
+        """Find the expert layers of a live model."""
         parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
         choosing = [part for part in parts if part._can_set_experts_implementation()]
         configs = {id(part.config): part.config for part in choosing}

@@ -13,7 +13,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from mmspec.core.refusal import OutOfScopeError
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.prefill import append, holds_units, prefill_chunks
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
@@ -40,11 +40,11 @@ def refuse_foreign(name: str, cache: Any) -> None:
         raise OutOfScopeError(f"{name} is a {kind} that offloads: pass one without offloading=True, or none")
 
 
-def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None, rows: int) -> None:
+def refuse_cache(model_info: ModelInfo, name: str, given: Cache | None, rows: int) -> None:
     """Refuse a user's cache that cannot be continued, or has no place for the model's states.
 
     Args:
-        anatomy: The model.
+        model_info: The model.
         name: The argument in which the model takes its cache.
         given: The cache that came with the call, or None.
         rows: The prompts of the call.
@@ -60,7 +60,7 @@ def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None, rows: int) ->
     if held != rows:
         raise ValueError(f"{name} holds an earlier turn of {held} prompts, and this call has {rows}")
     stateful = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in given.layers]
-    needed = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in anatomy.layers()]
+    needed = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in model_info.layers()]
     if all(i < len(stateful) and stateful[i] for i, need in enumerate(needed) if need):
         return
     raise ValueError(
@@ -76,11 +76,11 @@ def _states(layer: Any) -> Iterator[Tensor]:
         yield from (state for state in states if state is not None and state.numel())
 
 
-def exported(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
+def exported(model_info: ModelInfo, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
     """A call's cache as transformers returns it: everything but the last column of `sequences`.
 
     Args:
-        anatomy: The model.
+        model_info: The model.
         cache: The call's cache after the last round.
         sequences: `[batch, prompt + longest]`; rows that ended earlier are padded as transformers pads them.
         emitted: `[batch]` int64: the units that each row emitted.
@@ -93,7 +93,7 @@ def exported(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor
     if cache.slots.recurrent and bool((cache.slots.length != reached).any()):
         if not cache.plain:
             return None
-        cache.slots = _recomputed(anatomy, cache, sequences, reached)
+        cache.slots = _recomputed(model_info, cache, sequences, reached)
     cache.slots.roll_back(reached)  # rows that were cut have more committed units
     longest = int(emitted.max())
     ends = sequences.shape[1] - longest + emitted  # the column behind a row's last unit
@@ -104,17 +104,17 @@ def exported(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor
     wanted = longest - emitted
     if bool((wanted > 0).any()):
         append(cache.passes, cache.slots, units, wanted)
-    into = cache.given if type(cache.given) is DynamicCache else DynamicCache(config=anatomy.model.config)
+    into = cache.given if type(cache.given) is DynamicCache else DynamicCache(config=model_info.model.config)
     return _converted(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
 
 
-def _recomputed(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor, lengths: Tensor) -> SlotCache:
+def _recomputed(model_info: ModelInfo, cache: TransformersTargetCache, sequences: Tensor, lengths: Tensor) -> SlotCache:
     """New slots of the first `lengths [batch]` units of every row, padding not counted."""
     longest = int(lengths.max())
     order = torch.arange(longest, device=sequences.device)
     last = padding(cache.mask) + lengths
     ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
-    slots = SlotCache(anatomy.layers(), len(sequences), sequences.shape[1] + 1, sequences.device)
+    slots = SlotCache(model_info.layers(), len(sequences), sequences.shape[1] + 1, sequences.device)
     prefill_chunks(cache.passes, slots, ids, (order >= longest - lengths[:, None]).long())
     return slots
 

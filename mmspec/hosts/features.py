@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.traceable import Traceable
 
 
@@ -35,8 +35,8 @@ class Record:
             return None
         if not all(self.seen.values()):
             raise ValueError(
-                f"{type(self.reading.anatomy.model).__name__} leaves layers out of a pass, so that there are no states "
-                "of them; use a method that needs no hidden states"
+                f"{type(self.reading.model_info.model).__name__} leaves layers out of a pass, so that there are no "
+                "states of them; use a method that needs no hidden states"
             )
         joined = [torch.cat(self.seen[boundary], 1) for boundary in boundaries]
         return torch.cat([states.to(joined[0].device) for states in joined], -1)
@@ -62,12 +62,12 @@ class Reading:
     trace has a record of its own (`recording`). Hooks are the same objects every time, which compiled code checks.
 
     Args:
-        anatomy: The facts about the model.
+        model_info: The facts about the model.
         boundaries: Which states to keep, in the order in which they are joined.
     """
 
-    def __init__(self, anatomy: Anatomy, boundaries: Sequence[int]) -> None:
-        self.anatomy, self.boundaries = anatomy, tuple(boundaries)
+    def __init__(self, model_info: ModelInfo, boundaries: Sequence[int]) -> None:
+        self.model_info, self.boundaries = model_info, tuple(boundaries)
         self._register = [self._registration(boundary) for boundary in dict.fromkeys(boundaries)]
         self._block = ExitStack()
 
@@ -82,7 +82,7 @@ class Reading:
     def listening(self) -> Iterator[None]:
         """A block in which the hooks are on the model, and its lock is held."""
         with ExitStack() as hooks:
-            hooks.enter_context(model_lock(self.anatomy.model))
+            hooks.enter_context(model_lock(self.model_info.model))
             for register in self._register:
                 hooks.callback(register().remove)
             yield
@@ -95,9 +95,9 @@ class Reading:
             yield record
 
     def _registration(self, boundary: int) -> Callable[[], Any]:
-        keep, layers = self._keeper(boundary), self.anatomy.language.layers
+        keep, layers = self._keeper(boundary), self.model_info.language.layers
         if boundary == FINAL:
-            return partial(self.anatomy.language.decoder.register_forward_hook, _after(keep))
+            return partial(self.model_info.language.decoder.register_forward_hook, _after(keep))
         if boundary == len(layers):
             return partial(layers[-1].register_forward_hook, _after(keep))
         return partial(layers[boundary].register_forward_pre_hook, _before(keep), with_kwargs=True)
@@ -109,7 +109,7 @@ class Reading:
                 return  # the model runs in another thread, for somebody else
             if not isinstance(states, Tensor) or states.dim() != 3:
                 raise ValueError(
-                    f"{type(self.anatomy.model).__name__} hands several streams of states from layer to layer; "
+                    f"{type(self.model_info.model).__name__} hands several streams of states from layer to layer; "
                     "use a method that needs no hidden states"
                 )
             record.seen[boundary].append(states)
@@ -117,17 +117,17 @@ class Reading:
         return keep
 
 
-def checked_boundaries(anatomy: Anatomy, boundaries: Sequence[int]) -> tuple[int, ...]:
+def checked_boundaries(model_info: ModelInfo, boundaries: Sequence[int]) -> tuple[int, ...]:
     """The boundaries, if the model has them.
 
     Raises:
         ValueError: There is none, or no such boundary; or the layers cannot be told from the model's other parts.
     """
-    layers = len(anatomy.language.layers)
+    layers = len(model_info.language.layers)
     wrong = [boundary for boundary in boundaries if boundary != FINAL and not 0 <= boundary <= layers]
     if wrong or not boundaries:
         raise ValueError(
-            f"{type(anatomy.model).__name__} has {layers} layers, so its boundaries are 0 to {layers}, and {FINAL} "
+            f"{type(model_info.model).__name__} has {layers} layers, so its boundaries are 0 to {layers}, and {FINAL} "
             f"behind the final norm; there is no {', '.join(map(str, wrong)) or 'empty choice'}"
         )
     return tuple(boundaries)

@@ -1,5 +1,6 @@
 """Fingerprints of live models, and results of checks that are valid as long as the fingerprint stays the same."""
 
+import hashlib
 import sys
 from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
@@ -14,9 +15,8 @@ from torch.nn.modules import module as torch_modules
 from transformers import AttentionInterface
 
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.autocast import autocast_dtype
+from mmspec.hosts.devices import autocast_dtype, device_of, hooks_of
 from mmspec.hosts.dispatch import original
-from mmspec.hosts.offload import device_of, hooks_of
 
 Result = TypeVar("Result")
 
@@ -159,3 +159,28 @@ def _writes(weight: Tensor) -> int:
 def _address(weight: Tensor) -> int:
     """The address of a weight's numbers; for tensor subclasses, such as quantised weights, that of the object."""
     return weight.data_ptr() if type(weight) is nn.Parameter else id(weight)
+
+
+FIRST = 64
+"""Numbers of every weight that count; no weight of a model that was trained further keeps them all."""
+
+
+def identity(model: nn.Module) -> str:
+    """A hash of the names, shapes and first numbers of all weights: 16 hexadecimal digits of SHA-256.
+
+    The numbers are compared in bfloat16, so that a model has one identity in full and in half precision.
+
+    Raises:
+        ValueError: Some of its weights are not in memory.
+    """
+    hashed = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            raise ValueError(
+                f"the weight {name} of {type(model).__name__} is offloaded, so that the model cannot be told from "
+                "others; load it without offloading"
+            )
+        hashed.update(f"{name} {list(weight.shape)}".encode())
+        numbers = weight.detach().flatten()[:FIRST].to("cpu", torch.bfloat16)
+        hashed.update(numbers.contiguous().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()[:16]

@@ -36,7 +36,7 @@ def fits(passes: Passes, slots: SlotCache) -> bool:
         device.type == "cuda"
         and kernels.available(device)
         and passes.manner == "interface"
-        and bool(passes.anatomy.model._supports_flex_attn)
+        and bool(passes.model_info.model._supports_flex_attn)
         and bool(states)
         and all(_takes(each, device) for each in states)
     )

@@ -1,6 +1,9 @@
 """Classifier-free guidance on the slot cache: one logical row is two physical rows, with and without the condition.
 
 Both halves read the same units and keep the same accepted path. The slots before the first unit hold the condition.
+
+With another negative prompt within a call, the unconditional half is read again, committed units included. The new
+prompt may be longer or shorter than the old one: the rows of a slot cache have lengths of their own.
 """
 
 from collections.abc import Sequence
@@ -12,6 +15,9 @@ from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
+from mmspec.hosts import prefill
+from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 
 
@@ -94,3 +100,44 @@ def stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     wide = [[torch.nn.functional.pad(part, (widest - part.shape[1], 0)) for part in half] for half in halves]
     ids, mask = (torch.cat(parts) for parts in zip(*wide, strict=True))
     return ids, mask
+
+
+def refuse_renewal(halves: Halves, prompts: int) -> None:
+    """Refuse another negative prompt where a call cannot have it.
+
+    Raises:
+        ValueError: The call has no unconditional half, there are more or fewer prompts than rows, or the cache holds
+            something else than the keys of all units.
+    """
+    slots = halves.slots
+    halves.refuse_unguided()
+    if prompts != halves.rows:
+        raise ValueError(f"there are {prompts} negative prompts for {halves.rows} rows; give one a row")
+    if slots.rings or slots.recurrent or slots.holes is not None:
+        raise ValueError(
+            "the negative prompt of this call cannot change: its cache has layers with a window or a state, or padding"
+        )
+
+
+@torch.no_grad()
+def renew_null(
+    halves: Halves, model_info: ModelInfo, ids: Tensor, mask: Tensor, units: Tensor, words: Passes, coded: Passes
+) -> None:
+    """Let guidance lead away from another prompt, as if it had been the negative prompt from the beginning.
+
+    Args:
+        halves: The call's cache, which `refuse_renewal` let pass.
+        model_info: The facts about the model.
+        ids: The negative prompts `[row, any]`, padded on the left.
+        mask: Their mask.
+        units: `[row, n]`: every row's committed units first; what follows them in a row is ignored.
+        words: Runs the model over prompts.
+        coded: Runs the model over units.
+    """
+    given = mask.sum(1)
+    most = int(given.max()) + units.shape[1]
+    fresh = SlotCache(model_info.layers(), halves.rows, most, ids.device, halves.slots.fixed)
+    committed = (halves.slots.length - halves.given)[: halves.rows].clamp(max=units.shape[1])
+    prefill.prefill_chunks(words, fresh, ids, mask)
+    prefill.append(coded, fresh, units, committed)
+    halves.replace_null(fresh, given, model_info.layers())

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mmspec.core.frozen import MOST, checksum
-from mmspec.hosts.sharding import tensor_parallel_group
+from mmspec.hosts.devices import tensor_parallel_group
 
 ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""

@@ -16,12 +16,12 @@ from transformers.utils import cached_file
 from mmspec import shipped
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pickles import PICKLED
-from mmspec.hosts.pipeline_index import INDEX
 from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
     FILES,
+    INDEX,
     SAFE,
     STEMS,
     differences,

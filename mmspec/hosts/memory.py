@@ -1,4 +1,4 @@
-"""A limit for the bytes of a call's caches (SpecMemo, arXiv 2506.01986): how many slots a row may have under it.
+"""Limits of a call: the length that a model can have, and the bytes of its caches (SpecMemo, arXiv 2506.01986).
 
 The paper's model of memory: a slot of one row costs κ = Σ over layers of 2 · heads · width · bytes, and speculative
 decoding needs κ_T · (S + N) for the target and κ_D · (S + γ) for the draft model, where S is the longest text, N the
@@ -18,11 +18,13 @@ import torch
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mmspec.core.tree import TreeIndex
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
+from mmspec.registry.warn import warn
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,16 @@ class Memory:
 
 def cost(passes: Passes) -> CacheCost:
     """What a slot of a model's cache costs, read off the tensors of a pass over one unit."""
-    model = passes.anatomy.model
+    model = passes.model_info.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:
         device = device_of(model)
-        cache = SlotCache(passes.anatomy.layers(), 1, 1, device)
+        cache = SlotCache(passes.model_info.layers(), 1, 1, device)
         with torch.inference_mode():
             passes(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
         windows = [
             layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
-            for layer in passes.anatomy.layers()
+            for layer in passes.model_info.layers()
         ]
         owning = [(layer, window) for layer, window in zip(cache.layers, windows, strict=True) if layer in cache.owning]
         known[key] = CacheCost(
@@ -112,3 +114,32 @@ def held(cache: SlotCache) -> int:
 
 
 _costs: ResultsByModel[CacheCost] = ResultsByModel()
+
+
+def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int, width: int) -> None:
+    """Refuse a call that does not fit, or that could not be continued exactly.
+
+    Args:
+        model_info: The facts about the model.
+        context: The most positions of a prompt; None: no limit.
+        longest: Units of the longest prompt.
+        limit: New units wanted per row.
+        width: The most nodes of a draft, root included.
+
+    Raises:
+        ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.
+    """
+    if context is not None and longest > context:
+        raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
+    if context is not None and model_info.position_table and longest + limit - 1 > context:
+        warn(
+            f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {context} "
+            "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
+        )
+    reach, slots = model_info.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
+    if reach is not None and (slots if model_info.reach_in_slots else longest + limit) > reach:
+        raise ValueError(
+            f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and "
+            f"{model_info.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
+            "disable() first"
+        )

@@ -4,17 +4,21 @@ A small model gets random weights, so that a target's checks can run it. A large
 `meta`), so that only its config and its module tree can be checked.
 """
 
+import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
-from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import CONFIG, refuse_config
@@ -96,3 +100,47 @@ def _from_config(config: Any) -> PreTrainedModel:
 def _shipped(place: Path) -> str:
     known = {path.resolve(): name for name, path in shipped.assets().items()}
     return known.get(place.resolve(), "")
+
+
+SECONDS = 1.5
+"""How long the hub may take to answer, DNS lookup included; its own client retries six times with pauses."""
+
+
+def refuse_unreachable(name: str) -> None:
+    """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
+
+    Args:
+        name: A hub name, or an existing path, which is not checked.
+
+    Raises:
+        ValueError: The config is not available; the message says why.
+    """
+    if os.path.exists(name):
+        return
+    try:
+        if not isinstance(try_to_load_from_cache(name, CONFIG), str):
+            _within(SECONDS, lambda: get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=SECONDS))
+    except HFValidationError as error:
+        raise ValueError("a name there is written organisation/name") from error
+    except OfflineModeIsEnabled as error:
+        raise ValueError("HF_HUB_OFFLINE is set, and it was never loaded here") from error
+    except HfHubHTTPError as error:
+        raise ValueError(f"it says: {str(error).splitlines()[0]}") from error
+    except TimeoutError as error:
+        raise ValueError(f"it does not answer within {SECONDS} s") from error
+    except Exception as error:  # the hub's client may use one of several HTTP libraries
+        raise ValueError(f"it cannot be reached: {error}") from error
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """The result of `ask`, or TimeoutError. DNS lookups have no timeout, so the thread may be left behind."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return answer.result(seconds)

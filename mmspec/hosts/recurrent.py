@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from mmspec.hosts.autocast import without_autocast
+from mmspec.hosts.devices import without_autocast
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 

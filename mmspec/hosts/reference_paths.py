@@ -14,12 +14,11 @@ from transformers import DynamicCache
 
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
-from mmspec.hosts.rings import windows
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.slot_layer import BLOCK, in_blocks
+from mmspec.hosts.slot_layer import BLOCK, in_blocks, windows
 from mmspec.hosts.stock_generate import StockGenerate
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -41,21 +40,21 @@ class ReferencePaths:
         chains: Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions.
     """
 
-    def __init__(self, anatomy: Anatomy, draw: int = 0) -> None:
-        self.anatomy = anatomy
-        self.ids, self.drafted = ids, drafted = _ids(anatomy, draw)
-        last, first = _end(anatomy) - len(ids) - len(drafted), 0
-        if anatomy.reads_both_ways:  # some of them count from 1
-            first = int(StockGenerate(anatomy, ids[None], self.backwards(len(ids))).following()) - len(ids)
+    def __init__(self, model_info: ModelInfo, draw: int = 0) -> None:
+        self.model_info = model_info
+        self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
+        last, first = _end(model_info) - len(ids) - len(drafted), 0
+        if model_info.reads_both_ways:  # some of them count from 1
+            first = int(StockGenerate(model_info, ids[None], self.backwards(len(ids))).following()) - len(ids)
         # The second shift is as large as the context allows, if the model takes positions as an argument.
-        self.shifts = [first, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [first]
+        self.shifts = [first, last] if last > 0 and names_argument(model_info.model, "position_ids") else [first]
         self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
     def backwards(self, units: int) -> dict[str, Tensor]:
         """The argument under which so many units attend backwards alone; none where they always do."""
-        if not self.anatomy.reads_both_ways:
+        if not self.model_info.reads_both_ways:
             return {}
         return {"token_type_ids": torch.ones(1, units, dtype=torch.int64, device=self.ids.device)}
 
@@ -64,7 +63,7 @@ class ReferencePaths:
 
         For recurrent layers all drafted tokens are compared, because their errors vary from token to token.
         """
-        alone = self._cached(len(self.drafted) if self.anatomy.ops else 1)
+        alone = self._cached(len(self.drafted) if self.model_info.ops else 1)
         return float((alone - self.chains[0][-len(alone) :]).abs().max())
 
     def distance(self, passes: Passes) -> float:
@@ -86,10 +85,10 @@ class ReferencePaths:
 
     def allow_rings(self, manner: Manner, tolerance: float) -> bool:
         """Whether the model has layers with a window, each of which is given the mask of its window."""
-        if manner != "interface" or not windows(self.anatomy.layers()):
+        if manner != "interface" or not windows(self.model_info.layers()):
             return False
         try:
-            return self.distance(Passes(self.anatomy, manner, rings=True)) <= tolerance
+            return self.distance(Passes(self.model_info, manner, rings=True)) <= tolerance
         except Exception as error:  # masks and keys do not fit together
             if out_of_memory(error):
                 raise
@@ -109,7 +108,7 @@ class ReferencePaths:
 
     def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
         """A cache with the prompt and a shorter one, and logits `[2, node, vocab]` of a draft behind each of them."""
-        layers, most = self.anatomy.layers(), len(self.ids) + 2 * index.nodes
+        layers, most = self.model_info.layers(), len(self.ids) + 2 * index.nodes
         kept = dict.fromkeys(windows(layers), in_blocks(most)) if passes.rings else {}
         more = BLOCK if kept else 0
         cache = SlotCache(layers, 2, most + more, self.ids.device, bool(kept), kept)
@@ -127,22 +126,22 @@ class ReferencePaths:
         """Logits `[unit, vocab]` of one unmodified pass without a cache."""
         ids = torch.cat([prompt, drafted])[None]
         given = {**self._positions(0, ids, shift), **self.backwards(ids.shape[1])}
-        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **given).logits
+        logits: Tensor = self.model_info.model(input_ids=ids, use_cache=False, **given).logits
         return logits[0].float()
 
     def _cached(self, last: int) -> Tensor:
         """Logits of the last tokens of the chain, one pass per token with a cache of transformers: `[last, vocab]`."""
-        ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
+        ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.model_info.model.config)
         logits, first = [], ids.shape[1] - last
         for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
             places = self._positions(begin, chunk, self.shifts[0])
-            given = {cache_name(self.anatomy.model): cache, **places, **self.backwards(chunk.shape[1])}
-            logits.append(self.anatomy.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
+            given = {cache_name(self.model_info.model): cache, **places, **self.backwards(chunk.shape[1])}
+            logits.append(self.model_info.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
         return torch.stack(logits[1:])
 
     def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
         """The positions as an argument, as `generate` passes them; empty if the model does not name it."""
-        if not names_argument(self.anatomy.model, "position_ids"):
+        if not names_argument(self.model_info.model, "position_ids"):
             return {}
         return {"position_ids": torch.arange(first, first + ids.shape[1], device=ids.device)[None] + shift}
 
@@ -153,25 +152,25 @@ def _path(leaf: int) -> list[int]:
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 
-def _ids(anatomy: Anatomy, draw: int) -> tuple[Tensor, Tensor]:
+def _ids(model_info: ModelInfo, draw: int) -> tuple[Tensor, Tensor]:
     """Random tokens of prompt and draft; torch's global generator is not used."""
-    config = anatomy.config
+    config = model_info.config
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
     length = max(PROMPT, widest + 8)
-    if _end(anatomy):
-        length = max(MISSING + 1, min(length, _end(anatomy) - len(PARENTS)))
+    if _end(model_info):
+        length = max(MISSING + 1, min(length, _end(model_info) - len(PARENTS)))
     generator = torch.Generator().manual_seed(draw)
-    special = set(_special(anatomy.model.config.to_dict()))
-    plain = torch.tensor(sorted(set(range(anatomy.vocab)) - special) or [0], device="cpu")
+    special = set(_special(model_info.model.config.to_dict()))
+    plain = torch.tensor(sorted(set(range(model_info.vocab)) - special) or [0], device="cpu")
     chosen = torch.randint(len(plain), (length + len(PARENTS),), generator=generator, device="cpu")
-    ids = plain[chosen].to(device_of(anatomy.model))
+    ids = plain[chosen].to(device_of(model_info.model))
     return ids[:length], ids[length:]
 
 
-def _end(anatomy: Anatomy) -> int:
+def _end(model_info: ModelInfo) -> int:
     """The number of positions that may be used; 0 if there is no limit."""
-    return min((end for end in (anatomy.context, anatomy.reach) if end is not None), default=0)
+    return min((end for end in (model_info.context, model_info.reach) if end is not None), default=0)
 
 
 def _special(config: dict[str, Any]) -> Iterator[int]:

@@ -8,28 +8,27 @@ model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, 
 weight may be repaired.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GenerationMixin
 
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.autocast import autocast_dtype
+from mmspec.hosts.devices import autocast_dtype, device_of
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
-from mmspec.hosts.unchanged import unchanged
 
 STEPS = 3
 """The number of steps of the model's own `generate` that are compared."""
@@ -61,18 +60,18 @@ _checked_calls: ResultsByModel[bool] = ResultsByModel()
 """The kinds of prompts after which the model's own steps and ours agreed."""
 
 
-def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
+def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
     """The passes of a model, in the manner that the check found.
 
     Args:
-        anatomy: The facts about the model.
+        model_info: The facts about the model.
         whole: The live model whose weights this one shares, if this one is built for a single call; else None. Results
             are kept for the live model.
 
     Raises:
         ValueError: No manner gives the logits of whole paths; the message has the numbers.
     """
-    model = anatomy.model
+    model = model_info.model
     if device_of(model).type == "meta":
         raise ValueError(
             f"the weights of {type(model).__name__} are on the device 'meta', where there are no numbers: load them, "
@@ -80,13 +79,13 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
         )
     with model_lock(model):
         results = _sound.of(model if whole is None else whole)
-        key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in anatomy.ops.items()))
-        finding = results.get(key) or examine(anatomy)
+        key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in model_info.ops.items()))
+        finding = results.get(key) or examine(model_info)
         if finding.manner is not None:
             results[key] = finding
-            return Passes(anatomy, finding.manner, finding.rings)
+            return Passes(model_info, finding.manner, finding.rings)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
-    hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(anatomy)
+    hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
     if autocast_dtype(model) is not None:
         hint += "; autocast is on, under which passes of different shapes may round very differently: cast the model"
     trouble = finding.trouble or (
@@ -97,28 +96,28 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
 
 
 @torch.no_grad()
-def examine(anatomy: Anatomy) -> Finding:
+def examine(model_info: ModelInfo) -> Finding:
     """Run the comparison, whatever is remembered of the model."""
-    with unchanged(anatomy.model):
-        first = finding = _compare(anatomy, 0)
-        for draw in range(1, DRAWS if anatomy.has_experts else 1):
+    with unchanged(model_info.model):
+        first = finding = _compare(model_info, 0)
+        for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
-            finding = _compare(anatomy, draw)
+            finding = _compare(model_info, draw)
     return finding if finding.manner is not None else first
 
 
-def _compare(anatomy: Anatomy, draw: int) -> Finding:
+def _compare(model_info: ModelInfo, draw: int) -> Finding:
     """The result for one random prompt and draft."""
     try:
-        paths = ReferencePaths(anatomy, draw)
+        paths = ReferencePaths(model_info, draw)
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
-        wrong_position, off, unseen = _own_steps(anatomy, paths)
+        wrong_position, off, unseen = _own_steps(model_info, paths)
     except Exception as error:
         return Finding(None, trouble=f"its unmodified pass failed ({_in_a_line(error)})")
     if not bool(paths.chains[0].isfinite().all()):
         return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
-    eps = rounding(anatomy.model)
+    eps = rounding(model_info.model)
     tolerance, most = SLACK * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
     if noise > most:
         return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
@@ -129,7 +128,7 @@ def _compare(anatomy: Anatomy, draw: int) -> Finding:
     worst, trouble = float("inf"), ""
     for manner in MANNERS:
         try:
-            distance = paths.distance(Passes(anatomy, manner))
+            distance = paths.distance(Passes(model_info, manner))
         except Exception as error:
             trouble = trouble or f"its tree pass failed ({_in_a_line(error)})"
             continue
@@ -154,7 +153,7 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
     Raises:
         ValueError: The logits of every step differ in some row.
     """
-    model = passes.anatomy.model
+    model = passes.model_info.model
     none = (value is None or (isinstance(value, Mapping) and not value) for value in inputs.values())
     given = frozenset(name for name, nothing in zip(inputs, none, strict=True) if not nothing)
     results, kind = _checked_calls.of(model), (given, bool(stock.mask.all()), passes.manner, arithmetic(model))
@@ -181,17 +180,17 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         results[kind] = True
 
 
-def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float, str]:
+def _own_steps(model_info: ModelInfo, paths: ReferencePaths) -> tuple[str, float, str]:
     """The model's own `generate` over the chain: what is wrong with its positions ("": nothing), the largest difference
     of its logits, and what may explain it.
     """
-    model = anatomy.model
+    model = model_info.model
     if not isinstance(model, GenerationMixin):
         return "", 0.0, ""
-    wrong_position = _on_a_grid(anatomy, paths)
+    wrong_position = _on_a_grid(model_info, paths)
     if wrong_position:
         return wrong_position, 0.0, ""
-    stock, logits, places = StockGenerate(anatomy, paths.ids[None], paths.backwards(len(paths.ids))), [], []
+    stock, logits, places = StockGenerate(model_info, paths.ids[None], paths.backwards(len(paths.ids))), [], []
     for unit in paths.drafted[:STEPS]:
         stock.step(unit[None])
         logits.append(stock.logits[0].float())
@@ -207,13 +206,13 @@ def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float, str
     return position_jump(positions), off, ""
 
 
-def _on_a_grid(anatomy: Anatomy, paths: ReferencePaths) -> str:
+def _on_a_grid(model_info: ModelInfo, paths: ReferencePaths) -> str:
     """What is wrong with positions behind an image grid, if the model's forward computes positions itself; or ""."""
-    if anatomy.placed or not names_argument(anatomy.model, "image_grid_thw"):
+    if model_info.placed or not names_argument(model_info.model, "image_grid_thw"):
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
     try:
-        stock = StockGenerate(anatomy, paths.ids[None], {"image_grid_thw": grid})
+        stock = StockGenerate(model_info, paths.ids[None], {"image_grid_thw": grid})
         positions = stock.ahead()
     except Exception as error:  # a model that reads images fails, because none came with the grid
         _in_a_line(error)
@@ -228,12 +227,36 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _undeclared(anatomy: Anatomy) -> str:
+def _undeclared(model_info: ModelInfo) -> str:
     """A hint for a model with recurrent layers: the functions for which no plugin declares a tree operation."""
-    if not anatomy.ops:
+    if not model_info.ops:
         return ""
-    declared, undeclared = called_functions(anatomy.model, anatomy.ops)
+    declared, undeclared = called_functions(model_info.model, model_info.ops)
     return (
         f"; of the functions that its recurrent layers call, plugins declare {', '.join(declared)} over a tree "
         f"(mmspec_tree_ops), and not {', '.join(undeclared) or 'any other'}"
     )
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
+
+    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
+    """
+    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
+    before = [dict(own) for own in attributes]
+    for module in model.modules():
+        module.training = False
+    try:
+        yield
+    finally:
+        for own, was in zip(attributes, before, strict=True):
+            for name in own.keys() - was.keys():
+                del own[name]
+            own.update({name: value for name, value in was.items() if not _moved(value, own.get(name))})
+
+
+def _moved(before: Any, now: Any) -> bool:
+    """Whether a buffer is on another device now, because offloading moved the model."""
+    return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device

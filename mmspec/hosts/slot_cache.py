@@ -21,9 +21,8 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from mmspec.hosts.accepted_path import move_accepted
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks
+from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
@@ -37,7 +36,7 @@ class SlotCache(Cache):
         most: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
         device: The device of the model's inputs.
         fixed: Whether the shapes of passes must not depend on how far the rows are.
-        rings: The places of a ring for every window (`mmspec.hosts.rings`); a layer whose window has none
+        rings: The places of a ring for every window (`mmspec.hosts.slot_layer`); a layer whose window has none
             keeps all slots, and so does one whose ring would be as long as the call.
 
     Attributes:

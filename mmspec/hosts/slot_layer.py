@@ -3,13 +3,20 @@
 A layer whose window is shorter than the call needs the slots of its window and those that passes write, no others. They
 lie in a ring: slot `s` of a row is at place `s % ring`. A pass sees the whole ring, and its mask
 (`mmspec.hosts.masks`) knows which slot is at which place, so that no key is ever moved.
+
+A ring holds the window, the slots that one pass writes behind it, and what a roll-back may give up: where rows stop at
+a text or an end, the host sees it a round or two late, and returns a cache that ends before the last drafts.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
+
+from mmspec.core import kernels
 
 BLOCK = 64
 """Slots are allocated, and attended over, in multiples of so many."""
@@ -157,3 +164,71 @@ def _longer(states: Tensor, capacity: int) -> Tensor:
         longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
     longer.narrow(2, 0, states.shape[2]).copy_(states)
     return longer
+
+
+def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> None:
+    """Put accepted nodes into the slots behind the root.
+
+    Args:
+        layers: The layers that hold keys.
+        length: `[batch]` int64: committed units; the root's slot follows them.
+        path: `[batch, depth]`: node ids after the root, -1 padded.
+        count: `[batch]` int64: kept nodes, root included; the others of `path` stay where they are.
+    """
+    if _moved_at_once(layers, length, path, count):
+        return
+    order = torch.arange(1, path.shape[1] + 1, device=path.device)
+    destination = length[:, None] + order
+    kept = order < count[:, None]
+    source = torch.where(kept, length[:, None] + path.clamp(min=0), destination)
+    for layer in layers:
+        layer.write(destination, *layer.read(source))
+
+
+def _moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> bool:
+    """Move all layers' keys in one launch, where a kernel can; whether it did.
+
+    Not inside traced code, which would not know what the kernel writes.
+    """
+    states = [states for layer in layers for states in (layer.keys, layer.values)]
+    if not kernels.available(path.device) or any(each.device != path.device for each in states):
+        return False
+    if not states or torch.compiler.is_compiling():
+        return False
+    from mmspec.core.kernels import commit
+
+    commit.move_accepted(states, length, path, count)
+    return True
+
+
+ROLL_BACK = 4
+"""So many drafts may be taken back."""
+
+
+def rings(layers: Sequence[Any], given: Cache | None, chunk: int, width: int) -> dict[int, int]:
+    """The places of a ring for every window among a model's cache layers; none if a call needs all of their units.
+
+    Args:
+        layers: Empty cache layers as transformers makes them.
+        given: The cache that came with the call, or None.
+        chunk: The most units of a prefill pass.
+        width: The most nodes of a draft.
+    """
+    if not _suffice(given, layers):
+        return {}
+    slack = max(chunk, ROLL_BACK * width)
+    return {window: in_blocks(window + slack) for window in windows(layers)}
+
+
+def windows(layers: Sequence[Any]) -> set[int]:
+    """The windows (or chunks) of a model's layers."""
+    return {layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)}
+
+
+def _suffice(given: Cache | None, layers: Sequence[Any]) -> bool:
+    """Whether the cache that a call will return needs no more of a layer with a window than the window."""
+    if given is None or type(given) is not DynamicCache:  # the call returns a cache that we make
+        return True
+    windowed = [number for number, layer in enumerate(layers) if isinstance(layer, DynamicSlidingWindowLayer)]
+    theirs = [given.layers[number] if number < len(given.layers) else None for number in windowed]
+    return all(isinstance(layer, DynamicSlidingWindowLayer) and not layer.record_past for layer in theirs)

@@ -66,7 +66,7 @@ class SortedTarget:
     """
 
     def __init__(self, target: TransformersTarget, exits: Sequence[int], sure: float, stop: float) -> None:
-        if target.anatomy.ops:
+        if target.model_info.ops:
             raise ValueError(
                 f"{type(target.model).__name__} has recurrent layers, which cannot run later over units that waited; "
                 "use a draft model of attention layers alone"
@@ -74,7 +74,7 @@ class SortedTarget:
         if len(exits) < 2:
             raise ValueError("a model with one exit has no sub-models to choose from; the method draft-model takes it")
         self.target, self.sure, self.stop = target, sure, stop
-        self.parts = split(SubLayers(target.anatomy), exits)
+        self.parts = split(SubLayers(target.model_info), exits)
         target.keep_all = True  # layers run from further back than a ring may reach
         self.offers = target.offers - {"truncate"}
         self.vocab: int | None = target.vocab

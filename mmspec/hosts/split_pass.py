@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.features import Reading, Record
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.sublayers import SubLayers
 
 
@@ -39,7 +39,7 @@ class SplitPass:
         """
         layers = self.sublayers.layers
         gone = [layer for layer in range(len(layers)) if not self.begin <= layer < self.end]
-        reading = Reading(self.sublayers.anatomy, (self.end,))
+        reading = Reading(self.sublayers.model_info, (self.end,))
         left_out = self.sublayers.left_out(part for layer in gone for part in (2 * layer, 2 * layer + 1))
         with left_out, _given(layers[self.begin], states), reading as record:
             yield record
@@ -73,7 +73,7 @@ def _refuse_unsplit(sublayers: SubLayers, parts: Sequence[SplitPass]) -> None:
     Raises:
         ValueError: They differ: layers read keys of others, or more than one stream of states.
     """
-    model = sublayers.anatomy.model
+    model = sublayers.model_info.model
     ids = torch.tensor([[0, 1]], device=device_of(model))
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     refusal = f"the layers of {type(model).__name__} hand on more than their states, so that its passes have no parts"

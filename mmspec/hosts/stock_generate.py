@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
 from mmspec.hosts.prompt import conversation_columns
 
@@ -30,7 +30,7 @@ class StockGenerate:
     """One call of the unmodified model, from its prefill on.
 
     Args:
-        anatomy: The facts about the model.
+        model_info: The facts about the model.
         ids: `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
         inputs: The arguments of the model's forward as `generate` prepares them; missing ones are prepared here.
 
@@ -43,8 +43,8 @@ class StockGenerate:
         counts: Whether the model's forward computes positions itself, as found for the last units prepared.
     """
 
-    def __init__(self, anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> None:
-        model, known = anatomy.model, {name: value for name, value in inputs.items() if value is not None}
+    def __init__(self, model_info: ModelInfo, ids: Tensor, inputs: Mapping[str, Any]) -> None:
+        model, known = model_info.model, {name: value for name, value in inputs.items() if value is not None}
         config = known.pop("generation_config", None) or GenerationConfig()
         known.pop("input_ids", None)  # the argument `ids` has them
         self.model, self.ids = model, ids

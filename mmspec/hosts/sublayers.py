@@ -16,9 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.once import once
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
+from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.target import TransformersTarget
 
 PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
 """How the names of the classes of a layer's attention, and of its feed-forward part, end."""
@@ -28,7 +32,7 @@ PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
 class SubLayers:
     """The sub-layers of a model; number `2 i` is the attention of layer `i`, and `2 i + 1` its feed-forward part."""
 
-    anatomy: Anatomy  # the facts about the model
+    model_info: ModelInfo  # the facts about the model
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -37,7 +41,7 @@ class SubLayers:
         Raises:
             ValueError: They cannot be told from the model's other parts.
         """
-        return self.anatomy.language.layers
+        return self.model_info.language.layers
 
     @once
     def parts(self) -> Sequence[nn.Module]:
@@ -67,7 +71,7 @@ class SubLayers:
         passed = {self.layers[number]: _pass_on for number in whole}
         single = gone - {part for number in whole for part in (2 * number, 2 * number + 1)}
         replaced: Mapping[nn.Module, Any] = {**passed, **{self.parts[number]: _add_nothing for number in single}}
-        with model_lock(self.anatomy.model), ExitStack() as undo:
+        with model_lock(self.model_info.model), ExitStack() as undo:
             for module, instead in replaced.items():
                 undo.callback(_restore, module, vars(module).get("forward"))
                 module.forward = partial(instead, self._returns[module])
@@ -81,7 +85,7 @@ class SubLayers:
         def note(module: nn.Module, _: Any, output: Any) -> None:
             found[module] = len(output) if isinstance(output, tuple) else 0
 
-        model = self.anatomy.model
+        model = self.model_info.model
         with model_lock(model), ExitStack() as hooks, torch.inference_mode():
             for module in {*self.layers, *self._known_parts()}:
                 hooks.callback(module.register_forward_hook(note).remove)
@@ -99,7 +103,7 @@ class SubLayers:
             found = [child for child in layer.children() if type(child).__name__.lower().endswith(names)]
             if len(found) != 1:
                 raise ValueError(
-                    f"layer {number} of {type(self.anatomy.model).__name__} has {len(found)} modules whose class's "
+                    f"layer {number} of {type(self.model_info.model).__name__} has {len(found)} modules whose class's "
                     f"name ends with {' or '.join(names)}, and not one, so that its sub-layers cannot be left out one "
                     "by one; layer-skip and del leave out whole layers"
                 )
@@ -131,3 +135,49 @@ def _restore(module: nn.Module, forward: Callable[..., Any] | None) -> None:
         del module.forward
     else:
         module.forward = forward
+
+
+@dataclass
+class ReadShare:
+    """A call's drafting passes, as shares of passes over all of the target's weights."""
+
+    passes: float = 0.0  # their sum
+
+
+class SelfDrafting:
+    """Shortened passes of a target over its own caches.
+
+    Args:
+        target: The target.
+        method: The name of the method, for messages.
+
+    Raises:
+        ValueError: The target has no layers that can be left out, or a state that a draft would change.
+    """
+
+    def __init__(self, target: Target, method: str) -> None:
+        if not isinstance(target, TransformersTarget):
+            raise ValueError(f"{method} leaves out layers of a transformers model; {type(target).__name__} is none")
+        if target.model_info.ops:
+            raise ValueError(
+                f"{method} drafts in the target's own cache, whose recurrent layers cannot take a draft back; use a "
+                "draft model, token-recycling or suffix"
+            )
+        self.target, self.sublayers = target, SubLayers(target.model_info)
+        self.layers = len(self.sublayers.layers)
+
+    def verify(self, gone: frozenset[int], state: State, cache: Any, draft: Draft, first: int) -> TargetOutput:
+        """The target's pass without the sub-layers `gone`; counted in the call's report.
+
+        Args:
+            gone: Numbers of sub-layers.
+            state: The call, whose `memory` is a `ReadShare`.
+            cache: Its cache.
+            draft: As in `Target.verify`.
+            first: As in `Target.verify`.
+        """
+        share: ReadShare = state.memory
+        share.passes += 1 - len(gone) / (2 * self.layers)
+        state.report.inner_passes = round(share.passes)
+        with self.sublayers.left_out(gone):
+            return self.target.verify(cache, draft, first)

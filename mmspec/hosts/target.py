@@ -20,24 +20,22 @@ from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill
-from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.beginning import Beginning
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
+from mmspec.hosts.call_prefill import CallPrefill
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.conditioned import Condition, begun_behind
-from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.devices import device_of, half_on_gpu, hooks_of, tensor_parallel_group
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import exported
 from mmspec.hosts.features import Reading, checked_boundaries
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.memory import Memory
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.offers import ATTENTION, RECURRENT
-from mmspec.hosts.offload import device_of, hooks_of
-from mmspec.hosts.one_shape_limits import warn_of_limits
+from mmspec.hosts.passes import warn_of_limits
 from mmspec.hosts.self_check import checked
-from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training
@@ -52,7 +50,7 @@ class TransformersTarget:
         drafting: Whether the model drafts in another target's calls: it then reads the part of the prompt that it can,
             and does not fill the cache that came with the call.
         ops: The tree operations of recurrent layers, by the names of the functions that they replace.
-        anatomy: The facts about the model, where they are not those that its config says.
+        model_info: The facts about the model, where they are not those that its config says.
 
     Raises:
         ValueError: Drafts cannot be verified with this model; the message says why.
@@ -69,34 +67,34 @@ class TransformersTarget:
         model: PreTrainedModel,
         drafting: bool = False,
         ops: Mapping[str, TreeOp] | None = None,
-        anatomy: Anatomy | None = None,
+        model_info: ModelInfo | None = None,
     ) -> None:
-        self.anatomy = Anatomy.of(model, ops) if anatomy is None else anatomy
-        self.group = tensor_parallel_group(self.anatomy.model)
+        self.model_info = ModelInfo.of(model, ops) if model_info is None else model_info
+        self.group = tensor_parallel_group(self.model_info.model)
         self.drafting = drafting
-        if self.anatomy.ops:  # a state that took a unit in cannot forget it
+        if self.model_info.ops:  # a state that took a unit in cannot forget it
             self.offers = RECURRENT
-        self.vocab: int | None = self.anatomy.vocab
-        self._bound_ids = self.anatomy.config.vocab_size  # drafters, rules and heads are bound to it, too
-        ends = (self.anatomy.context, self.anatomy.reach if drafting else None)
+        self.vocab: int | None = self.model_info.vocab
+        self._bound_ids = self.model_info.config.vocab_size  # drafters, rules and heads are bound to it, too
+        ends = (self.model_info.context, self.model_info.reach if drafting else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)
-        self.passes = checked(self.anatomy)
+        self.passes = checked(self.model_info)
 
     @property
     def model(self) -> Any:
         """The live model."""
-        return self.anatomy.model
+        return self.model_info.model
 
     def layers(self) -> int:
-        return len(self.anatomy.language.layers)
+        return len(self.model_info.language.layers)
 
     @property
     def hidden_size(self) -> int:
-        return int(self.anatomy.config.hidden_size)
+        return int(self.model_info.config.hidden_size)
 
     def with_hidden(self, boundaries: Sequence[int]) -> "TransformersTarget":
         other = copy.copy(self)
-        other.boundaries = checked_boundaries(self.anatomy, boundaries)
+        other.boundaries = checked_boundaries(self.model_info, boundaries)
         return other
 
     def with_condition(self, condition: Condition | None) -> "TransformersTarget":
@@ -118,7 +116,7 @@ class TransformersTarget:
         Raises:
             ValueError: The model keeps states, whose copies no limit counts.
         """
-        if self.anatomy.ops:
+        if self.model_info.ops:
             raise ValueError(f"a memory budget counts keys; {type(self.model).__name__} keeps recurrent states")
         other = copy.copy(self)
         other.memory = memory
@@ -158,16 +156,16 @@ class TransformersTarget:
         if self.condition is not None:
             bare = self.with_condition(None)
             begin = partial(bare._begin, limit=limit, width=width, fixed=fixed)
-            return begun_behind(self.condition, self.anatomy.vocab, inputs, begin)
+            return begun_behind(self.condition, self.model_info.vocab, inputs, begin)
         role = "draft model" if self.drafting else "model"
         refuse_training(self.model, role)
         self._refuse_resized(role)
-        passes = checked(self.anatomy)
+        passes = checked(self.model_info)
         renew(passes.kernels)
-        return Beginning(self, passes, limit, width, fixed)(inputs)
+        return CallPrefill(self, passes, limit, width, fixed)(inputs)
 
     def _refuse_resized(self, role: str) -> None:
-        ids = self.anatomy.config.vocab_size
+        ids = self.model_info.config.vocab_size
         if ids != self._bound_ids:
             raise ValueError(
                 f"the {role} has {ids} token ids now (resize_token_embeddings), and its decoder was made for "
@@ -185,7 +183,7 @@ class TransformersTarget:
         halves = cache.halves
         valid = None if draft.index.nodes == 1 else halves.physical(draft.valid[:, first:])
         units, index = halves.physical(draft.units[:, first:]), halves.index(draft.index)
-        with Reading(self.anatomy, self.boundaries) as record:
+        with Reading(self.model_info, self.boundaries) as record:
             logits = cache.passes(slots, units, index, first=first, valid=valid, decoding=True)
         given, null = halves.apart(logits)
         hidden = record.states
@@ -209,7 +207,7 @@ class TransformersTarget:
             raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
         if cache.guided and self.boundaries:
             raise ValueError("under guidance, states for a trained head are not read in captured rounds")
-        slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
+        slots = BufferCache(self.model_info.layers(), cache.slots, bucket(cache.slots.most))
         inner = CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
         halves = cache.halves
         return CapturedHalves(inner, Halves(slots, halves.rows, halves.given)) if cache.guided else inner
@@ -226,18 +224,18 @@ class TransformersTarget:
 
     def takes_null(self, inputs: Mapping[str, Any], null: Mapping[str, Any]) -> bool:
         padded = not bool(null["attention_mask"].all())
-        if self.anatomy.position_table and padded:
+        if self.model_info.position_table and padded:
             return False  # stock guidance counts padding of the unconditional prompt as positions
         mask = inputs.get("attention_mask")
         mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask.long()
-        own = self.anatomy.reads_both_ways  # the model's own prefill reads one prompt a row
+        own = self.model_info.reads_both_ways  # the model's own prefill reads one prompt a row
         return not own and len(null["input_ids"]) == len(inputs["input_ids"]) and prefill.is_plain(inputs, mask)
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
         if self.condition is not None:  # a later turn would have other columns than its ids
             return None
-        return exported(self.anatomy, cache, sequences, emitted)
+        return exported(self.model_info, cache, sequences, emitted)
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
         """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.

@@ -1,7 +1,10 @@
 """What the target over transformers models keeps of one call."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from transformers import Cache
 
@@ -34,3 +37,23 @@ class TransformersTargetCache:
         """The slots as rows of the call: two of them a row under guidance."""
         rows = len(self.slots.length) // (2 if self.guided else 1)
         return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts, self.behind)
+
+
+@contextmanager
+def rewound(cache: TransformersTargetCache, units: int) -> Iterator[None]:
+    """A block in which every row has `units` fewer committed units; what passes write there is undone behind it.
+
+    A row that has fewer begins anew. Some row has so many; no layer keeps a ring, and none is recurrent.
+    """
+    slots = cache.slots
+    length = slots.length.clone()  # captured rounds have one tensor for it
+    begin = (length - units).clamp(min=0)
+    at = begin[:, None] + torch.arange(units, device=length.device)
+    kept = [(layer, *layer.read(at)) for layer in slots.owning]
+    slots.set_length(begin)
+    try:
+        yield
+    finally:
+        slots.set_length(length)
+        for layer, keys, values in kept:
+            layer.write(at, keys, values)

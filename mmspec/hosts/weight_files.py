@@ -19,6 +19,8 @@ from mmspec.hosts.pickles import PICKLED, read_pickle, weights_in
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
+INDEX = "model_index.json"
+"""The file that makes a folder a saved pipeline."""
 CONFIG = "config.json"
 STEMS = ("model", "diffusion_pytorch_model")
 """File names of weights without suffix: transformers', diffusers'."""

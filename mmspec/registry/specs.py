@@ -4,9 +4,9 @@ A spec is where a component's facts are stated. A class that the loop asks for t
 `offers, needs = SUFFIX.offers, SUFFIX.needs`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from mmspec.registry.fields import check, imported
 from mmspec.registry.printable import refuse_control
@@ -193,6 +193,45 @@ class DrafterSpec(PartSpec):
             ImportError: `reads` cannot be imported; names the component.
         """
         return bool(self.reads) and bool(imported(self.reads, f"what {self.qualified!r} reads")(config, keys))
+
+    def method(
+        self,
+        summary: str,
+        *,
+        name: str = "",
+        rule: str | None = None,
+        needs: Iterable[str] = (),
+        exactness: Exactness = "invariant",
+        defaults: Mapping[str, Any] | None = None,
+        paper: str = "",
+    ) -> "MethodSpec":
+        """Derive a method that drafts with this drafter, by default under its name, with its paper and rule `match`.
+
+        Args:
+            summary: As in `MethodSpec`, like everything below.
+            name: "" is the drafter's.
+            rule: None is `match`.
+            needs: Words that are needed beside those of drafter and rule.
+            exactness: What the method promises; `invariant` is the promise of `match`.
+            defaults: Option values that differ from the drafter's or the rule's own.
+            paper: "" is the drafter's.
+
+        Raises:
+            ValueError: A field holds what it must not; says what is allowed.
+
+        Example:
+            >>> REPEAT.method("Drafts repetitions.")  # REPEAT = DrafterSpec(name="repeat", ...)
+        """
+        return MethodSpec(
+            name=name or self.name,
+            drafter=self.name,
+            rule=rule,
+            needs=cast(frozenset[str], needs),  # checked and frozen there
+            exactness=exactness,
+            defaults=defaults or {},
+            summary=summary,
+            paper=paper or self.paper,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

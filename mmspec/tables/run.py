@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import mmspec
-from mmspec.api.row_seeds import ids_of
+from mmspec.api.row_values import ids_of
 from mmspec.api.rows import OURS, Rows, objects
 from mmspec.files import save_text
 from mmspec.report.counters import summed

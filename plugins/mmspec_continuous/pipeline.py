@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mmspec.api.pipeline import Generators, Seed
 from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.hosts.offload import awake
+from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.callbacks import Callback
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.parts import refuse_misfits

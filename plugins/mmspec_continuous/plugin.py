@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_continuous.denoising.manifest import DENOISING
-from mmspec_continuous.specs import CONTINUOUS_AR, DRAFTERS, METHODS, RULES
+from mmspec_continuous import specs
 
 if TYPE_CHECKING:
     import typer
@@ -19,7 +18,7 @@ TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The target, the drafters, the rules, the methods, and the adapter for diffusers pipelines."""
-    return (CONTINUOUS_AR, *DRAFTERS, *RULES, *METHODS, DENOISING)
+    return specs.COMPONENTS
 
 
 @hookimpl

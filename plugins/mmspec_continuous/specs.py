@@ -1,6 +1,6 @@
 """What the components of the continuous plugin are; its classes read their facts here. Imports no torch."""
 
-from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
+from mmspec.registry import AdapterSpec, DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
 REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
 """Papers."""
@@ -71,24 +71,30 @@ DENOISE_AHEAD = RuleSpec(
     paper=REFLECTION,
     options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
 )
+DENOISING = AdapterSpec(
+    name="speculative-denoising",
+    factory="mmspec_continuous.denoising.enabled:Denoising",
+    fits="mmspec_continuous.specs:denoises",
+    k=4,
+    exactness="lossless",
+    summary="For diffusers pipelines: drafts denoising steps, coupled by reflection.",
+    paper="https://arxiv.org/abs/2501.05370",
+)
 DRAFTERS = (CONTINUOUS_JACOBI, CONTINUOUS_DRAFT_MODEL, CONTINUOUS_SETS)
 RULES = (TEMPERED, SET_PARALLEL, DENOISE_AHEAD)
 METHODS = (
-    MethodSpec(
+    CONTINUOUS_JACOBI.method(
+        "Jacobi windows of continuous tokens, coupled by reflection at every step.",
         name="reflection",
-        drafter="continuous-jacobi",
         rule="rejection",
         exactness="lossless",
-        summary="Jacobi windows of continuous tokens, coupled by reflection at every step.",
         paper=REFLECTION,
     ),
-    MethodSpec(
+    CONTINUOUS_DRAFT_MODEL.method(
+        "A smaller model drafts tokens, coupled by reflection at every step.",
         name="draft-reflection",
-        drafter="continuous-draft-model",
         rule="rejection",
         exactness="lossless",
-        summary="A smaller model drafts tokens, coupled by reflection at every step.",
-        paper=REFLECTION,
     ),
     MethodSpec(
         name="denoise-ahead",
@@ -97,21 +103,29 @@ METHODS = (
         summary="Plain tokens, each in fewer calls of the denoising head.",
         paper=REFLECTION,
     ),
-    MethodSpec(
+    CONTINUOUS_DRAFT_MODEL.method(
+        "Continuous speculative decoding as published: a tempered test, not exact.",
         name="cspd",
-        drafter="continuous-draft-model",
         rule="tempered",
         exactness="lossy",
         defaults={"prefill": 0.05, "tau": "released"},
-        summary="Continuous speculative decoding as published: a tempered test, not exact.",
         paper=CSPD,
     ),
-    MethodSpec(
+    CONTINUOUS_SETS.method(
+        "Sets of tokens, each drawn in one pass after drafts: another sampler.",
         name="set-parallel",
-        drafter="continuous-sets",
         rule="set-parallel",
         exactness="lossy",
-        summary="Sets of tokens, each drawn in one pass after drafts: another sampler.",
-        paper=CSPD,
     ),
 )
+COMPONENTS = (CONTINUOUS_AR, *DRAFTERS, *RULES, *METHODS, DENOISING)
+
+
+def denoises(model: object) -> bool:
+    """Whether an object has the parts of a diffusers pipeline that denoises: a network and a scheduler with steps.
+
+    Whether the scheduler's steps have the distribution that is needed, the factory says, with the reason.
+    """
+    scheduler = getattr(model, "scheduler", None)
+    steps = hasattr(scheduler, "step") and hasattr(scheduler, "set_timesteps")
+    return steps and any(getattr(model, network, None) is not None for network in ("unet", "transformer"))

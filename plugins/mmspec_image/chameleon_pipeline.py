@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.hosts.devices import awake
 from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.offload import awake
-from mmspec.hosts.pipeline_parts import load_part
+from mmspec.hosts.stored_pipeline import load_part
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.pipeline import Sampling

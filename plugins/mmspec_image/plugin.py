@@ -6,20 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_image.specs import (
-    CHAMELEON,
-    EMU3,
-    GLM_IMAGE,
-    GROUPED,
-    JACOBI,
-    JANUS,
-    LLAMAGEN,
-    METHODS,
-    RECURSIVE_COUPLING,
-    RELAXED,
-    SJD_PAC,
-    SPATIAL_HEAD,
-)
+from mmspec_image import specs
 
 if TYPE_CHECKING:
     import typer
@@ -33,20 +20,7 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The targets, the drafters, the rules, then methods."""
-    return (
-        LLAMAGEN,
-        JANUS,
-        GLM_IMAGE,
-        EMU3,
-        CHAMELEON,
-        JACOBI,
-        SJD_PAC,
-        SPATIAL_HEAD,
-        RECURSIVE_COUPLING,
-        GROUPED,
-        RELAXED,
-        *METHODS,
-    )
+    return specs.COMPONENTS
 
 
 @hookimpl

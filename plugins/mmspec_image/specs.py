@@ -1,7 +1,7 @@
 """What the components of the image plugin are; its classes read their facts here. Imports no torch."""
 
 from mmspec.kits.text.manifest import DEFAULT_METHODS
-from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
+from mmspec.registry import DefaultMethod, DrafterSpec, RuleSpec, TargetSpec
 
 LLAMAGEN = TargetSpec(
     name="llamagen",
@@ -110,72 +110,52 @@ RELAXED = RuleSpec(
     options="mmspec_image.rules.relaxed:RelaxedOptions",
 )
 METHODS = (
-    MethodSpec(
+    JACOBI.method(
+        "Jacobi windows with shared noise: the plain picture for that seed, faster.",
         name="gs-sjd",
-        drafter="jacobi",
-        needs=frozenset({"codebook"}),
-        exactness="invariant",
-        summary="Jacobi windows with shared noise: the plain picture for that seed, faster.",
+        needs={"codebook"},
         paper="https://arxiv.org/abs/2510.24211",
     ),
-    MethodSpec(
+    JACOBI.method(
+        "Jacobi windows, redrawn by maximal coupling.",
         name="mc-sjd",
-        drafter="jacobi",
         rule="rejection",
-        needs=frozenset({"codebook"}),
+        needs={"codebook"},
         exactness="lossless",
-        summary="Jacobi windows, redrawn by maximal coupling.",
         paper="https://arxiv.org/abs/2510.24211",
     ),
-    MethodSpec(
+    JACOBI.method(
+        "Speculative Jacobi decoding as first published: windows drawn anew.",
         name="sjd",
-        drafter="jacobi",
         rule="rejection",
-        needs=frozenset({"codebook"}),
+        needs={"codebook"},
         exactness="lossless",
         defaults={"redraw": "independent"},
-        summary="Speculative Jacobi decoding as first published: windows drawn anew.",
-        paper="https://arxiv.org/abs/2410.01699",
     ),
-    MethodSpec(
-        name="sjd-pac",
-        drafter="sjd-pac",
+    SJD_PAC.method(
+        "Jacobi windows with siblings at the front, redrawn by recursive rejection.",
         rule="recursive-coupling",
-        needs=frozenset({"codebook"}),
+        needs={"codebook"},
         exactness="lossless",
-        summary="Jacobi windows with siblings at the front, redrawn by recursive rejection.",
-        paper="https://arxiv.org/abs/2603.18599",
     ),
-    MethodSpec(
-        name="gs-sjd-pac",
-        drafter="sjd-pac",
-        needs=frozenset({"codebook"}),
-        exactness="invariant",
-        summary="sjd-pac with shared noise: the plain picture for that seed, faster.",
-        paper="https://arxiv.org/abs/2603.18599",
+    SJD_PAC.method(
+        "sjd-pac with shared noise: the plain picture for that seed, faster.", name="gs-sjd-pac", needs={"codebook"}
     ),
-    MethodSpec(
-        name="spatial-head",
-        drafter="spatial-head",
-        needs=frozenset({"codebook"}),
-        exactness="invariant",
-        summary="gs-sjd, whose new codes a trained head draws from the row above.",
-        paper="https://arxiv.org/abs/2606.20543",
-    ),
-    MethodSpec(
+    SPATIAL_HEAD.method("gs-sjd, whose new codes a trained head draws from the row above.", needs={"codebook"}),
+    JACOBI.method(
+        "Jacobi windows, accepted by groups of codes.",
         name="gsd",
-        drafter="jacobi",
         rule="grouped",
         exactness="lossy",
-        summary="Jacobi windows, accepted by groups of codes.",
         paper="https://arxiv.org/abs/2508.07747",
     ),
-    MethodSpec(
+    JACOBI.method(
+        "Jacobi windows, accepted for codes that look alike.",
         name="lantern",
-        drafter="jacobi",
         rule="relaxed",
         exactness="lossy",
-        summary="Jacobi windows, accepted for codes that look alike.",
         paper="https://arxiv.org/abs/2410.03355",
     ),
 )
+TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON)
+COMPONENTS = (*TARGETS, JACOBI, SJD_PAC, SPATIAL_HEAD, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)

@@ -9,7 +9,7 @@ from mmspec.api.saved import restored
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_processor, locate_pipeline
-from mmspec.hosts.pipeline_index import index_of
+from mmspec.hosts.stored_pipeline import index_of
 
 Some = TypeVar("Some", bound=Pipeline)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl, hookspec
-from mmspec_ssm.specs import METHODS, RECURRENT, STREE
+from mmspec_ssm import specs
 
 if TYPE_CHECKING:
     import typer
@@ -25,7 +25,7 @@ OPS = {
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The target for recurrent models and hybrids, and the method that was made for them."""
-    return (RECURRENT, STREE, *METHODS)
+    return specs.COMPONENTS
 
 
 @hookspec

@@ -2,7 +2,7 @@
 
 from mmspec.hosts import offers
 from mmspec.kits.text.manifest import DEFAULT_METHODS
-from mmspec.registry import DrafterSpec, MethodSpec, TargetSpec
+from mmspec.registry import DrafterSpec, TargetSpec
 
 RECURRENT = TargetSpec(
     name="recurrent",
@@ -22,12 +22,6 @@ STREE = DrafterSpec(
     options="mmspec_ssm.drafters.stree:StreeOptions",
 )
 METHODS = (
-    MethodSpec(
-        name="stree",
-        drafter="stree",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
-        paper="https://arxiv.org/abs/2505.14969",
-    ),
+    STREE.method("A static tree of hardware-aware size by a smaller model, for any text target.", needs={"text"}),
 )
+COMPONENTS = (RECURRENT, STREE, *METHODS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mmspec.hosts.anatomy import has_recurrent_layers
+from mmspec.hosts.model_info import has_recurrent_layers
 from mmspec.hosts.offers import RECURRENT
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import TreeOp

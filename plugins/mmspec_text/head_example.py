@@ -6,29 +6,28 @@ from typing import Any
 
 import torch
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
+from mmspec_text.drafters.clover import CloverNetwork, CloverSizes
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.falcon import FalconOptions
 from mmspec_text.drafters.heads.apple.example import random_masks
-from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
-from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
-from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
 from mmspec_text.drafters.heads.mtp.example import random_checkpoint as random_layers
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
-from mmspec_text.drafters.heads.ppd.checkpoint import Prompts
-from mmspec_text.drafters.heads.speculator.network import LstmSpeculator, MlpSpeculator, SpeculatorSizes
+from mmspec_text.drafters.hydra import HydraSizes, hydra_network
+from mmspec_text.drafters.medusa import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.mlp_speculator import LstmNetwork, MlpNetwork, SpeculatorSizes
 from mmspec_text.drafters.mtp import MtpOptions
 from mmspec_text.drafters.p_eagle import PEagleOptions
-from mmspec_text.drafters.ppd import PPDOptions
+from mmspec_text.drafters.ppd import PPDOptions, Prompts
 
 
 def eagle() -> list[Example]:
@@ -131,19 +130,19 @@ def clover() -> list[Example]:
 def mlp_speculator() -> list[Example]:
     """A speculator whose depths have weights of their own."""
     sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12, tied=False)
-    return path_head(MlpSpeculator, sizes, "chain", "rerank", "branching", "beam")
+    return path_head(MlpNetwork, sizes, "chain", "rerank", "branching", "beam")
 
 
 def arctic_lstm() -> list[Example]:
     """A speculator of three units."""
     sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12)
-    return path_head(LstmSpeculator, sizes, "chain", "rerank")
+    return path_head(LstmNetwork, sizes, "chain", "rerank")
 
 
 def mtp() -> list[Example]:
     """One layer that is recycled, in every form of draft, and two layers."""
-    anatomy = Anatomy.of(llama())
-    one, two = random_layers(anatomy), random_layers(anatomy, DEEPSEEK, 2)
+    model_info = ModelInfo.of(llama())
+    one, two = random_layers(model_info), random_layers(model_info, DEEPSEEK, 2)
     return [
         Example(options=MtpOptions(model=one, form="chain", probe=False)),
         Example(options=MtpOptions(model=one, form="rerank", width=3, nodes=8, probe=False)),

@@ -1,7 +1,8 @@
 """What drafters with trained heads are, and their methods; as in `mmspec_text.specs`. Imports no torch."""
 
-from mmspec.registry import DrafterSpec, MethodSpec
+from mmspec.registry import DrafterSpec
 
+TEXT = frozenset({"text"})
 EAGLE = DrafterSpec(
     name="eagle",
     factory="mmspec_text.drafters.eagle:Eagle",
@@ -10,7 +11,7 @@ EAGLE = DrafterSpec(
     summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
-    reads="mmspec_text.drafters.heads.eagle.layouts:is_head",
+    reads="mmspec_text.drafters.heads.eagle.family:is_head",
 )
 DFLASH = DrafterSpec(
     name="dflash",
@@ -38,7 +39,7 @@ FALCON = DrafterSpec(
     summary="A trained head drafts blocks of units, one pass a block: Falcon.",
     paper="https://doi.org/10.1609/aaai.v39i22.34566",
     options="mmspec_text.drafters.falcon:FalconOptions",
-    reads="mmspec_text.drafters.heads.eagle.layouts:is_falcon",
+    reads="mmspec_text.drafters.heads.eagle.family:is_falcon",
 )
 PPD = DrafterSpec(
     name="ppd",
@@ -65,7 +66,7 @@ MEDUSA = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="Trained heads, one for each depth, read the target's last state: Medusa.",
     paper="https://arxiv.org/abs/2401.10774",
-    options="mmspec_text.drafters.medusa:MedusaOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 HYDRA = DrafterSpec(
     name="hydra",
@@ -74,7 +75,7 @@ HYDRA = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
     paper="https://arxiv.org/abs/2402.05109",
-    options="mmspec_text.drafters.hydra:HydraOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 CLOVER = DrafterSpec(
     name="clover",
@@ -83,7 +84,7 @@ CLOVER = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="A state steps along the path by attention; not the cell of Clover's authors.",
     paper="https://arxiv.org/abs/2405.00263",
-    options="mmspec_text.drafters.clover:CloverOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 MLP_SPECULATOR = DrafterSpec(
     name="mlp-speculator",
@@ -92,16 +93,16 @@ MLP_SPECULATOR = DrafterSpec(
     offers=frozenset({"chain", "tree", "q"}),
     summary="A trained MLP folds every drafted unit into the target's last state.",
     paper="https://arxiv.org/abs/2404.19124",
-    options="mmspec_text.drafters.mlp_speculator:MlpSpeculatorOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 ARCTIC_LSTM = DrafterSpec(
     name="arctic-lstm",
-    factory="mmspec_text.drafters.arctic_lstm:ArcticLstm",
+    factory="mmspec_text.drafters.mlp_speculator:ArcticLstm",
     needs=frozenset({"discrete", "hidden"}),
     offers=frozenset({"chain", "tree", "q"}),
     summary="A trained LSTM folds every drafted unit into the target's last state.",
     paper="https://github.com/snowflakedb/ArcticInference",
-    options="mmspec_text.drafters.arctic_lstm:ArcticLstmOptions",
+    options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 MTP = DrafterSpec(
     name="mtp",
@@ -113,103 +114,30 @@ MTP = DrafterSpec(
     options="mmspec_text.drafters.mtp:MtpOptions",
 )
 HEAD_DRAFTERS = (
-    *(EAGLE, DFLASH, P_EAGLE, FALCON, PPD, APPLE_MTP),
-    *(MEDUSA, HYDRA, CLOVER, MLP_SPECULATOR, ARCTIC_LSTM, MTP),
+    EAGLE,
+    DFLASH,
+    P_EAGLE,
+    FALCON,
+    PPD,
+    APPLE_MTP,
+    MEDUSA,
+    HYDRA,
+    CLOVER,
+    MLP_SPECULATOR,
+    ARCTIC_LSTM,
+    MTP,
 )
 HEAD_METHODS = (
-    MethodSpec(
-        name="eagle",
-        drafter="eagle",
-        exactness="invariant",
-        summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
-        paper="https://arxiv.org/abs/2503.01840",
-    ),
-    MethodSpec(
-        name="dflash",
-        drafter="dflash",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A trained head drafts a block at once from the target's features.",
-        paper="https://arxiv.org/abs/2602.06036",
-    ),
-    MethodSpec(
-        name="p-eagle",
-        drafter="p-eagle",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A trained head of the EAGLE family drafts all of its units at once.",
-        paper="https://arxiv.org/abs/2602.01469",
-    ),
-    MethodSpec(
-        name="falcon",
-        drafter="falcon",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A trained head of the EAGLE family drafts blocks of units, one pass a block.",
-        paper="https://doi.org/10.1609/aaai.v39i22.34566",
-    ),
-    MethodSpec(
-        name="ppd",
-        drafter="ppd",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A few trained embeddings in the target's own pass draft; no model beside it.",
-        paper="https://arxiv.org/abs/2405.18628",
-    ),
-    MethodSpec(
-        name="apple-mtp",
-        drafter="apple-mtp",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="The target fills masks behind its own nodes, and a sampler head draws them.",
-        paper="https://arxiv.org/abs/2507.11851",
-    ),
-    MethodSpec(
-        name="medusa",
-        drafter="medusa",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="Medusa's heads, one for each depth, draft a tree of their best combinations.",
-        paper="https://arxiv.org/abs/2401.10774",
-    ),
-    MethodSpec(
-        name="hydra",
-        drafter="hydra",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="Hydra's heads, each of which reads the units before its own, draft a tree.",
-        paper="https://arxiv.org/abs/2402.05109",
-    ),
-    MethodSpec(
-        name="clover",
-        drafter="clover",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="After Clover's papers, with a cell of ours: no checkpoint of its authors loads.",
-        paper="https://arxiv.org/abs/2405.00263",
-    ),
-    MethodSpec(
-        name="mlp-speculator",
-        drafter="mlp-speculator",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="An MLP speculator, as IBM and others publish them, drafts a tree or a chain.",
-        paper="https://arxiv.org/abs/2404.19124",
-    ),
-    MethodSpec(
-        name="arctic-lstm",
-        drafter="arctic-lstm",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="An LSTM speculator of Arctic Inference drafts a tree or a chain.",
-        paper="https://github.com/snowflakedb/ArcticInference",
-    ),
-    MethodSpec(
-        name="mtp",
-        drafter="mtp",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="The checkpoint's own multi-token layers draft a tree, or a chain.",
-        paper="https://arxiv.org/abs/2412.19437",
-    ),
+    EAGLE.method("A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain."),
+    DFLASH.method("A trained head drafts a block at once from the target's features.", needs=TEXT),
+    P_EAGLE.method("A trained head of the EAGLE family drafts all of its units at once.", needs=TEXT),
+    FALCON.method("A trained head of the EAGLE family drafts blocks of units, one pass a block.", needs=TEXT),
+    PPD.method("A few trained embeddings in the target's own pass draft; no model beside it.", needs=TEXT),
+    APPLE_MTP.method("The target fills masks behind its own nodes, and a sampler head draws them.", needs=TEXT),
+    MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
+    HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
+    CLOVER.method("After Clover's papers, with a cell of ours: no checkpoint of its authors loads.", needs=TEXT),
+    MLP_SPECULATOR.method("An MLP speculator, as IBM and others publish them, drafts a tree or a chain.", needs=TEXT),
+    ARCTIC_LSTM.method("An LSTM speculator of Arctic Inference drafts a tree or a chain.", needs=TEXT),
+    MTP.method("The checkpoint's own multi-token layers draft a tree, or a chain.", needs=TEXT),
 )

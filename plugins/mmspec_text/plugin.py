@@ -6,17 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_text.conditioned_specs import CONDITIONED_DRAFTERS, CONDITIONED_METHODS
-from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
-from mmspec_text.infill_specs import ASSD, INFILL_METHODS, XLNET
-from mmspec_text.long_text_specs import LONG_TEXT_DRAFTERS, LONG_TEXT_METHODS
-from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
-from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
-from mmspec_text.retrieval_specs import RETRIEVAL_DRAFTERS, RETRIEVAL_METHODS
-from mmspec_text.self_drafting_specs import SELF_DRAFTERS, SELF_METHODS
-from mmspec_text.sorted_specs import SORTED_DRAFTERS, SORTED_METHODS
-from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
-from mmspec_text.vocabulary_specs import VOCABULARY_DRAFTERS, VOCABULARY_METHODS
+from mmspec_text import specs
 
 if TYPE_CHECKING:
     import typer
@@ -25,11 +15,7 @@ if TYPE_CHECKING:
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The targets for transformers models, then drafters, rules and methods."""
-    drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
-    methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    more_drafters = (*LONG_TEXT_DRAFTERS, *SORTED_DRAFTERS, *CONDITIONED_DRAFTERS, *VOCABULARY_DRAFTERS, ASSD)
-    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS, *VOCABULARY_METHODS, *INFILL_METHODS)
-    return (TRANSFORMERS, XLNET, *drafters, *more_drafters, *RELAXED_RULES, *methods, *more_methods)
+    return specs.COMPONENTS
 
 
 @hookimpl(trylast=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from mmspec.hosts.identity import identity
+from mmspec.hosts.fingerprint import identity
 from mmspec.testing import tiny_models
 from mmspec.testing.conformance.example import Example
 from mmspec_text.rules.judge import JudgeOptions

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from mmspec.hosts.offload import awake
+from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.models.oasis_vae import SCALE, OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel

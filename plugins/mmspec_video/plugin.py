@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_video.specs import ACTION_MODEL, ACTION_REPEAT, FRAME_JACOBI, FRAMES, METHODS, NFD, STUDENT, TOKEN_FRAMES
+from mmspec_video import specs
 
 if TYPE_CHECKING:
     import typer
@@ -22,7 +22,7 @@ TARGETS = {
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The targets, the drafters, the lossy rules, then methods."""
-    return (FRAMES, TOKEN_FRAMES, ACTION_REPEAT, ACTION_MODEL, FRAME_JACOBI, NFD, STUDENT, *METHODS)
+    return specs.COMPONENTS
 
 
 @hookimpl

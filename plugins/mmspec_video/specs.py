@@ -1,6 +1,6 @@
 """What the components of the video plugin are; its classes read their facts here. Imports no torch."""
 
-from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
+from mmspec.registry import DefaultMethod, DrafterSpec, RuleSpec, TargetSpec
 
 PIPELINE = "mmspec_video.pipeline:NextFramePipeline"
 PAPER = "https://arxiv.org/abs/2506.01380"
@@ -68,35 +68,25 @@ STUDENT = RuleSpec(
     options="mmspec_video.rules.student:StudentOptions",
 )
 METHODS = (
-    MethodSpec(
-        name="branch-prediction",
-        drafter="action-model",
-        exactness="invariant",
-        summary="Frames ahead of their time, for guessed actions; equality decides.",
-        paper=PAPER,
-    ),
-    MethodSpec(
+    ACTION_MODEL.method("Frames ahead of their time, for guessed actions; equality decides.", name="branch-prediction"),
+    FRAME_JACOBI.method(
+        "Jacobi windows with shared noise, filled by the frame before.",
         name="frame-gs-sjd",
-        drafter="frame-jacobi",
-        needs=frozenset({"frames"}),
-        exactness="invariant",
-        summary="Jacobi windows with shared noise, filled by the frame before.",
+        needs={"frames"},
         paper="https://arxiv.org/abs/2510.24211",
     ),
-    MethodSpec(
+    ACTION_REPEAT.method(
+        "Frames of k + 1 known or repeated actions denoised together, not exact.",
         name="nfd",
-        drafter="action-repeat",
         rule="nfd",
         exactness="lossy",
-        summary="Frames of k + 1 known or repeated actions denoised together, not exact.",
-        paper=PAPER,
     ),
-    MethodSpec(
+    ACTION_MODEL.method(
+        "A student drafts frames, the teacher verifies by tolerance, not exact.",
         name="student",
-        drafter="action-model",
         rule="student",
         exactness="lossy",
-        summary="A student drafts frames, the teacher verifies by tolerance, not exact.",
         paper="https://arxiv.org/abs/2303.01469",
     ),
 )
+COMPONENTS = (FRAMES, TOKEN_FRAMES, ACTION_REPEAT, ACTION_MODEL, FRAME_JACOBI, NFD, STUDENT, *METHODS)

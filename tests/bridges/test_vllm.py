@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from mmspec.bridges.vllm import VllmHostProposer
-from mmspec_text.drafters.suffix import Suffix
-from mmspec_text.drafters.suffix_of_texts import KEPT
+from mmspec_text.drafters.suffix import KEPT, Suffix
 
 CONTRACT = json.loads((Path(__file__).parent / "vllm-0.33.0.json").read_text())
 TEXT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]

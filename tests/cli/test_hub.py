@@ -10,7 +10,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 
 from mmspec.cli import boundary
 from mmspec.cli.app import build
-from mmspec.hosts import hub
+from mmspec.hosts import outline as hub
 
 
 @pytest.fixture

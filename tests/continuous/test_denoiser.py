@@ -5,8 +5,8 @@ import torch
 
 from mmspec.core.distributions import DenoisingChain
 from mmspec.core.philox import PhiloxSource
+from mmspec_continuous.models.continuous_ar import MixtureHead
 from mmspec_continuous.models.denoiser import Denoiser
-from mmspec_continuous.models.mixture_head import MixtureHead
 
 
 def head_of(steps=4, sigma_0=0.2, dim=2):

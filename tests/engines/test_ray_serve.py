@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import mmspec
-from mmspec.api.row_seeds import seed_of
-from mmspec.api.row_values import cells
+from mmspec.api.row_values import cells, seed_of
 
 serve = pytest.importorskip("ray.serve")
 

@@ -15,9 +15,9 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.heads.eagle.family import Architecture
 from tests.support.eagle_forward import Flags, WrittenOut
 
 FIRST = replace(

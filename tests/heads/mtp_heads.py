@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.example import random_checkpoint
@@ -25,7 +25,7 @@ HEADS = {
 @cache
 def checkpoint(name: str) -> MtpCheckpoint:
     family, depths, _ = HEADS[name]
-    return random_checkpoint(Anatomy.of(llama()), family, depths)
+    return random_checkpoint(ModelInfo.of(llama()), family, depths)
 
 
 @cache

@@ -24,9 +24,9 @@ from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.heads.captured.draft import NAME as HEADS
 from mmspec_text.drafters.heads.captured.draft import CapturedDraft
 from mmspec_text.drafters.heads.captured.rows import RowsDraft
-from mmspec_text.drafters.heads.captured.twins import NAME as HEADS
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.heads.pathwise.head import PrefixHead
 from tests.captured.conftest import _traced_alone, inductor, lockstep  # noqa: F401  fixtures

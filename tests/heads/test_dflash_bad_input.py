@@ -16,7 +16,7 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
-from mmspec_text.drafters.heads.dflash.trial import BLOCKS, tried
+from mmspec_text.drafters.heads.trial import BLOCKS, try_blocks
 from tests.heads.test_dflash_drafts import HEADS, expected
 from tests.support import eagle_layouts
 from tests.support.dflash_layouts import LAYOUTS, VOCAB
@@ -95,7 +95,7 @@ def test_a_trial_counts_first_units() -> None:
     for name in ("product", "markov"):
         network = HEADS[name].network(7)
         network.join(target.model.model.embed_tokens, target.model.lm_head, ids.device, torch.float32)
-        trial = tried(network, target, HEADS[name].boundaries(2), "output", ids)
+        trial = try_blocks(network, target, HEADS[name].boundaries(2), "output", ids)
         with torch.no_grad():
             theirs = target.model(input_ids=ids[None]).logits[0].argmax(-1)
         roots = torch.linspace(1, 23, BLOCKS).long().tolist()
@@ -105,7 +105,7 @@ def test_a_trial_counts_first_units() -> None:
 
 def test_a_head_that_guesses_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     drafter = DFlash(DFlashOptions(model=str(ZLAB.save(tmp_path)), form="chain"))
     ours = Decoder(TransformersTarget(llama(num_hidden_layers=6)), drafter, k=2)
     prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))

@@ -20,9 +20,9 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions
-from mmspec_text.drafters.heads.dflash.architecture import Sight
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
+from mmspec_text.drafters.heads.dflash.family import Sight
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything

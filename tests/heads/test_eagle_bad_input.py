@@ -16,7 +16,7 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.features import features_of
-from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
+from mmspec_text.drafters.heads.vocabulary import mapped_ids
 from tests.heads.conftest import checkpoint
 from tests.support.eagle_layouts import FIRST, LAYOUTS, TARGET, VOCAB
 from tests.text.conftest import llama
@@ -129,7 +129,7 @@ def test_layer_ids_off_by_one_are_found_and_said(third: bool, tmp_path: Path, mo
     In a text of one token the target says the same everywhere, so that its last state is a guess of the next one's.
     """
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     model = llama(num_hidden_layers=6)
     ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}
     named = {"architectures": ["LlamaForCausalLM"], "eagle_config": None}
@@ -148,7 +148,7 @@ def test_layer_ids_off_by_one_are_found_and_said(third: bool, tmp_path: Path, mo
 
 def test_a_head_that_guesses_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     drafter = Eagle(EagleOptions(model=str(THIRD.save(tmp_path)), form="chain"))
     ours = Decoder(target(), drafter, k=2)
     prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))

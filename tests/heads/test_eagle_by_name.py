@@ -10,7 +10,7 @@ from mmspec.api.build import decoder_for
 from mmspec.cli.fitting import fits_of
 from mmspec.registry import installed
 from mmspec_text.drafters.eagle import Eagle
-from mmspec_text.drafters.heads.eagle.layouts import is_head
+from mmspec_text.drafters.heads.eagle.family import is_head
 from tests.support.eagle_layouts import LAYOUTS
 from tests.text.conftest import llama
 

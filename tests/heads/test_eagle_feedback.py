@@ -11,7 +11,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama as tiny
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.eagle.probe import second_guesses
+from mmspec_text.drafters.heads.trial import second_guesses
 from tests.heads.conftest import checkpoint, written_out
 from tests.support.eagle_layouts import LAYOUTS, TARGET
 from tests.text.conftest import llama
@@ -40,7 +40,7 @@ def test_the_better_way_is_kept_and_said(mislabelled: bool, tmp_path: Path, monk
     In a text of one token every guess of the state as it is is right. Normalised twice it is, too, with even weights.
     """
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     model = llama(num_hidden_layers=6)
     if mislabelled:
         model.model.norm.weight.data = 3 * torch.randn(TARGET, generator=torch.Generator().manual_seed(1))

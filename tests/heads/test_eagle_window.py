@@ -12,7 +12,7 @@ from mmspec.core.rules import Match
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.eagle.probe import teacher_forced
+from mmspec_text.drafters.heads.trial import teacher_forced
 from tests.heads.conftest import GREEDY, checkpoint, written_out
 
 

@@ -16,12 +16,11 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec.testing import tiny_models
 from mmspec.testing.statistics import LEVEL
+from mmspec_text.drafters import falcon as falcon_cache
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.falcon import Falcon, FalconOptions
+from mmspec_text.drafters.falcon import BlockCache, Falcon, FalconOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
-from mmspec_text.drafters.heads.falcon import cache as falcon_cache
-from mmspec_text.drafters.heads.falcon.cache import BlockCache
 from mmspec_text.drafters.heads.rows import Rows
 from tests.heads.conftest import FIRST, GREEDY, SAMPLED, features_of, written_out
 from tests.heads.test_eagle_equality import ZOO

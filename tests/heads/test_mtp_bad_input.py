@@ -11,14 +11,13 @@ from safetensors.torch import load_file, save_file
 import mmspec
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.loading import load_model
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_ssm.target import declared
 from mmspec_text.drafters import mtp
-from mmspec_text.drafters.heads.mtp import loaded
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
@@ -69,8 +68,8 @@ def test_chains_that_are_not_read(tmp_path: Path) -> None:
     for kinds in (["linear_attention", "moe"], ["full_attention", "full_attention"]):
         folder = stored.save(tmp_path / kinds[0], {"mtp_layers_block_type": kinds})
         with pytest.raises(ValueError, match=f"of the kinds {', '.join(kinds)} are not read"):
-            anatomy = Anatomy.of(stored.loaded(folder), declared())
-            MtpNetwork(read_checkpoint(str(folder), anatomy), anatomy)
+            model_info = ModelInfo.of(stored.loaded(folder), declared())
+            MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
 
 
 def test_layers_of_another_target(model: Any, tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_quantised_layers(model: Any, folder: Path, tmp_path: Path) -> None:
     weight = torch.randn(64, 128).to(torch.float8_e4m3fn)
     blocks = {PROJECTION: weight, f"{PROJECTION}_scale_inv": scales}
     sized = {"quantization_config": {"weight_block_size": [64, 48]}}
-    read = read_checkpoint(str(MIMO.save(tmp_path / "c", sized, **blocks)), TransformersTarget(model).anatomy)
+    read = read_checkpoint(str(MIMO.save(tmp_path / "c", sized, **blocks)), TransformersTarget(model).model_info)
     wide = torch.cat([torch.full((48,), 0.5), torch.full((48,), 2.0), torch.ones(32)])
     assert torch.equal(read.own["layers.0.projection.weight"], weight.float() * wide)
     refused(model, r"has scales of \[1, 3\], and its blocks have \[128, 128\]", MIMO.save(tmp_path / "d", **blocks))
@@ -114,7 +113,7 @@ def test_only_the_files_that_hold_the_layers_are_opened(model: Any, folder: Path
     save_file({key: weights[key] for key in parts["own.safetensors"]}, tmp_path / "own.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    read = read_checkpoint(str(tmp_path), TransformersTarget(model).anatomy)
+    read = read_checkpoint(str(tmp_path), TransformersTarget(model).model_info)
     assert set(read.taken) == set(parts["own.safetensors"])
     index[PROJECTION] = "absent.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
@@ -139,11 +138,11 @@ def test_layers_are_loaded_once_and_tried(folder: Path, monkeypatch: pytest.Monk
     """Also by `custom_generate`, which puts a decoder together for every call."""
     model, reads, said = MIMO.loaded(folder), [], []
     trials = []
-    read = loaded.read_checkpoint
-    monkeypatch.setattr(loaded, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
+    read = mtp.read_checkpoint
+    monkeypatch.setattr(mtp, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
     monkeypatch.setattr("mmspec_text.drafters.mtp.warn", said.append)
-    attempt = mtp.tried
-    monkeypatch.setattr(mtp, "tried", lambda *args: trials.append(args) or attempt(*args))
+    attempt = mtp.try_rows
+    monkeypatch.setattr(mtp, "try_rows", lambda *args: trials.append(args) or attempt(*args))
     prompt = torch.randint(3, 131, (1, 40), generator=torch.Generator().manual_seed(2))
     plain = model.generate(prompt, max_new_tokens=6, do_sample=False)
     for _ in range(2):

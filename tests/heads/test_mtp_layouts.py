@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 import torch
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec_ssm.target import declared
-from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.heads.trial import teacher_forced
 from tests.support.mtp_layouts import LAYOUTS, Stored
 
 NAMES = [pytest.param(name, marks=[] if name == "mimo" else [pytest.mark.slow]) for name in LAYOUTS]
 """A mixture of experts in every layout takes seconds."""
 
 
-def anatomy_of(model: Any) -> Anatomy:
-    return Anatomy.of(model, declared())
+def model_info_of(model: Any) -> ModelInfo:
+    return ModelInfo.of(model, declared())
 
 
 def joined(folder: Path, model: Any) -> MtpNetwork:
-    anatomy = anatomy_of(model)
-    network = MtpNetwork(read_checkpoint(str(folder), anatomy), anatomy)
-    network.join(anatomy)
+    model_info = model_info_of(model)
+    network = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
+    network.join(model_info)
     return network
 
 
@@ -50,7 +50,7 @@ def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path) 
 def test_every_key_is_taken_or_ignored(name: str, tmp_path: Path) -> None:
     stored = LAYOUTS[name]
     folder = stored.save(tmp_path)
-    checkpoint = read_checkpoint(str(folder), anatomy_of(stored.loaded(folder)))
+    checkpoint = read_checkpoint(str(folder), model_info_of(stored.loaded(folder)))
     copies = {stored.place(key, depth) for key in stored.extra for depth in range(stored.depths)}
     assert checkpoint.family.name == stored.family and checkpoint.depths == stored.depths
     assert set(checkpoint.taken) == set(stored.keys()) - copies and set(checkpoint.ignored) == copies

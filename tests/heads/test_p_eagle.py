@@ -189,7 +189,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="p-eagle needs a head"):
         mmspec.enable(llama(num_hidden_layers=6), "p-eagle")
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "g")), form="chain"))
     prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))
     Decoder(TransformersTarget(llama(num_hidden_layers=6)), drafter, k=2).generate(prompt, 4, warp=GREEDY)

@@ -52,7 +52,7 @@ def test_files_that_are_no_heads(name: str, tmp_path: Path) -> None:
 def test_a_trial_is_reported_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses are compared with the target's own; what guesses nothing is said."""
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.pathwise.trial.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
     layout = LAYOUTS[name]
     drafter = layout.drafter(PathOptions(model=str(layout.save(tmp_path)), form="chain"))
     ours = Decoder(TransformersTarget(llama()), drafter, k=2)
@@ -70,7 +70,7 @@ def test_a_trial_is_reported_once(name: str, tmp_path: Path, monkeypatch: pytest
         right += int(guess == out.logits[0, t + 1].argmax())
     assert abs(trial.right["boundary"] - right / 38) < 1e-6
     assert len(said) == (right / 38 < 0.1) and "guesses of 38 tokens" in str(drafter.loaded)
-    monkeypatch.setattr("mmspec_text.drafters.heads.pathwise.trial.LOW", 1.1)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.LOW", 1.1)
     again = layout.drafter(PathOptions(model=str(tmp_path), form="chain"))
     Decoder(TransformersTarget(llama()), again, k=2).generate(prompt, 4)
     assert "may be a head of another target" in said[-1]

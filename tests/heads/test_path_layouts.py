@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmspec.testing.tiny_models import llama
-from mmspec_text.drafters.heads.pathwise.rows import states_of
+from mmspec_text.drafters.heads.trial import states_of
 from tests.support.path_heads import KINDS, LAYOUTS
 from tests.support.path_heads.layout import HIDDEN, VOCAB
 

@@ -18,7 +18,7 @@ import mmspec
 from mmspec.hosts import loading
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.ppd.checkpoint import read_prompts
+from mmspec_text.drafters.ppd import read_prompts
 from tests.support import dflash_layouts, eagle_layouts
 from tests.support.path_heads import LAYOUTS as PATHS
 from tests.text.conftest import llama

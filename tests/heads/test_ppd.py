@@ -22,9 +22,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.heads.ppd.checkpoint import Prompts, read_prompts
 from mmspec_text.drafters.heads.probes import ProbedTarget, probed
-from mmspec_text.drafters.ppd import PPD, PPDOptions
+from mmspec_text.drafters.ppd import PPD, PPDOptions, Prompts, read_prompts
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played

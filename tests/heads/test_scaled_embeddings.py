@@ -13,7 +13,7 @@ from transformers import Gemma2Config, Gemma3TextConfig
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec.testing.tiny_models import SIZES, random_model
@@ -105,7 +105,7 @@ def test_other_heads_read_what_the_target_reads(kind: str, rows: dict[str, Tenso
     """Every embedding that a draft reads is the scaled one."""
     target = TransformersTarget(model("gemma2"))
     if kind == "mtp":
-        drafter: Any = Mtp(MtpOptions(model=random_checkpoint(Anatomy.of(target.model)), probe=False, form="chain"))
+        drafter: Any = Mtp(MtpOptions(model=random_checkpoint(ModelInfo.of(target.model)), probe=False, form="chain"))
     else:
         drafter = installed().get("drafter", kind).load()(getattr(head_example, kind)()[0].options)
     seen: list[tuple[Tensor, Tensor]] = []

@@ -9,7 +9,7 @@ import torch
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint as read_mtp
-from tests.heads.test_mtp_layouts import anatomy_of
+from tests.heads.test_mtp_layouts import model_info_of
 from tests.support import dflash_layouts, eagle_layouts, mtp_layouts
 from tests.support.path_heads import LAYOUTS as PATHS
 
@@ -43,10 +43,10 @@ def test_a_tensor_that_no_head_along_paths_has(name: str, tmp_path: Path) -> Non
 def test_a_tensor_that_no_multi_token_layer_has(name: str, tmp_path: Path) -> None:
     stored = mtp_layouts.LAYOUTS[name]
     model = stored.loaded(stored.save(tmp_path / "a"))
-    layers = len(anatomy_of(model).language.layers)
+    layers = len(model_info_of(model).language.layers)
     beside = f"model.layers.{layers + 5}.odd" if name == "glm" else "model.mtp.odd" if name != "qwen3.5" else "mtp.odd"
     with pytest.raises(ValueError, match=r"not read whole as family .*1 keys that nothing reads .*odd"):
-        read_mtp(str(stored.save(tmp_path / "b", **{beside: torch.ones(3)})), anatomy_of(model))
+        read_mtp(str(stored.save(tmp_path / "b", **{beside: torch.ones(3)})), model_info_of(model))
 
 
 @pytest.mark.parametrize(

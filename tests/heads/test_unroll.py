@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.dflash.context import Context
-from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
-from mmspec_text.drafters.heads.pathwise.unroll import walked
-from mmspec_text.drafters.heads.pathwise.walk import Walk
+from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.drafters.heads.trial import teacher_forced
+from mmspec_text.drafters.heads.unroll import unrolled, unrolled_blocks, walked
 from mmspec_text.training.along import along
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads
@@ -45,9 +43,9 @@ def text(width: int) -> tuple[Tensor, Tensor]:
 
 
 def layer_of(name: str) -> MtpNetwork:
-    anatomy = Anatomy.of(llama())
-    network = MtpNetwork(mtp_heads.checkpoint(name), anatomy)
-    network.join(anatomy)
+    model_info = ModelInfo.of(llama())
+    network = MtpNetwork(mtp_heads.checkpoint(name), model_info)
+    network.join(model_info)
     return network
 
 

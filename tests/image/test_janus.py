@@ -237,7 +237,7 @@ def test_rope_that_rescales_itself_is_refused_beyond_its_reach(model):
 def test_it_is_examined_once_and_let_go(monkeypatch):
     """Every call has readers of its own; what is known is known of the model."""
     model, examined, right = tiny_janus(24, 4), [], self_check.examine
-    monkeypatch.setattr(self_check, "examine", lambda anatomy: (examined.append(1), right(anatomy))[1])
+    monkeypatch.setattr(self_check, "examine", lambda model_info: (examined.append(1), right(model_info))[1])
     for target in (JanusTarget(model), JanusTarget(model)):
         target.start(prompt(), 4, 1)
     left = weakref.ref(model)

@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.models.vq_names import renamed
 from mmspec.testing.parity import compare
-from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.official import HEADS
+from mmspec_image.models.llamagen import HEADS, LlamaGenTransformer
 from mmspec_image.parity import llamagen
 from tests.support.published_vq import published
 

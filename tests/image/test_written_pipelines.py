@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import mmspec
-from mmspec.api.outline import outline_of
+from mmspec.api.saved import outline_of
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.weight_files import stored_tensors

@@ -21,6 +21,21 @@ def test_sets_are_frozen_and_defaults_copied() -> None:
     assert isinstance(hash(method), int)
 
 
+def test_a_drafter_derives_its_methods() -> None:
+    drafter = DrafterSpec(
+        name="repeat", factory="fractions:Fraction", summary="Repeats.", paper="https://a.b", owner="p"
+    )
+    derived = drafter.method("Drafts repetitions.")
+    facts = dict(drafter="repeat", summary="Drafts repetitions.", exactness="invariant", paper="https://a.b")
+    assert derived == MethodSpec(name="repeat", **facts) and derived.owner == ""
+    other = dict(
+        name="bold", rule="block", needs={"text"}, exactness="lossless", defaults={"n": 1}, paper="https://c.d"
+    )
+    assert drafter.method("Drafts repetitions.", **other) == MethodSpec(**{**facts, **other})
+    with pytest.raises(ValueError, match="method 'repeat': needs is a set of lower-case words, not 'text'"):
+        drafter.method("Drafts repetitions.", needs="text")
+
+
 @pytest.mark.parametrize(
     ("spec", "fields", "change", "says"),
     [

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from mmspec.report import bounds, table, views
+from mmspec.report.numbers import AGAINST, summary
 from mmspec.report.result import Peer, Result
-from mmspec.report.summary import AGAINST, summary
 from mmspec.report.trust import load_result
 
 

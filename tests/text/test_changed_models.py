@@ -130,7 +130,7 @@ def test_a_call_notices_hooks_without_a_second_self_check(
     """One hook again and again is one change; our own hooks, for states that a drafter reads, are none."""
     checks = []
     examine = mmspec.hosts.self_check.examine
-    monkeypatch.setattr(mmspec.hosts.self_check, "examine", lambda anatomy: checks.append(1) or examine(anatomy))
+    monkeypatch.setattr(mmspec.hosts.self_check, "examine", lambda model_info: checks.append(1) or examine(model_info))
 
     def same(layer: Any, args: Any, out: Tensor) -> Tensor:
         return out + 0

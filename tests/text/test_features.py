@@ -12,8 +12,8 @@ from torch import Tensor
 from mmspec.core.hidden import FINAL, GivesHidden
 from mmspec.core.types import Draft
 from mmspec.hosts import prefill
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.features import Reading
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from tests.support.zoo import ARCHITECTURES, RECURRENT, build
@@ -95,7 +95,7 @@ def test_nothing_is_left_behind_and_nothing_is_kept_unasked(target: Any, prompts
     plain = target_of(target)
     started = plain.with_hidden((0, 1, 2, FINAL)).start(prompts(2), 4, 4)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in target.modules())
-    with Reading(Anatomy.of(target), ()) as reading:
+    with Reading(ModelInfo.of(target), ()) as reading:
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in target.modules())
     assert reading.states is None and plain.start(prompts(2), 4, 4).hidden is None
     assert started.hidden.shape == (2, 14, 4 * 64)
@@ -123,9 +123,9 @@ def _mask(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_another_thread_is_not_listened_to(target: Any) -> None:
-    anatomy = Anatomy.of(target)
+    model_info = ModelInfo.of(target)
     ids = torch.tensor([[5, 6, 7]])
-    with Reading(anatomy, (1,)) as reading, torch.no_grad():
+    with Reading(model_info, (1,)) as reading, torch.no_grad():
         other = threading.Thread(target=lambda: target(input_ids=ids.flip(1)))
         other.start()
         other.join()
@@ -135,7 +135,7 @@ def test_another_thread_is_not_listened_to(target: Any) -> None:
 
 def test_there_is_no_such_boundary(target: Any) -> None:
     ours = target_of(target)
-    assert ours.layers() == len(ours.anatomy.language.layers) == 2 and ours.hidden_size == 64
+    assert ours.layers() == len(ours.model_info.language.layers) == 2 and ours.hidden_size == 64
     for wrong in ((3,), (-2,), ()):
         with pytest.raises(ValueError, match="2 layers, so its boundaries are 0 to 2"):
             ours.with_hidden(wrong)

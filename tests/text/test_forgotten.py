@@ -15,7 +15,7 @@ import mmspec
 from mmspec.compare.equality import NEAR_TIE
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.hosts import linear, self_check
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.self_check import Finding
 from mmspec.hosts.target import TransformersTarget
 from tests.support.zoo import REFUSED
@@ -28,9 +28,9 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Models that the self-check has looked at, by id."""
     seen, right = [], self_check.examine
 
-    def examine(anatomy: Anatomy) -> Finding:
-        seen.append(id(anatomy.model))
-        return right(anatomy)
+    def examine(model_info: ModelInfo) -> Finding:
+        seen.append(id(model_info.model))
+        return right(model_info)
 
     monkeypatch.setattr(self_check, "examine", examine)
     return seen
@@ -124,11 +124,11 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_model_is_looked_at_again(change: str, examined: list[Any], make_llama: Callable) -> None:
     model = make_llama()
-    anatomy = Anatomy.of(model)
-    self_check.checked(anatomy)
+    model_info = ModelInfo.of(model)
+    self_check.checked(model_info)
     CHANGES[change](model)
-    self_check.checked(anatomy)
-    self_check.checked(anatomy)
+    self_check.checked(model_info)
+    self_check.checked(model_info)
     assert len(examined) == 2
 
 
@@ -184,7 +184,7 @@ def test_weights_that_were_no_numbers_can_be_mended(make_llama: Callable) -> Non
 
 def test_what_was_found_holds_numbers_only(make_llama: Callable) -> None:
     model = make_llama()
-    self_check.checked(Anatomy.of(model))
+    self_check.checked(ModelInfo.of(model))
     (finding,) = self_check._sound.of(model).values()
     assert finding.manner == "interface" and finding.error < finding.tolerance < NEAR_TIE * 100
     assert {type(value) for value in vars(finding).values()} <= {str, float, bool}

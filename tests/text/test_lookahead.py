@@ -10,8 +10,7 @@ from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.lookahead.drafter import Lookahead, LookaheadOptions
-from mmspec_text.drafters.lookahead.row import ROOT, Row, Tree
+from mmspec_text.drafters.lookahead import ROOT, Lookahead, LookaheadOptions, Row, Tree
 from tests.support.zoo import build
 
 SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.language_part import LanguagePart
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
-from mmspec_text.drafters.heads.medusa.checkpoint import read_medusa
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.medusa import read_medusa
 from mmspec_text.training.along import along
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.compared import compared, drawn_roots
@@ -44,9 +44,9 @@ def target(kind: str = "llama") -> Any:
 def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
     """A head as its drafter reads it."""
     if kind == "mtp":
-        anatomy = Anatomy.of(model)
-        layer = MtpNetwork(read_checkpoint(str(folder), anatomy), anatomy)
-        layer.join(anatomy)
+        model_info = ModelInfo.of(model)
+        layer = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
+        layer.join(model_info)
         return layer
     heads: Any = (read_medusa if kind == "medusa" else read_dflash)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
@@ -146,10 +146,10 @@ def test_a_target_whose_layers_are_not_plain(monkeypatch: pytest.MonkeyPatch) ->
     layer = nn.Module()
     layer.mlp = nn.ModuleDict({"experts": nn.Linear(2, 2)})
     layer.input_layernorm = nn.RMSNorm(2)
-    anatomy = Anatomy.of(llama())
-    monkeypatch.setitem(vars(anatomy), "language", LanguagePart([layer], nn.Module()))
+    model_info = ModelInfo.of(llama())
+    monkeypatch.setitem(vars(model_info), "language", LanguagePart([layer], nn.Module()))
     with pytest.raises(ValueError, match=r"layers with experts.*train --kind eagle3"):
-        new_mtp(anatomy, 0)
+        new_mtp(model_info, 0)
 
 
 def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import mmspec
 from mmspec.compare.equality import stock
 from mmspec.core.decoder import Decoder
 from mmspec.hosts import self_check
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.self_check import StockGenerate
 from mmspec.hosts.stock_generate import AHEAD, position_jump
 from mmspec.hosts.target import TransformersTarget
@@ -62,7 +62,7 @@ def test_looking_leaves_what_a_model_remembers(glm_image: Any, look: Callable[[A
 
 
 def test_a_call_with_a_grid_is_refused_where_the_model_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "_on_a_grid", lambda anatomy, paths: "")
+    monkeypatch.setattr(self_check, "_on_a_grid", lambda model_info, paths: "")
     model = scaled(REFUSED["glm_image"].model())  # which has seen no picture
     decoder = Decoder(TransformersTarget(model), k=0)
     with pytest.raises(ValueError, match=r"in this call.*\(9, 9, 9\), \(9, 9, 10\), \(9, 9, 11\)"):
@@ -74,7 +74,9 @@ def test_asking_ahead_changes_no_cache() -> None:
     recipe = VISION["exaone4_5"]
     model, inputs = recipe.model(), recipe.inputs(3)
     columns = inputs["input_ids"].shape[1]
-    loop = StockGenerate(Anatomy.of(model), inputs["input_ids"], {k: v for k, v in inputs.items() if k != "input_ids"})
+    loop = StockGenerate(
+        ModelInfo.of(model), inputs["input_ids"], {k: v for k, v in inputs.items() if k != "input_ids"}
+    )
     positions = loop.ahead()
     assert loop.counts and loop.cache.get_seq_length() == columns
     assert positions is not None and positions.shape == (3, AHEAD) and not position_jump(positions)

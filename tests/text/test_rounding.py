@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 import mmspec
 from mmspec.core.types import Draft
 from mmspec.hosts import linear, self_check
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.linear import Kernel, Trial
 from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.self_check import Finding, examine
 from mmspec.hosts.target import TransformersTarget
 from tests.support.zoo import build
@@ -56,7 +56,7 @@ def test_a_call_that_begins_inside_autocast_packs_no_weight_again(monkeypatch: p
 
 
 def test_a_model_refused_under_autocast_is_told_so(make_llama: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "examine", lambda anatomy: Finding(None, 2.0, 1.0))
+    monkeypatch.setattr(self_check, "examine", lambda model_info: Finding(None, 2.0, 1.0))
     for on in (True, False):
         with autocast(on), pytest.raises(ValueError, match="refused") as refusal:
             mmspec.enable(make_llama(), "plain")
@@ -111,30 +111,30 @@ def see_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_deep_model_in_tf32_is_taken_and_a_wrong_mask_is_not(
     make_llama: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    anatomy = Anatomy.of(make_llama(num_hidden_layers=24))
-    found = examine(anatomy)
+    model_info = ModelInfo.of(make_llama(num_hidden_layers=24))
+    found = examine(model_info)
     assert found.manner is not None and found.error > 1e-5 * found.tolerance, "nothing was rounded"
     see_siblings(monkeypatch)
-    assert examine(anatomy).manner is None
+    assert examine(model_info).manner is None
 
 
 @pytest.mark.parametrize(("name", "seed"), [("mixtral", 3), ("gpt_oss", 2)])
 def test_routers_in_half_precision(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding may let a router choose another expert; one such draft does not refuse the model, a wrong mask does."""
-    anatomy = Anatomy.of(build(name, seed).bfloat16())
-    assert examine(anatomy).manner is not None
+    model_info = ModelInfo.of(build(name, seed).bfloat16())
+    assert examine(model_info).manner is not None
     see_siblings(monkeypatch)
-    assert examine(anatomy).manner is None
+    assert examine(model_info).manner is None
 
 
 @pytest.mark.parametrize("experts", [True, False])
 def test_only_routers_get_another_draft(experts: bool, make_llama: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
 
-    def flips(anatomy: Anatomy, draw: int) -> Finding:
+    def flips(model_info: ModelInfo, draw: int) -> Finding:
         drawn.append(draw)
         return Finding("interface" if draw else None, error=1.0 - draw)
 
     monkeypatch.setattr(self_check, "_compare", flips)
-    found = examine(Anatomy.of(build("mixtral") if experts else make_llama()))
+    found = examine(ModelInfo.of(build("mixtral") if experts else make_llama()))
     assert drawn == ([0, 1] if experts else [0]) and (found.manner is not None) == experts

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
-from mmspec.hosts import beginning, target
+from mmspec.hosts import call_prefill, target
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target import TransformersTarget
@@ -89,8 +89,8 @@ def test_a_wrong_position_is_seen(name: str, prompts: Callable, monkeypatch: pyt
     monkeypatch.setattr(Passes, "_positions", off)
     with pytest.raises(ValueError, match="logits of tree nodes differ"):
         mmspec.enable(copy.deepcopy(model), "prompt-lookup")
-    monkeypatch.setattr(target, "checked", lambda anatomy: Passes(anatomy, manner))
-    monkeypatch.setattr(beginning, "compare_calls", lambda *call: None)
+    monkeypatch.setattr(target, "checked", lambda model_info: Passes(model_info, manner))
+    monkeypatch.setattr(call_prefill, "compare_calls", lambda *call: None)
     with pytest.raises(AssertionError, match=r"got \d+ instead of"):
         equal(model, inputs, CALLS["greedy"])
 

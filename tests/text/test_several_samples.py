@@ -14,7 +14,7 @@ from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.hidden import FINAL
 from mmspec.core.warp import Warp
-from mmspec.hosts.equal_prompts import Distinct
+from mmspec.hosts.call_prefill import Distinct
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions

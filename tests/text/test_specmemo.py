@@ -122,7 +122,7 @@ def test_no_allocation_exceeds_the_budget(batch: int) -> None:
     """Neither of a long prompt, nor of equal ones, nor while the text becomes longer; without a budget it does."""
     model = build("llama")
     small, given = noisy(model, 0.1), prompts(batch, longest=150)
-    call, price = dict(max_new_tokens=60, do_sample=False), cost(checked(TransformersTarget(model).anatomy))
+    call, price = dict(max_new_tokens=60, do_sample=False), cost(checked(TransformersTarget(model).model_info))
     floor = price.bytes(batch, 211)
     expected = stock(model, given, None, **call)
     for budget in (floor, 2 * floor):
@@ -147,7 +147,7 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any]) -> No
     model, call = build(name), dict(max_new_tokens=20, **sampling)
     small, given = noisy(model, 0.1), prompts()
     expected = stock(model, given, 0, **call)
-    price = cost(checked(TransformersTarget(model).anatomy))
+    price = cost(checked(TransformersTarget(model).model_info))
     drafted = []
     for budget in (2**30, price.bytes(3, 61) + price.bytes(3, 76), price.bytes(3, 61)):
         with mmspec.enable(model, "specmemo", drafter=small, memory_budget=budget, k=4, nodes=20) as spec:
@@ -162,7 +162,7 @@ def test_under_guidance_both_halves_count() -> None:
     model, given = build("llama"), {"input_ids": prompts(1)["input_ids"]}
     call = dict(max_new_tokens=12, do_sample=True, guidance_scale=1.5)
     expected = stock(model, given, 0, **call)
-    budget = 2 * cost(checked(TransformersTarget(model).anatomy)).bytes(2, 80)
+    budget = 2 * cost(checked(TransformersTarget(model).model_info)).bytes(2, 80)
     with mmspec.enable(model, "specmemo", drafter=noisy(model, 0.1), memory_budget=budget, k=3, nodes=8) as spec:
         torch.manual_seed(0)
         with counted(model) as allocations:
@@ -175,7 +175,7 @@ def test_one_shape_needs_room_for_whole_drafts() -> None:
     with mmspec.enable(model, "specmemo", drafter=model, memory_budget="1MB", shape="one", k=3, nodes=8) as spec:
         model.generate(**prompts(1), max_new_tokens=20)
         assert spec.report.width == 9 and spec.report.cache_bytes <= 10**6
-    floor = cost(checked(TransformersTarget(model).anatomy)).bytes(1, 64)
+    floor = cost(checked(TransformersTarget(model).model_info)).bytes(1, 64)
     says = "with drafts of 9 nodes in one shape, the target's cache needs"
     with (
         mmspec.enable(model, "specmemo", drafter=model, memory_budget=floor, shape="one", k=3, nodes=8),
@@ -186,10 +186,10 @@ def test_one_shape_needs_room_for_whole_drafts() -> None:
 
 def test_a_cost_is_read_again_after_a_cast() -> None:
     model = build("llama")
-    whole = cost(checked(TransformersTarget(model).anatomy))
+    whole = cost(checked(TransformersTarget(model).model_info))
     assert not [size for size, _ in whole.layers if size % 4]
     model.bfloat16()
-    half = cost(checked(TransformersTarget(model).anatomy))
+    half = cost(checked(TransformersTarget(model).model_info))
     assert half.bytes(1, 64) * 2 == whole.bytes(1, 64)
 
 

@@ -24,7 +24,7 @@ from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.probe import teacher_forced
+from mmspec_text.drafters.heads.trial import teacher_forced
 from mmspec_text.training import own_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter

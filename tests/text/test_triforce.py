@@ -14,10 +14,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts import queries
+from mmspec.hosts import retrieval
 from mmspec.hosts.budget import BudgetedTarget, Retrieval
-from mmspec.hosts.chunks import ranked
-from mmspec.hosts.queries import last_queries
+from mmspec.hosts.retrieval import last_queries, ranked
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import Branches
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
@@ -173,7 +172,7 @@ def test_the_queries_of_the_last_units_are_heard_and_nothing_changes(name: str) 
     whole.open(0, 60)
     arguments = call.passes.arguments(whole, index.depth, None, 1)
     geometry = call.passes.geometry(whole, index, 0, False)
-    with torch.inference_mode(), queries._queries.holding(heard), call.passes.ready(queries.HEARD):
+    with torch.inference_mode(), retrieval._queries.holding(heard), call.passes.ready(retrieval.HEARD):
         branches = Branches.of(index, torch.float32)
         call.passes.forward(whole, given["input_ids"][:1], geometry, arguments, branches)
     for ours, layer in zip(found, whole.owning, strict=True):
@@ -184,7 +183,7 @@ def test_the_queries_of_the_last_units_are_heard_and_nothing_changes(name: str) 
 def test_with_a_budget_for_the_whole_text_scores_are_the_targets(name: str) -> None:
     """Below that, layers with a window keep the latest slots, and heads of the others choose their own."""
     target, given = TransformersTarget(build(name)), prompts()
-    windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in target.anatomy.layers()]
+    windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in target.model_info.layers()]
     for budget in (64, 16):
         state = Decoder(target, Cascade(CascadeOptions(budget=budget, cache="retrieval")), k=3).start(given, 8)
         small = BudgetedTarget(target, budget, 0, Retrieval())

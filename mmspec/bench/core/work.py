@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from mmspec.bench.core.shape import Workload
 from mmspec.bench.timing import timed
-from mmspec.hosts.anatomy import EXPERTS
+from mmspec.hosts.model_info import EXPERTS
 
 REPEATS = 7
 

@@ -130,7 +130,7 @@ def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[s
 
 
 def _instead(keys: set[str]) -> str:
-    """What a file is whose keys are no layout's of the user's choice: the layout that it is of, or the nearest."""
+    """Say which layout a file has that is not of the layout that the user named; if none is known, the nearest one."""
     every = [(layout, part) for layout in layouts().values() for part in layout.parts]
     for layout, part in every:
         if part.marks <= keys:

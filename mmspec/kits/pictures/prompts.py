@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.hosts.offload import awake
+from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.words import hint, strange
 from mmspec.registry.warn import warn

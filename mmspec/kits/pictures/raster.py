@@ -13,10 +13,10 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
+from mmspec.hosts.devices import awake, hooks_of
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.offload import awake, hooks_of
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.kits.pictures.conditions import Condition, lengthened
 

@@ -12,8 +12,7 @@ from transformers import EosTokenCriteria, RepetitionPenaltyLogitsProcessor
 from mmspec.api.generation import without_forbidden_drafts
 from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.api.stopping import StoppingMonitor, with_stop_strings
-from mmspec.api.stops import Pieces, cut, stop_strings
-from mmspec.api.streaming import Stream
+from mmspec.api.stops import Pieces, Stream, cut, stop_strings
 from mmspec.core.history_processors import Processor
 from mmspec.core.report import Report
 from mmspec.core.state import State
@@ -85,8 +84,9 @@ class TextPipeline(LanguagePipeline):
                 temperature; which ones go with drafts is said in `mmspec.core.processors`, the others run without. In
                 a batch the ids that they are given begin with padding: repeats of the row's first token.
             stop: Texts end at this string, or at any of several; `texts` are without it.
-            seed: A seed, or one per continuation. A continuation does not depend on the method or on the batch: under
-                one seed it is that of its number among all of the call, under its own seed that of a call by itself.
+            seed: A seed, or one per continuation. A continuation does not depend on the method or on the batch. With
+                one seed it depends on the seed and on its number in the call; with a seed of its own it equals the
+                continuation of a call for this prompt alone with this seed.
             generator: A `torch.Generator`, or one per continuation, instead of `seed`.
             k: Units to draft per round; default: that of `use`.
             stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one

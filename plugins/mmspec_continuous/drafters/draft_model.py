@@ -22,7 +22,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.hosts.loading import fetched, locate_pipeline
-from mmspec.hosts.pipeline_parts import load_part
+from mmspec.hosts.stored_pipeline import load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.specs import CONTINUOUS_DRAFT_MODEL
 from mmspec_continuous.targets.continuous import ContinuousTarget

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from mmspec.core.distributions import Schedule
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.hosts.devices import awake, hooks_of
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
-from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_continuous.conditions import Guided

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import GlmImageForConditionalGeneration
 
 from mmspec.core.types import Prefill
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
@@ -43,15 +43,15 @@ class GlmImageTarget(TransformersTarget):
     def __init__(self, model: GlmImageForConditionalGeneration, drafting: bool = False) -> None:
         if not isinstance(model, GlmImageForConditionalGeneration):
             raise TypeError(f"GlmImageTarget takes a GlmImageForConditionalGeneration, not a {type(model).__name__}")
-        facts = replace(Anatomy.of(model), vocab=model.lm_head.out_features, placed=True)
+        facts = replace(ModelInfo.of(model), vocab=model.lm_head.out_features, placed=True)
         with forgetful(model):
-            super().__init__(model, drafting, anatomy=facts)
+            super().__init__(model, drafting, model_info=facts)
 
     @property
     def codebook(self) -> Tensor:
         """The VQ's entries, `[vocab, width]`; special codes, which no picture has, are far from all others."""
         entries = torch.nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
-        special = torch.arange(1, self.anatomy.vocab - len(entries) + 1, device=entries.device)
+        special = torch.arange(1, self.model_info.vocab - len(entries) + 1, device=entries.device)
         apart = torch.nn.functional.pad(special[:, None].to(entries.dtype) * FAR, (entries.shape[1], 0))
         return torch.cat([torch.nn.functional.pad(entries, (0, 1)), apart])
 

@@ -18,14 +18,13 @@ from transformers.modeling_utils import PreTrainedModel
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import Halves, stacked
-from mmspec.hosts.null_half import refuse_renewal, renew_null
+from mmspec.hosts.halves import Halves, refuse_renewal, renew_null, stacked
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
@@ -80,7 +79,7 @@ class JanusTarget:
         if not isinstance(model, JanusForConditionalGeneration):
             raise TypeError(f"JanusTarget takes a JanusForConditionalGeneration, not a {type(model).__name__}")
         self.model = model
-        self.anatomy = Anatomy.of(model)
+        self.model_info = ModelInfo.of(model)
         self.vocab: int | None = model.config.vq_config.num_embeddings
         self.grid = model.config.vq_config.num_patches
         self.context = model.config.vision_config.num_image_tokens
@@ -122,7 +121,7 @@ class JanusTarget:
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
         capacity = int(given.max()) + limit + width
-        slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
+        slots = SlotCache(self.model_info.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
         slots.begun = given.tolist()
@@ -155,7 +154,7 @@ class JanusTarget:
         self._refuse_length(int(mask.sum(1).max()), self.context)
         words, coded = self._passes()
         with model_lock(self.model):
-            renew_null(cache, self.anatomy, ids, mask, codes, words, coded)
+            renew_null(cache, self.model_info, ids, mask, codes, words, coded)
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
@@ -165,7 +164,7 @@ class JanusTarget:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
-        slots = BufferCache(self.anatomy.layers(), cache.slots, cache.slots.most)
+        slots = BufferCache(self.model_info.layers(), cache.slots, cache.slots.most)
         inner = CapturedTransformersPass(self._codes, slots, nodes, index)
         return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
 
@@ -191,23 +190,23 @@ class JanusTarget:
         ]
         assert self.vocab is not None
         config = inner.language_model.config
-        words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in decoders)
+        words, codes = (replace(self.model_info, model=r, config=config, vocab=self.vocab) for r in decoders)
         with model_lock(self.model):
             manner = checked(codes, whole=self.model).manner
         return Passes(words, manner), Passes(codes, manner)
 
     def _read(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        ids, mask = prompt.read({"input_ids": ids, "attention_mask": mask}, self.anatomy.vocab)
+        ids, mask = prompt.read({"input_ids": ids, "attention_mask": mask}, self.model_info.vocab)
         if bool((mask.diff(dim=1) < 0).any()):
             raise ValueError("the attention mask has holes; padding stands on the left only")
         return ids, mask
 
     def _refuse_length(self, longest: int, limit: int) -> None:
-        reach = self.anatomy.reach
+        reach = self.model_info.reach
         if reach is not None and longest + limit > reach:
             raise ValueError(
                 f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and "
-                f"{self.anatomy.reach_reason}: "
+                f"{self.model_info.reach_reason}: "
                 "drafts could not be verified exactly; shorten the prompt"
             )
 

@@ -11,9 +11,8 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
-from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.devices import awake, half_on_gpu, hooks_of
 from mmspec.hosts.halves import Halves
-from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.captured_pass import CapturedRaster
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster

@@ -12,8 +12,8 @@ from transformers import Emu3ForConditionalGeneration, PreTrainedModel
 
 from mmspec.hosts import prompt
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.lengths import refuse_length
-from mmspec.hosts.null_half import refuse_renewal, renew_null
+from mmspec.hosts.halves import refuse_renewal, renew_null
+from mmspec.hosts.memory import refuse_length
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec_image.models.chameleon import ChameleonForImages
@@ -59,10 +59,10 @@ class WrittenTarget(TransformersTarget):
         """
         halves = cache.halves
         refuse_renewal(halves, len(null))
-        ids, mask = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.anatomy.vocab)
-        refuse_length(self.anatomy, self.context, int(mask.sum(1).max()), cache.behind, 0)
+        ids, mask = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.model_info.vocab)
+        refuse_length(self.model_info, self.context, int(mask.sum(1).max()), cache.behind, 0)
         with model_lock(self.model):
-            renew_null(halves, self.anatomy, ids, mask, units, cache.passes, cache.passes)
+            renew_null(halves, self.model_info, ids, mask, units, cache.passes, cache.passes)
         cache.slots, cache.prompts = halves.slots, halves.given
 
     def grid_of(self, inputs: Any) -> None:

@@ -26,8 +26,8 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
 from mmspec.hosts.conditioned import Condition, TakesCondition
-from mmspec_text.conditioned_specs import AMBEDKAR
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model, target_tokenizer
+from mmspec_text.specs import AMBEDKAR
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
-from mmspec_text.drafters.heads.apple.network import GatedLora, Sampler
+from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, GatedLora, Sampler, read_apple
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.tree_form import TreeForm

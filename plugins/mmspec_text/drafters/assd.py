@@ -25,7 +25,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.any_order import AnyOrder
-from mmspec_text.infill_specs import ASSD
+from mmspec_text.specs import ASSD
 
 
 class Assd:

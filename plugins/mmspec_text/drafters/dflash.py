@@ -22,22 +22,20 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import drafted
 from mmspec_text.drafters.heads.cache import CHUNK
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint, read_dflash
 from mmspec_text.drafters.heads.dflash.context import Context
-from mmspec_text.drafters.heads.dflash.layouts import FIELDS
+from mmspec_text.drafters.heads.dflash.family import FIELDS
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.dflash.trial import tried
 from mmspec_text.drafters.heads.drafter import of_prompt, with_emitted
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.probe import Trial, report
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.trial_prompt import trial_ids
+from mmspec_text.drafters.heads.trial import Trial, report, trial_ids, try_blocks
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ class DFlash:
     def _try(self, ids: Tensor) -> None:
         """Try the head on a piece of a prompt."""
         layout = self.checkpoint.layout
-        self._trial = tried(self.network, self._target, self._boundaries, layout.convention, ids)
+        self._trial = try_blocks(self.network, self._target, self._boundaries, layout.convention, ids)
         self.loaded = self.loaded.after(self._trial)
         field = FIELDS[layout.convention]
         report(self._trial, self.checkpoint.name, layout.convention, self.checkpoint.layer_ids, field)

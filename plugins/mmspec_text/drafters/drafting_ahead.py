@@ -17,9 +17,8 @@ from mmspec.core.overlap.outcomes import Fan
 from mmspec.core.overlap.process import Process
 from mmspec.core.overlap.streams import Streams
 from mmspec.core.protocols import Target
-from mmspec.hosts.devices import refuse_device
+from mmspec.hosts.devices import device_of, refuse_device
 from mmspec.hosts.draft_models import drafting_target
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 

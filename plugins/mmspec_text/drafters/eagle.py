@@ -28,10 +28,9 @@ from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpo
 from mmspec_text.drafters.heads.eagle.features import Features, features_of
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.eagle.probe import Trial, report, tried
 from mmspec_text.drafters.heads.fits import lending, refuse_ids
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
-from mmspec_text.drafters.heads.trial_prompt import trial_ids
+from mmspec_text.drafters.heads.trial import Trial, report, trial_ids, try_rows
 from mmspec_text.training.lessons import EagleLesson
 
 
@@ -133,7 +132,7 @@ class Eagle:
         """Try the head on a piece of a prompt."""
         assert isinstance(self._target, TransformersTarget), "prompts of pictures hold no units"
         with torch.inference_mode():
-            self._trial = tried(self.network, self._target, self._features, ids)
+            self._trial = try_rows(self.network, self._target, self._features, ids)
         guess, self._convention = self._convention, self._trial.chosen
         self.loaded = self.loaded.after(self._trial)
-        report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids)
+        report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids, "eagle_aux_hidden_state_layer_ids")

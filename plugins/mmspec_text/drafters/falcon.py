@@ -1,7 +1,7 @@
 """Drafts of a head that predicts blocks of units: Falcon.
 
 Gao et al., AAAI 2025 (doi 10.1609/aaai.v39i22.34566). The head is one of EAGLE-1 whose feature lies k places ahead, so
-that one pass scores k units (`heads/falcon/cache.py`); the units of a block are independent of each other, and the next
+that one pass scores k units; the units of a block are independent of each other, and the next
 block reads the path that was chosen. An LSTM, run over each row alone, joins embedding and feature.
 The released code does not run as it is: it passes on the pair that torch's LSTM returns. This file follows it with the
 output alone. Its LSTM has the batch on the axis of time, so that with one row it has no memory of other units. There
@@ -16,17 +16,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.hidden import Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.heads.cache import CHUNK, chain_path, empty_layers
 from mmspec_text.drafters.heads.drafter import of_prompt, units_of, with_emitted
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.falcon.cache import BlockCache
+from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.rows import Rows
 
@@ -40,7 +48,7 @@ class FalconOptions(HeadOptions):
 class FalconMemory:
     """What the head keeps of a call."""
 
-    cache: BlockCache
+    cache: "BlockCache"
     rows: Rows  # the features that it has not read yet, and before them the last block's; after a draft these alone
     unread: bool = True  # whether there are some that it has not read
 
@@ -104,3 +112,123 @@ class Falcon:
     def observe(self, state: State, step: Step) -> None:
         memory: FalconMemory = state.memory
         memory.rows, memory.unread = with_emitted(memory.rows, step, self.eagle.columns), True
+
+
+@dataclass
+class Blocks:
+    """The blocks in the scratch, the root's first."""
+
+    states: Tensor  # `[batch, block, row, hidden]`: what the head predicted at their rows
+    ancestor: Tensor  # `[batch, block, block]` bool: `[b, i, j]`: j is i, or a block before i
+    level: Tensor  # blocks from the root's to the latest, the root's not counted
+    of: Tensor  # `[batch, node]`: the block that scores behind a node that was fed; the root is node 0
+    depth: int = 0  # depth of the nodes that were fed last
+
+
+class BlockCache:
+    """The cache of one call of a head that drafts a block of units in one pass, and its scratch.
+
+    A row has the target's feature of unit x_t and the embedding of x_{t+1}; a head of block k predicts the feature k
+    places on, from which comes x_{t+1+k}. So the last k rows of the known units score the next k units at once, and
+    rows of one block see each other whole. Behind them every path of k drafted units is a block of k rows, whose
+    features are those that the block before it predicted.
+
+    The last k known rows are never committed: other rows are behind them in the next round, so that they are read
+    again.
+
+    Args:
+        head: The head.
+        block: k, the units of a block.
+        rows: Rows of the batch.
+        most: Known units of the longest row at the end of the call, and the rows of one draft.
+        device: The device.
+
+    Attributes:
+        short: `[batch]` bool: rows of the batch with fewer known rows than a block has, behind which nothing is scored.
+    """
+
+    def __init__(self, head: Head, block: int, rows: int, most: int, device: torch.device) -> None:
+        self.head, self.block = head, block
+        self.slots = SlotCache(empty_layers(head), rows, most + CHUNK + block, device)
+        self.blocks: Blocks | None = None
+        self.short = torch.ones(rows, dtype=torch.bool, device=device)
+
+    @torch.no_grad()
+    def read(self, rows: Rows, units: Tensor) -> None:
+        """Read true rows, the last block of the round before among them; the last k of them become the root's block.
+
+        Args:
+            rows: The features.
+            units: `[batch, column]` int64: their units.
+        """
+        columns, block, first = rows.features.shape[1], self.block, 0
+        while first < columns:
+            size = columns - first if columns - first <= CHUNK + block else CHUNK
+            last = first + size == columns
+            place, count = rows.piece(first, size)
+            order = torch.arange(size, device=place.device)
+            inside = (order >= (count - block)[:, None]) & (order < count[:, None])
+            chain = TreeIndex.chain(size, place.device)
+            seen = chain.ancestor | (inside[:, :, None] & inside[:, None, :]) if last else chain.ancestor
+            states = self.head.taken_in(take_nodes(rows.features, place))
+            result = self._passed(take_nodes(units, place), states, seen, chain.depth, 0)
+            done = (count - block).clamp(min=0) if last else count
+            self.slots.commit(chain_path(size, len(count), place.device), done)
+            if last:
+                self.short = count < block
+                at = (count - block).clamp(min=0)[:, None] + torch.arange(block, device=place.device)
+                self._begin(take_nodes(result, at.clamp(max=size - 1)))
+            first += size
+
+    @torch.no_grad()
+    def at_root(self) -> TargetOutput:
+        """The output at the root, one node."""
+        assert self.blocks is not None
+        return TargetOutput(logits=self.head.logits(self.blocks.states[:, 0, :1]))
+
+    @torch.no_grad()
+    def grow(self, draft: Draft, first: int) -> TargetOutput:
+        """The output at the nodes of a rooted draft from `first` on, a level; those before were fed."""
+        assert self.blocks is not None
+        blocks, rows = self.blocks, len(draft.units)
+        parent = draft.index.parent.expand(rows, -1)
+        above = blocks.of.gather(1, parent[:, first:])  # [batch, node]: the blocks that scored these nodes
+        blocks.depth += 1
+        inside = blocks.depth % self.block
+        if not inside:
+            above = self._add(draft, parent, first, above)
+        blocks.of = torch.cat([blocks.of, above], 1)
+        return TargetOutput(logits=self.head.logits(take_nodes(blocks.states[:, :, inside], above)))
+
+    def _begin(self, states: Tensor) -> None:
+        """Begin a draft with the root's block, whose states are `[batch, row, hidden]`."""
+        none = torch.zeros(len(states), 1, dtype=torch.int64, device=states.device)
+        itself = torch.ones(len(states), 1, 1, dtype=torch.bool, device=states.device)
+        self.blocks = Blocks(states[:, None], itself, none, none)
+
+    def _add(self, draft: Draft, parent: Tensor, first: int, above: Tensor) -> Tensor:
+        """Run a block for every node from `first` on, behind the blocks `above`; the numbers of the new ones."""
+        blocks, k = self.blocks, self.block
+        assert blocks is not None
+        rows, new = above.shape
+        node, path = torch.arange(first, first + new, device=above.device).expand(rows, -1), list[Tensor]()
+        for _ in range(k):
+            path.insert(0, draft.units.gather(1, node))
+            node = parent.gather(1, node)
+        fed = blocks.ancestor.shape[1]
+        itself = torch.eye(new, dtype=torch.bool, device=above.device).expand(rows, -1, -1)
+        seen = torch.cat([take_nodes(blocks.ancestor, above), itself], 2)  # [batch, new, fed + new]
+        padded = torch.nn.functional.pad(blocks.ancestor, (0, new))
+        blocks.ancestor = torch.cat([padded, seen], 1)
+        blocks.level = torch.cat([blocks.level, blocks.level.gather(1, above) + 1], 1)
+        each = seen.repeat_interleave(k, 1).repeat_interleave(k, 2)
+        depth = (k * blocks.level[..., None] + torch.arange(k, device=above.device)).flatten(1)
+        states = take_nodes(blocks.states, above).flatten(1, 2)
+        result = self._passed(torch.stack(path, 2).flatten(1), states, each, depth, k * fed)
+        blocks.states = torch.cat([blocks.states, result.unflatten(1, (new, k))], 1)
+        return torch.arange(fed, fed + new, device=above.device).expand(rows, -1)
+
+    def _passed(self, units: Tensor, states: Tensor, seen: Tensor, depth: Tensor, first: int) -> Tensor:
+        slots = self.slots
+        slots.open(first, units.shape[1])
+        return self.head.passed(units, states, slots, PassGeometry(slots.length, seen, depth, slots.visible))

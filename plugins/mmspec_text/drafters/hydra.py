@@ -5,33 +5,194 @@ of the i units drafted so far; so every node of a tree has a distribution of its
 so far through one decoder layer, in place of the last one.
 A checkpoint holds the MLPs and output layers of all heads, and Hydra++'s decoder layer; embeddings are the target's.
 The paper's typical acceptance is lossy, and is not used.
+
+    head i: z = cat(f, E(root), E(unit 1), …, E(unit i)); x = R z + r + SiLU(W z + b); for every further block:
+    x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = O_i x
+
+`f` is the feature; of Hydra++ it is what a decoder layer and a norm make of all features so far. The layout is the
+authors' `hydra_lm_head`: `hydra_mlp.{head}.{block}.{linear,res_connection}.*`, `hydra_lm_head.{head}.*`. Hydra++
+(`hydra_head_arch` is `prefix-mlp`) has dropout layers between blocks, which count, `hydra_lm_head.{head}.1.*`, and the
+decoder layer `prefix_embeding_layer.*`; its number of attention heads is not in the authors' config, and has to be
+added.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Wrong heads are lossless too, and slow: the first call tries them on the prompt and warns (`Hydra.loaded`).
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
+import re
 from dataclasses import dataclass
 
-from mmspec_text.drafters.heads.hydra.checkpoint import read_hydra
-from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter, PathOptions
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.layers import embedded
+from mmspec_text.drafters.heads.pathwise.block import Block, BlockSizes, dtype_of
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
+from mmspec_text.drafters.heads.stored import Stored, stored_head
+from mmspec_text.drafters.heads.values import counted, part_numbers, positive
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 @dataclass(frozen=True)
-class HydraOptions(PathOptions):
-    """Options of `hydra`."""
+class HydraSizes(PathSizes):
+    """The shape of Hydra's heads."""
+
+    # Numbers of a head's blocks in its checkpoint, where others are of layers without weights
+    places: tuple[int, ...] = (0,)
+    bias: bool = True  # whether output layers have a bias
+    prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
+
+
+class HydraNetwork(nn.Module):
+    """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path."""
+
+    def __init__(self, a: HydraSizes, vocab: int) -> None:
+        super().__init__()
+        self.units, self.vocab = a.units, vocab
+        width = a.target_hidden
+        self.hydra_mlp = nn.ModuleList(
+            nn.ModuleDict({str(place): Residual(width, head + 1 if place == a.places[0] else 0) for place in a.places})
+            for head in range(a.units)
+        )
+        self.hydra_lm_head = nn.ModuleList(nn.Linear(width, a.draft_vocab, bias=a.bias) for _ in range(a.units))
+        self._embedding: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt it
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self.to(device, dtype)
+        self._embedding = (embedding,)
+
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that the heads call."""
+        return self._embedding
+
+    def rooted(self, features: Tensor, units: Tensor) -> Tensor:
+        return self.followed(features.to(dtype_of(self)), units, 0)
+
+    def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
+        return torch.cat([states, embedded(units, self._embedding[0], states.dtype)], -1)
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        for block in self.hydra_mlp[depth].values():
+            states = block(states)
+        return over_target(self.hydra_lm_head[depth](states), None, self.vocab)
+
+
+class PrefixHydraNetwork(HydraNetwork):
+    """Hydra++: a `PrefixHead`, too."""
+
+    depth = 1
+
+    def __init__(self, a: HydraSizes, vocab: int) -> None:
+        super().__init__(a, vocab)
+        assert a.prefix is not None
+        self.prefix = Block(a.prefix)
+        self.prefix_norm = nn.RMSNorm(a.target_hidden, a.prefix.eps)
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        return features.to(dtype_of(self))
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        return self.rooted(self.prefix_norm(self.prefix(states, slots, geometry)), units)
+
+
+class Residual(nn.Module):
+    """A residual block; the first one of a head makes one state of several.
+
+    Args:
+        width: Numbers of a state.
+        more: States that it reads beside the first one.
+    """
+
+    def __init__(self, width: int, more: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear((1 + more) * width, width)
+        self.res_connection = nn.Linear((1 + more) * width, width) if more else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x if self.res_connection is None else self.res_connection(x)
+        return out + F.silu(self.linear(x))
+
+
+def hydra_network(sizes: HydraSizes, vocab: int) -> HydraNetwork:
+    """The network of either form."""
+    return HydraNetwork(sizes, vocab) if sizes.prefix is None else PrefixHydraNetwork(sizes, vocab)
+
+
+PREFIX_LAYER = "prefix_embeding_layer."  # the authors' spelling
+FORMS = {
+    "hydra": ("hydra_mlp.0.0.linear.weight", "hydra_lm_head.0.weight"),
+    "hydra++": ("hydra_mlp.0.1.linear.weight", "hydra_lm_head.0.1.weight", f"{PREFIX_LAYER}norm.weight"),
+}
+"""Keys by which the two forms are known."""
+PREFIX_FORM = re.compile(r"^(hydra_lm_head\.\d+\.1|prefix_embeding_layer)\.")
+OUTER, OUTPUT = re.compile(r"^hydra_head\."), re.compile(r"^hydra_lm_head\.(\d+)\.1\.(weight|bias)$")
+
+
+def canonical(key: str) -> str:
+    """A checkpoint's key as the network names it."""
+    key = OUTPUT.sub(r"hydra_lm_head.\1.\2", OUTER.sub("", key))
+    key = key.replace(f"{PREFIX_LAYER}layers.0.", "prefix.")
+    return key.replace(f"{PREFIX_LAYER}norm.", "prefix_norm.")
+
+
+def read_hydra(name: str) -> PathCheckpoint:
+    """Read Hydra's heads.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There are none, they are damaged, or in no known layout.
+    """
+    leftovers = ("rotary_emb", f"{PREFIX_LAYER}embed_tokens.")
+    stored = stored_head(name, "a Hydra", canonical, leftovers, ("hydra_lm_head",), inside=("hydra_head.",))
+    keys = {OUTER.sub("", key) for key in stored.keys}
+    form = "hydra++" if any(PREFIX_FORM.match(key) for key in keys) else "hydra"
+    if any(key not in keys for key in FORMS[form][:2]):
+        raise stored.no_layout({form: FORMS[form]}, keys)
+    sizes = _sizes(stored, form)
+    with torch.device("meta"):
+        wanted = hydra_network(sizes, 1).state_dict().keys()
+    weights, ignored = stored.weights(wanted)
+    return PathCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",))
+
+
+def _sizes(stored: Stored, form: str) -> HydraSizes:
+    config, headers, what = stored.config, stored.headers, stored.what
+    if config.get("hidden_state_offset"):
+        raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
+    first, step = (1, 2) if form == "hydra++" else (0, 1)
+    heads = counted(part_numbers(headers, "hydra_mlp."), config, ("hydra_num_heads",), what)
+    found = {(place - first) // step for place in part_numbers(headers, "hydra_mlp.", 2)}
+    layers = counted(found, config, ("hydra_num_layers",), what)
+    begin = f"hydra_mlp.0.{first}"
+    width, inside = stored.matrix(f"{begin}.linear.weight")
+    if inside != 2 * width:
+        raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
+    rows = stored.matrix("hydra_lm_head.0.weight")[0]
+    prefix = BlockSizes.of(stored, "prefix.") if form == "hydra++" else None
+    if prefix is not None and prefix.hidden != width:
+        raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
+    return HydraSizes(
+        units=heads,
+        target_hidden=width,
+        hidden=width,
+        vocab=positive(config, "vocab_size", what) if config.get("vocab_size") is not None else rows,
+        draft_vocab=rows,
+        own_embedding=False,
+        places=tuple(first + step * layer for layer in range(layers)),
+        bias=any(key.startswith("hydra_lm_head.") and key.endswith(".bias") for key in headers),
+        prefix=prefix,
+    )
 
 
 class Hydra(PathDrafter):
-    """Drafts with Hydra's heads.
+    """Drafts with Hydra's heads."""
 
-    Args:
-        options: The heads, and the form of their drafts.
-
-    Raises:
-        ValueError: No heads were named, or they cannot be read.
-    """
-
-    example = "mmspec_text.head_example:hydra"
-
-    def __init__(self, options: HydraOptions = HydraOptions()) -> None:
-        super().__init__(options, read_hydra, "hydra")
+    kind, example = "hydra", "mmspec_text.head_example:hydra"
+    read = staticmethod(read_hydra)

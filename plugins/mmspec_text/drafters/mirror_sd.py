@@ -17,7 +17,7 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.early_exit import LayerExit
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.drafting_ahead import AheadOptions, DraftsAhead
-from mmspec_text.overlap_specs import MIRROR_SD
+from mmspec_text.specs import MIRROR_SD
 
 
 @dataclass(frozen=True)

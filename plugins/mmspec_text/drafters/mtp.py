@@ -11,25 +11,73 @@ Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find 
 
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.eagle.features import Features
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.probe import LOW, Trial, tried
-from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
-from mmspec_text.drafters.heads.mtp.loaded import Layers, layers_of
-from mmspec_text.drafters.heads.trial_prompt import trial_ids
+from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
+from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.heads.trial import LOW, Trial, trial_ids, try_rows
 from mmspec_text.drafters.tree_form import TreeForm
+
+
+@dataclass
+class Layers:
+    """Multi-token layers for a target."""
+
+    network: MtpNetwork  # the layers
+    report: Loaded  # what was read, and how it did on the first prompt that was long enough
+
+
+_known: "WeakKeyDictionary[nn.Module, dict[str, Layers]]" = WeakKeyDictionary()
+
+
+def layers_of(model_info: ModelInfo, source: str | MtpCheckpoint | None) -> Layers:
+    """The multi-token layers for a target.
+
+    Args:
+        model_info: The target.
+        source: A folder or a hub name; None: where the target is from; or layers that were read.
+
+    Raises:
+        ValueError: There are none, or they do not fit the target.
+    """
+    if isinstance(source, MtpCheckpoint):
+        return _built(source, model_info)
+    name, revision = (source, None) if source else _origin(model_info.model)
+    known = _known.setdefault(model_info.model, {})
+    if name not in known:
+        known[name] = _built(read_checkpoint(name, model_info, revision), model_info)
+    return known[name]
+
+
+def _built(checkpoint: MtpCheckpoint, model_info: ModelInfo) -> Layers:
+    shared = ("embed_tokens.weight", "lm_head.weight")
+    report = Loaded(checkpoint.name, checkpoint.family.name, checkpoint.taken, shared, checkpoint.ignored)
+    return Layers(MtpNetwork(checkpoint, model_info), report)
+
+
+def _origin(model: Any) -> tuple[str, str | None]:
+    """The folder or hub name that a model was loaded from, and the commit."""
+    name = model.config.name_or_path
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            "the target was not loaded from a checkpoint, where its multi-token layers would be; name one, as in "
+            "drafter=<folder or hub name>"
+        )
+    return name, getattr(model.config, "_commit_hash", None)  # transformers sets it where it knows one
 
 
 @dataclass(frozen=True)
@@ -90,7 +138,7 @@ class Mtp:
             raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and there are {target.vocab} ids")
         self._target = target
         if target.model is not self._model:  # a decoder may be put together anew for the same model
-            self._layers, self._model = layers_of(target.anatomy, self.options.model), target.model
+            self._layers, self._model = layers_of(target.model_info, self.options.model), target.model
 
     def width(self, k: int) -> int:
         return self.shape.width(k)
@@ -98,7 +146,7 @@ class Mtp:
     def start(self, state: State, inputs: Any) -> HeadMemory:
         assert self._layers is not None
         network = self._layers.network
-        network.join(self._target.anatomy)  # which may have been moved or cast since the last call
+        network.join(self._target.model_info)  # which may have been moved or cast since the last call
         if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids, self._layers)
         return begun(network, self.shape, state)
@@ -112,7 +160,7 @@ class Mtp:
     def _try(self, ids: Tensor, layers: Layers) -> None:
         """Try the layers on a piece of a prompt."""
         with torch.inference_mode():
-            trial: Trial = tried(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
+            trial: Trial = try_rows(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
         layers.report = layers.report.after(trial)
         best = trial.right[trial.chosen]
         if best < LOW:

@@ -11,7 +11,7 @@ comparison).
 from dataclasses import dataclass
 
 from mmspec_text.drafters.drafting_ahead import AheadOptions, DraftsAhead
-from mmspec_text.overlap_specs import PEARL
+from mmspec_text.specs import PEARL
 
 
 @dataclass(frozen=True)

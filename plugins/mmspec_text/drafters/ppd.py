@@ -3,7 +3,11 @@
 Chen et al., arXiv 2405.18628. A few embeddings are trained, and nothing else: prompt token i, behind a unit, scores the
 unit i + 2 places behind it. A pass carries them behind each of its nodes, so that wherever it stops, the next draft is
 there; there is no draft model, and no pass of one. A draft is a product of the prompt tokens' distributions.
-A checkpoint is an adapter of PEFT: `prompt_embeddings`, and `num_special_tokens` in its config.
+A checkpoint is an adapter of PEFT as the authors' code writes it: `prompt_embeddings` `[prompt tokens, hidden]` in
+`adapter_model.safetensors`; `adapter_config.json` says how many there are, and which variants were trained. The
+authors' decoding takes one embedding for each prompt token, and so does ours; more of them
+(`virtual_tokens_per_special_token`) are refused, and so are an output layer of their own, a trained prefix, and states
+that are means of several layers.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. The scores of nodes do not depend on prompt tokens, which no node sees.
 Difference from the published code: every node carries all prompt tokens (published: trees chosen by measured
@@ -11,6 +15,7 @@ acceptance, where unlikely nodes carry fewer), and the first round of a call has
 Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number of prompt tokens) nodes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -22,10 +27,59 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
+from mmspec.registry.printable import shown
+from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.block import Block, drafted
-from mmspec_text.drafters.heads.ppd.checkpoint import Prompts, read_prompts
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
+from mmspec_text.drafters.heads.values import positive
 from mmspec_text.drafters.tree_form import TreeForm
+
+KEY = "prompt_embeddings"
+VARIANTS: Mapping[str, object] = {
+    "virtual_tokens_per_special_token": 1,
+    "num_exits": 1,
+    "use_custom_lm_head": False,
+    "use_prefix_tuning": False,
+}
+"""Entries of the config for what is computed here; others are refused."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Trained prompt tokens."""
+
+    name: str  # where they are from, for messages
+    embeddings: Tensor  # `[prompt token, hidden]`: number i, behind a unit, scores the unit i + 2 places behind it
+
+
+def read_prompts(name: str) -> Prompts:
+    """Read prompt tokens.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There is no such adapter, it is damaged, or of a variant that is not computed here.
+    """
+    what = f"the prompt tokens {name!r}"
+    config, tensors = read_adapter(name, what)
+    found = [key for key in tensors if key.split(".")[-1] == KEY]
+    if len(found) != 1 or tensors[found[0]].dim() != 2:
+        there = ", ".join(sorted(tensors)[:3]) or "none"
+        raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
+    refuse_unread(tensors, found, what)
+    _refuse_variants(config, what)
+    count = positive(config, "num_special_tokens", what)
+    if len(tensors[found[0]]) != count:
+        raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
+    return Prompts(name, tensors[found[0]])
+
+
+def _refuse_variants(config: Mapping[str, Any], what: str) -> None:
+    for entry, value in VARIANTS.items():
+        given = config.get(entry)
+        if given is not None and given != value:
+            raise ValueError(f"{what} were trained with {entry} = {shown(repr(given))}; {value!r} is what is computed")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.sorted_target import UNSURE, SortedTarget
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_text.sorted_specs import S2D as SPEC
+from mmspec_text.specs import S2D as SPEC
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from mmspec.core.overlap.outcomes import Geometric
 from mmspec_text.drafters.drafting_ahead import AheadOptions, DraftsAhead
-from mmspec_text.overlap_specs import SAGUARO
+from mmspec_text.specs import SAGUARO
 
 
 @dataclass(frozen=True)

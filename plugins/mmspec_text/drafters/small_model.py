@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.protocols import Target
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.draft_models import drafting_target, place, stored_tokenizer
 from mmspec.hosts.loading import load_tokenizer
-from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import ROLES, VocabularyMap, alike

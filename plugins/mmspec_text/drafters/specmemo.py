@@ -32,7 +32,7 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.small_model import in_target_ids, load_small_model
-from mmspec_text.long_text_specs import SPECMEMO
+from mmspec_text.specs import SPECMEMO
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class SpecMemo(DraftModel):
 
     def _needed(self, rows: int, units: int) -> int:
         """Bytes of the draft model's cache."""
-        return cost(checked(self._small.anatomy)).bytes(rows, units + CATCH_UP)
+        return cost(checked(self._small.model_info)).bytes(rows, units + CATCH_UP)
 
     def _fitting(self, state: State, k: int) -> int:
         """The longest draft for which both caches have room, of at most `k` units a path; 0: none."""

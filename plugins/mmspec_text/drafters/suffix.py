@@ -15,7 +15,7 @@ alone.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field
@@ -27,7 +27,6 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
-from mmspec_text.drafters.suffix_of_texts import SuffixOfTexts
 from mmspec_text.drafters.suffix_statistics import (
     Guess,
     NgramCounts,
@@ -134,7 +133,7 @@ class Suffix:
     def observe(self, state: State, step: Step) -> None:
         state.memory.emitted.observe(state, step)
 
-    def of_texts(self) -> SuffixOfTexts:
+    def of_texts(self) -> "SuffixOfTexts":
         return SuffixOfTexts(self)
 
     def row(self) -> SuffixRow:
@@ -167,3 +166,44 @@ class Suffix:
             drafted.append((guess.unit, math.log(survival)))
             text = [*text, guess.unit][-self.options.max_match :]
         return drafted
+
+
+KEPT = 256
+"""Texts whose counts are kept, the latest ones."""
+
+
+class Continues(Protocol):
+    """Continues texts: `Suffix`."""
+
+    def row(self) -> SuffixRow:
+        """A row without text."""
+        ...
+
+    def continued(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
+        """Up to `k` units behind a row's text, each with the log probability of the path up to it."""
+        ...
+
+
+class SuffixOfTexts:
+    """A `HostDrafter`."""
+
+    def __init__(self, suffix: Continues) -> None:
+        self._suffix, self._rows = suffix, list[SuffixRow]()
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        rows = [self._grown(text) for text in tokens]
+        self._rows = [*rows, *self._rows][:KEPT]
+        return [[unit for unit, _ in self._suffix.continued(row, k)] for row in rows]
+
+    def _grown(self, text: list[int]) -> SuffixRow:
+        """The row of a text: the longest one that it continues, taken from those that are kept; or a new one."""
+        begun = [row for row in self._rows if row.text == text[: len(row.text)]]
+        row = max(begun, key=lambda row: len(row.text), default=None)
+        if row is None:
+            row = self._suffix.row()
+        else:
+            self._rows = [other for other in self._rows if other is not row]
+        new = text[len(row.text) :]
+        row.counts.extend(row.text, new)
+        row.text += new
+        return row

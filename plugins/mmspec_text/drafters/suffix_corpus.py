@@ -129,7 +129,7 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
 
 
 def read_pieces(path: Path, tokenizer: Any) -> Iterator[Any]:
-    """The ids of a file: those of a text in pieces, so that a large one fits; those of a file of ids at once.
+    """The ids of a file. A text is tokenized in pieces, so that a large one fits; a file of ids is read at once.
 
     Raises:
         ValueError: The file cannot be read.

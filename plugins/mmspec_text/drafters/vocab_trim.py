@@ -35,7 +35,7 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec_text.drafters.corpus_counts import counted
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.small_model import in_target_ids, load_small_model, special_ids, target_tokenizer
-from mmspec_text.vocabulary_specs import VOCAB_TRIM
+from mmspec_text.specs import VOCAB_TRIM
 
 SHARE = 4
 """By default one of so many ids is kept."""

@@ -30,8 +30,8 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_text.relaxed_specs import JUDGE
 from mmspec_text.rules.judge_head import JudgeHead
+from mmspec_text.specs import JUDGE
 
 
 @dataclass(frozen=True)

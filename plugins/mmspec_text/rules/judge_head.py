@@ -1,7 +1,7 @@
 """The file of a judge: one linear layer, and the identity of the model whose states it reads.
 
 A safetensors file with `weight [hidden]` and `bias [1]`; its metadata names the format, the target and the target's
-identity (`mmspec.hosts.identity`).
+identity (`mmspec.hosts.fingerprint`).
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from mmspec.core.capabilities import RunsModel
 from mmspec.core.hidden import GivesHidden
 from mmspec.core.protocols import Target
 from mmspec.files import save_whole
-from mmspec.hosts.identity import identity
+from mmspec.hosts.fingerprint import identity
 from mmspec.registry.printable import shown
 
 FORMAT = "mmspec-judge-1"

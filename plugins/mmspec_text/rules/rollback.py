@@ -24,7 +24,7 @@ from mmspec.core.distributions import Categorical, dense
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_text.relaxed_specs import ROLLBACK
+from mmspec_text.specs import ROLLBACK
 
 
 @dataclass(frozen=True)

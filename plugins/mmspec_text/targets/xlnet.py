@@ -19,7 +19,7 @@ from torch import Tensor
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.any_order import Filling, Infill, View
 from mmspec.hosts.train_mode import refuse_training
-from mmspec_text.infill_specs import XLNET
+from mmspec_text.specs import XLNET
 
 MASK = 6
 """The id of `<mask>` in the vocabulary that all published XLNets share."""

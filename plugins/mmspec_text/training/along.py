@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.pathwise.head import PathHead
-from mmspec_text.drafters.heads.pathwise.unroll import walked
-from mmspec_text.drafters.heads.unroll import rows_of, unrolled
+from mmspec_text.drafters.heads.unroll import rows_of, unrolled, unrolled_blocks, walked
 
 AT_ONCE = 64
 """Blocks that are scored in one pass."""

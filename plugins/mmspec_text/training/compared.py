@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
+from mmspec_text.drafters.heads.unroll import unrolled_blocks
 from mmspec_text.training.along import along
 from mmspec_text.training.batch import Batch
 

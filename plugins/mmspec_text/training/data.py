@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mmspec.hosts.own_target import own_target
+from mmspec.hosts.draft_models import own_target
 from mmspec.registry.printable import shown
 from mmspec.training.losses import next_token
 from mmspec.untrusted import numbered_json_lines

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sight
+from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.training.files import half, write_files
 from mmspec_text.training.heads import NewHead

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.core.hidden import FINAL
-from mmspec.hosts.own_target import own_target
+from mmspec.hosts.draft_models import own_target
 from mmspec.registry.printable import shown
 from mmspec.untrusted import numbered_json_lines
 from mmspec_text.training.chats import asked

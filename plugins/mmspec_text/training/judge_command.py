@@ -35,7 +35,7 @@ def train_judge(
     like those that the model is used for: a judge knows no others.
     """
     refuse_unwritable(out)
-    from mmspec.hosts.identity import identity
+    from mmspec.hosts.fingerprint import identity
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec_text.rules.judge_head import JudgeHead
     from mmspec_text.training.judge import fitted, rates, read_triples, states_of

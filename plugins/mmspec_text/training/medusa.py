@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
-from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.medusa import MedusaNetwork, MedusaSizes
 from mmspec_text.training.files import half, write_files
 from mmspec_text.training.heads import NewHead
 from mmspec_text.training.recipe import DrafterRecipe

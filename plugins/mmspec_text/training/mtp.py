@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec_text.drafters.heads.mtp.block import EXPERTS
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, own_keys
@@ -30,22 +30,22 @@ LAST = ("o_proj.weight", "down_proj.weight")
 
 def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """One layer; arguments as in `Begin`."""
-    anatomy = Anatomy.of(model)
-    head = new_mtp(anatomy, recipe.seed)
+    model_info = ModelInfo.of(model)
+    head = new_mtp(model_info, recipe.seed)
 
     def write(folder: Path) -> None:
-        write_mtp(head, anatomy, name, folder)
+        write_mtp(head, model_info, name, folder)
 
     return NewHead(head, (FINAL,), "layers", write)
 
 
-def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
+def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
     """A layer before training: the target's last one, which at first adds nothing to the target's state.
 
     Raises:
         ValueError: The target's layers are not plain ones.
     """
-    block, kind = anatomy.language.layers[-1], type(anatomy.model).__name__
+    block, kind = model_info.language.layers[-1], type(model_info.model).__name__
     weights = {key: value.detach().float().clone() for key, value in block.state_dict().items()}
     norm = dict(block.named_children()).get("input_layernorm")
     if norm is None or any(EXPERTS in f".{key}" for key in weights):
@@ -56,7 +56,7 @@ def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
     for key in weights:
         if key.endswith(LAST):
             nn.init.zeros_(weights[key])
-    hidden, made = anatomy.config.hidden_size, torch.Generator().manual_seed(seed)
+    hidden, made = model_info.config.hidden_size, torch.Generator().manual_seed(seed)
     unit: Tensor = type(norm)(hidden).weight.detach().float()  # 1, or 0 where a weight w means 1 + w
     projection = torch.zeros(hidden, 2 * hidden).normal_(std=0.02, generator=made)
     projection[:, hidden:] += torch.eye(hidden)
@@ -64,26 +64,26 @@ def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
         "layers.0.projection.weight": projection,
         "layers.0.embedding_norm.weight": unit.clone(),
         "layers.0.hidden_norm.weight": unit.clone(),
-        "layers.0.final_norm.weight": unit + (_size(anatomy, unit) - 1),
+        "layers.0.final_norm.weight": unit + (_size(model_info, unit) - 1),
     }
     blocks = {f"layers.0.{key}": value for key, value in weights.items()}
-    start = (DEEPSEEK.at(DEEPSEEK.block, 0, len(anatomy.language.layers)),)
-    network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), anatomy)
-    network.join(anatomy)
+    start = (DEEPSEEK.at(DEEPSEEK.block, 0, len(model_info.language.layers)),)
+    network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), model_info)
+    network.join(model_info)
     network.requires_grad_(True)
     return network
 
 
-def write_mtp(head: MtpNetwork, anatomy: Anatomy, target: str, folder: Path) -> None:
+def write_mtp(head: MtpNetwork, model_info: ModelInfo, target: str, folder: Path) -> None:
     """Write a layer.
 
     Args:
         head: The layer; it is unchanged.
-        anatomy: Its target.
+        model_info: Its target.
         target: The target's name.
         folder: Receives the files; made if missing.
     """
-    layers = len(anatomy.language.layers)
+    layers = len(model_info.language.layers)
     start = DEEPSEEK.at(DEEPSEEK.block, 0, layers)
     names = {f"layers.0.{part}": key for part, key in own_keys(DEEPSEEK, 0, layers).items()}
     weights = {}
@@ -93,15 +93,15 @@ def write_mtp(head: MtpNetwork, anatomy: Anatomy, target: str, folder: Path) -> 
         "verifier": target,
         "num_hidden_layers": layers,
         "num_nextn_predict_layers": 1,
-        "hidden_size": anatomy.config.hidden_size,
-        "vocab_size": anatomy.vocab,
+        "hidden_size": model_info.config.hidden_size,
+        "vocab_size": model_info.vocab,
         "dtype": "float16",
     }
     write_files(weights, config, folder)
 
 
-def _size(anatomy: Anatomy, unit: Tensor) -> float:
+def _size(model_info: ModelInfo, unit: Tensor) -> float:
     """The size of the numbers of the target's last states, those behind its final norm."""
-    last = [module for module in anatomy.language.decoder.children() if "norm" in type(module).__name__.lower()]
+    last = [module for module in model_info.language.decoder.children() if "norm" in type(module).__name__.lower()]
     weight: Any = last[-1].weight if last else unit
     return float((weight.detach().float().cpu() - unit + 1).square().mean().sqrt())

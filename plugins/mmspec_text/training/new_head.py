@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.family import Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 
 

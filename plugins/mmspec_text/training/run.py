@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
-from mmspec.hosts.own_target import own_target
+from mmspec.hosts.draft_models import own_target
 from mmspec.training.work import claimed, digest
 from mmspec_text.training.data import Data
 from mmspec_text.training.dflash import begun_dflash

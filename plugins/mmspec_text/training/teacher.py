@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.features import Reading
-from mmspec.hosts.own_target import own_target
 
 
 class Teacher:
@@ -29,7 +29,7 @@ class Teacher:
         target = own_target(model)
         if boundaries:
             target.with_hidden(boundaries)  # refuses those that there are not
-        self.model, self._anatomy, self._boundaries = target.model, target.anatomy, tuple(boundaries)
+        self.model, self._model_info, self._boundaries = target.model, target.model_info, tuple(boundaries)
 
     @torch.no_grad()
     def __call__(self, ids: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -38,6 +38,6 @@ class Teacher:
         Returns:
             The features `[batch, unit, width]`, or None; and logits `[batch, unit, vocab]`, float32.
         """
-        with Reading(self._anatomy, self._boundaries) as reading:
+        with Reading(self._model_info, self._boundaries) as reading:
             logits = self.model(input_ids=ids, use_cache=False).logits
         return reading.states, logits.float()

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mmspec.hosts.pipeline_parts import load_part
+from mmspec.hosts.stored_pipeline import load_part
 from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 

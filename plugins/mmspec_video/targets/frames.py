@@ -18,7 +18,7 @@ from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts.offload import awake
+from mmspec.hosts.devices import awake
 from mmspec_video.deviation import distance
 from mmspec_video.models.keys import Pair, select_frames
 from mmspec_video.sampling import Sampler

@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.clover import Clover
-from mmspec_text.drafters.heads.clover.checkpoint import read_clover
+from mmspec_text.drafters.clover import Clover, read_clover
 from tests.support.eagle_forward import norm
 from tests.support.path_heads.block import CONFIG, HEADS, WIDTH, attended, block_shapes, last_state
 from tests.support.path_heads.layout import Given, PathLayout, Shapes

@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.heads.hydra.checkpoint import canonical, read_hydra
-from mmspec_text.drafters.hydra import Hydra
+from mmspec_text.drafters.hydra import Hydra, canonical, read_hydra
 from tests.support.eagle_forward import norm
 from tests.support.path_heads.block import CONFIG, block_shapes, last_state
 from tests.support.path_heads.layout import Given, PathLayout, Shapes, silu

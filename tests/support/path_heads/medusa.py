@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.heads.medusa.checkpoint import canonical, read_medusa
-from mmspec_text.drafters.medusa import Medusa
+from mmspec_text.drafters.medusa import Medusa, canonical, read_medusa
 from tests.support.path_heads.layout import Given, PathLayout, Shapes, silu
 
 HEADS, BLOCKS = 3, 2

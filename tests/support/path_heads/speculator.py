@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.arctic_lstm import ArcticLstm
-from mmspec_text.drafters.heads.speculator.checkpoint import canonical, read_lstm, read_mlp
-from mmspec_text.drafters.mlp_speculator import MlpSpeculator
+from mmspec_text.drafters.mlp_speculator import ArcticLstm, MlpSpeculator, canonical, read_lstm, read_mlp
 from tests.support.path_heads.layout import Given, PathLayout, Shapes, gelu, scaled
 
 UNITS, INNER = 3, 10

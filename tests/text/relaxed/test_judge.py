@@ -19,7 +19,7 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.hidden import FINAL
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.core.warp import Warp
-from mmspec.hosts.identity import identity
+from mmspec.hosts.fingerprint import identity
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.markov import MarkovCache, MarkovTarget

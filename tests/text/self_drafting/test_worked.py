@@ -10,8 +10,14 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.self_drafting.dynamic_exit import DynamicExit, DynamicExitOptions
-from mmspec_text.drafters.self_drafting.exits import MEMORY, ExitMemory, matches, token_per_layer
+from mmspec_text.drafters.self_drafting.dynamic_exit import (
+    MEMORY,
+    DynamicExit,
+    DynamicExitOptions,
+    ExitMemory,
+    matches,
+    token_per_layer,
+)
 from mmspec_text.drafters.self_drafting.layer_skip import LayerSkip, LayerSkipOptions
 from mmspec_text.drafters.self_drafting.skip_search import (
     SkipSearch,

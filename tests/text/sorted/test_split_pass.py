@@ -27,7 +27,7 @@ def test_parts_are_the_whole_pass(name: str, each: bool, prompts: Callable) -> N
     model = build(name)
     target = TransformersTarget(model)
     layers = target.layers()
-    parts = split(SubLayers(target.anatomy), range(1, layers + 1) if each else (1, layers))
+    parts = split(SubLayers(target.model_info), range(1, layers + 1) if each else (1, layers))
     units = torch.tensor([[3, 4, 5, 6, 7], [9, 8, 7, 6, 5], [2, 4, 6, 8, 10]])
     tree = Draft.tree(units[:, 1:], [-1, 0, -1, 1]).rooted(units[:, 0], torch.tensor([9, 9, 9]))
     whole, split_up = (target.start(prompts(3), 8, 8).cache for _ in range(2))
@@ -54,7 +54,7 @@ def test_parts_compute_what_one_pass_does_to_the_bit(make_llama: Callable) -> No
     """Parts of equal shape are the same operations; and the scores of a part are those of its sub-model."""
     model, ids = make_llama(num_hidden_layers=4), torch.tensor([[3, 4, 5, 6]])
     states = None
-    for part in split(SubLayers(TransformersTarget(model).anatomy), (1, 2, 4)):
+    for part in split(SubLayers(TransformersTarget(model).model_info), (1, 2, 4)):
         with part.alone(states) as record:
             logits = model(input_ids=ids).logits
         states = record.states
@@ -65,9 +65,9 @@ def test_parts_compute_what_one_pass_does_to_the_bit(make_llama: Callable) -> No
 
 @pytest.mark.parametrize("ends", [(), (0, 2), (2, 2), (3, 1), (2, 5)], ids=str)
 def test_parts_that_there_are_not(make_llama: Callable, ends: tuple[int, ...]) -> None:
-    anatomy = TransformersTarget(make_llama(num_hidden_layers=4)).anatomy
+    model_info = TransformersTarget(make_llama(num_hidden_layers=4)).model_info
     with pytest.raises(ValueError, match="a model of 4 layers has sub-models of its first 1 to 4 layers, the smaller"):
-        split(SubLayers(anatomy), ends)
+        split(SubLayers(model_info), ends)
 
 
 def test_layers_that_hand_on_more_than_their_states() -> None:
@@ -76,6 +76,6 @@ def test_layers_that_hand_on_more_than_their_states() -> None:
         vocab_size_per_layer_input=SIZES["vocab_size"],
         hidden_size_per_layer_input=8,
     )
-    anatomy = TransformersTarget(random_model(config)).anatomy
+    model_info = TransformersTarget(random_model(config)).model_info
     with pytest.raises(ValueError, match="hand on more than their states, so that its passes have no parts"):
-        split(SubLayers(anatomy), (2, 4))
+        split(SubLayers(model_info), (2, 4))

@@ -7,10 +7,10 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
+from mmspec_text.drafters.heads.eagle.family import Layout
 from mmspec_text.drafters.heads.fits import Widths
 from mmspec_text.drafters.heads.stored import fitted
+from mmspec_text.drafters.heads.vocabulary import mapped_ids
 
 
 class Scoring(Widths, Protocol):

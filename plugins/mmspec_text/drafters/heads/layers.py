@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 from mmspec.hosts.attention import packed_attention
-from mmspec.hosts.offload import awake
+from mmspec.hosts.devices import awake
 
 
 class Sizes(Protocol):

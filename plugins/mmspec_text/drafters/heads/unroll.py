@@ -4,6 +4,13 @@ Step j of row t reads unit x_{t+1+j} and what the head returned in step j - 1, i
 sees the rows up to t of step 0, which had true features, and its own rows of the steps 1 … j: exactly what it sees when
 it drafts x_{t+2}, x_{t+3}, … behind the root x_{t+1}, and is told the text's units. ("Training-time test" of EAGLE-3,
 arXiv 2503.01840, § 3.1.) The head's own network runs, over keys that are kept for the gradient and not in a cache.
+
+A head that steps along paths (`walked`): step j of row t is the draft of x_{t+2+j} behind the root x_{t+1}, if the head
+is told the units between. All rows are roots of their own, so that they are one batch of single nodes.
+
+A DFlash head (`unrolled_blocks`): the blocks behind many roots in one pass. Rows of a block see the features of the
+units before their own root, as in a draft, and their own block. The features pass through no layer, so that their keys
+and values are the same for all blocks.
 """
 
 from collections.abc import Iterator
@@ -13,7 +20,9 @@ import torch
 from torch import Tensor
 
 from mmspec.hosts.masks import PassGeometry
+from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.pathwise.head import PathHead
 
 
 class _Kept:
@@ -83,3 +92,60 @@ def _geometry(rows: int, step: int, device: torch.device) -> PassGeometry:
     ancestor = torch.cat([trunk, *[own] * step], 1)[None]
     depth = torch.cat([place + later for later in range(step + 1)])[None]
     return PassGeometry(torch.zeros(1, dtype=torch.int64, device=device), ancestor, depth, ancestor.shape[2])
+
+
+def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
+    """Step along a text.
+
+    Args:
+        head: The head; one that reads earlier features through attention has no such form.
+        features: `[batch, unit, width]`: the target's features of all units.
+        units: `[batch, unit]` int64.
+        steps: Units of a draft, at most the head's.
+
+    Yields:
+        For every step `[batch, row, vocab]`: the logits of the unit at `row + 2 + step`. There are `unit - steps` rows.
+
+    Raises:
+        ValueError: The text is too short for so many steps.
+    """
+    batch, rows = len(units), rows_of(units, steps)
+
+    def fed(step: int) -> Tensor:
+        return units[:, step + 1 : step + 1 + rows].reshape(-1, 1)
+
+    states = head.rooted(features[:, :rows].flatten(0, 1)[:, None], fed(0))
+    for step in range(steps):
+        if step:
+            states = head.followed(states, fed(step), step)
+        yield head.logits(states, step)[:, 0].unflatten(0, (batch, rows))
+
+
+def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
+    """What a head says behind roots of a text.
+
+    Args:
+        head: The head; one with a Markov head scores as if it had none.
+        features: `[batch, unit, width]`: the target's features of all units.
+        units: `[batch, unit]` int64.
+        roots: `[batch, root]` int64: the places of the roots.
+
+    Returns:
+        Logits over the head's own ids, `[batch, root, depth, drafted]`: at depth d of the unit at `root + 1 + d`.
+    """
+    block, known = head.architecture.block, units.shape[1]
+    slots: Any = KeptSlots(head.depth)
+    place = torch.arange(known, device=units.device)
+    head.absorb(features, slots, place[None])
+    end = roots.repeat_interleave(block, 1)[:, :, None]  # the root of every row
+    own = torch.arange(roots.shape[1] * block, device=units.device)
+    depth = torch.cat([place.expand(len(units), -1), end[:, :, 0] + own % block], 1)
+    same = own[:, None] // block == own // block
+    geometry = [_block_geometry(place < end, inside, depth) for inside in (same, same & (own[:, None] >= own))]
+    return head.scored(head.blocks(units.gather(1, roots), geometry, end[:, None], slots))
+
+
+def _block_geometry(before: Tensor, inside: Tensor, depth: Tensor) -> PassGeometry:
+    """Rows that see the known units `before` their roots, `[batch, row, unit]`, and the rows `inside`, `[row, row]`."""
+    ancestor = torch.cat([before, inside.expand(len(before), -1, -1)], 2)
+    return PassGeometry(torch.zeros_like(depth[:, 0]), ancestor, depth, depth.shape[1])

@@ -42,7 +42,7 @@ from mmspec.hosts.vocabulary import LONGEST
 from mmspec_text.drafters.omnidraft.joining import JoiningChain
 from mmspec_text.drafters.omnidraft.ngrams import NgramCache
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_text.vocabulary_specs import OMNIDRAFT
+from mmspec_text.specs import OMNIDRAFT
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mmspec.core.drafters.united import United
 from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
 from mmspec_text.drafters.small_model import SmallModelOptions
-from mmspec_text.retrieval_specs import RASD
+from mmspec_text.specs import RASD
 
 
 @dataclass(frozen=True)

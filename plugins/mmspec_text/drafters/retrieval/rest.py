@@ -26,7 +26,7 @@ from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.retrieval.trie import Node, most_frequent
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
-from mmspec_text.retrieval_specs import REST
+from mmspec_text.specs import REST
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.self_draft import ReadShare, SelfDrafting
-from mmspec_text.self_drafting_specs import LAYER_SKIP
+from mmspec.hosts.sublayers import ReadShare, SelfDrafting
+from mmspec_text.specs import LAYER_SKIP
 
 
 @dataclass(frozen=True)

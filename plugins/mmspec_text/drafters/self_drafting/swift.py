@@ -25,10 +25,10 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.rewound import rewound
-from mmspec.hosts.self_draft import ReadShare, SelfDrafting
+from mmspec.hosts.sublayers import ReadShare, SelfDrafting
+from mmspec.hosts.target_cache import rewound
 from mmspec_text.drafters.self_drafting.skip_search import SKIPPED, SkipSearch, numbers_between
-from mmspec_text.self_drafting_specs import SWIFT
+from mmspec_text.specs import SWIFT
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 import torch
 
-from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint
-from mmspec_text.drafters.heads.apple.network import Sampler
+from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, Sampler
 
 LAYERS = {"model.layers.0.self_attn.q_proj": (16, 16), "model.layers.1.mlp.up_proj": (24, 16)}
 """Layers of the Llama of `mmspec.testing.tiny_models` that have a LoRA, and their shapes."""

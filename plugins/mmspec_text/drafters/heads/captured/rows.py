@@ -2,6 +2,8 @@
 
 A call drafts eagerly where a round is unlike the others: after the prompt, with another budget, or when rounds without
 a draft left more rows to read. It then uses the same cache.
+Of heads that step along paths (Medusa's, Hydra's, MLP speculators) those are captured that begin with the last feature
+alone.
 """
 
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec_text.drafters.heads.cache import HeadCache, empty_layers
 from mmspec_text.drafters.heads.captured.draft import CapturedDraft, Plan
+from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
 
 
@@ -90,3 +93,21 @@ class RowsDraft(CapturedDraft):
         self.cache.open.copy_(other.open)
         self.states.copy_(other.states[:, :1])
         self.cache.states = self.states
+
+
+class PathDraft(CapturedDraft):
+    """A captured draft of a head that steps along paths; the memory has the last `feature`, `[batch, 1, width]`."""
+
+    def __init__(self, plan: Plan, state: State) -> None:
+        super().__init__(plan, state)
+        with torch.inference_mode(False):
+            self.feature = torch.zeros_like(state.memory.feature)
+
+    def __call__(self, feature: Tensor, state: State, noise: DraftNoise) -> Draft:
+        """Draft behind a feature, for the call that was loaded last."""
+        self.feature.copy_(feature)
+        return self.run(state, noise)
+
+    def begun(self) -> tuple[TargetOutput, Callable[[Draft, int], TargetOutput]]:
+        walk = Walk(self.plan.head, self.plan.head.rooted(self.feature, self.root[:, None]))
+        return walk.output(), walk.grow

@@ -1,16 +1,55 @@
-"""Reading a DFlash head from a folder or the hub, in any of the layouts."""
+"""Reading a DFlash head from a folder or the hub, in any of the layouts.
 
+What tensors show is read from them, not from the config: which norms there are, biases, widths.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 
+from mmspec.hosts.weight_files import StoredTensor
+from mmspec.registry.printable import shown
+from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
-from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture
-from mmspec_text.drafters.heads.dflash.layouts import FIELDS, LEFTOVERS, SPECULATORS, canonical, recognised, settings
+from mmspec_text.drafters.heads.dflash.family import (
+    ARCHITECTURES,
+    DSPARK,
+    FIELDS,
+    LEFTOVERS,
+    SPECULATORS,
+    DFlashArchitecture,
+    Sequel,
+    Sight,
+    canonical,
+    recognised,
+    settings,
+)
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.dflash.shape_of import architecture_of
-from mmspec_text.drafters.heads.stored import MAPS, stored_head
-from mmspec_text.drafters.heads.values import numbered_ids
+from mmspec_text.drafters.heads.eagle.family import Layout
+from mmspec_text.drafters.heads.stored import MAPS, Stored, stored_head
+from mmspec_text.drafters.heads.values import (
+    activation,
+    architectures,
+    counted,
+    drafted_ids,
+    number,
+    numbered_ids,
+    part_numbers,
+    positive,
+    refuse_layers,
+    rope,
+    split_heads,
+)
+
+QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
+GATE = "layers.0.mlp.gate_proj.weight"
+MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
+"""Keys by which a head of this family is known."""
+THETA = 1_000_000.0
+"""The base of rotary positions where a config names none."""
+SLIDING = "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -63,3 +102,133 @@ def read_dflash(name: str) -> DFlashCheckpoint:
     weights, ignored = stored.weights(wanted)
     ids = numbered_ids(given, FIELDS[layout.convention], stored.what)
     return DFlashCheckpoint(name, layout, architecture, ids, weights, ignored)
+
+
+def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> DFlashArchitecture:
+    """The shape of a head.
+
+    Args:
+        given: The config's entries, flat.
+        head: The head as it is stored.
+        layout: Its layout.
+
+    Raises:
+        ValueError: It is no head of this family, or its parts contradict each other.
+    """
+    stored, what = head.headers, head.what
+    if not stored.keys() >= set(MARKS):
+        raise head.no_layout({layout.name: MARKS})
+    _refuse_others(given, what)
+    hidden, width = stored["fc.weight"].shape
+    keys = stored[KEY].shape[0]
+    heads, head_dim = split_heads(given, stored[QUERY].shape[0], keys, what)
+    target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
+    if width % target_hidden:
+        raise ValueError(
+            f"{what}: fc.weight reads features of {width} numbers, which are not some states of {target_hidden} "
+            "(target_hidden_size)"
+        )
+    layers = counted(part_numbers(stored, "layers."), given, (), what)
+    own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
+    vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
+    sequel = _sequel(given, stored, what)
+    return DFlashArchitecture(
+        hidden=hidden,
+        intermediate=stored[GATE].shape[0],
+        heads=heads,
+        key_heads=keys // head_dim,
+        head_dim=head_dim,
+        sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
+        vocab=vocab,
+        draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
+        features=width // target_hidden,
+        target_hidden=target_hidden,
+        own_embedding="embed_tokens" in own,
+        own_output="lm_head" in own,
+        own_mask="mask_embedding" in stored,
+        block=_block(given, what),
+        mask_token=_mask_token(given, "mask_embedding" in stored, what),
+        from_root=_from_root(given, layout, sequel),
+        sequel=sequel,
+        rank=stored["markov_head.markov_w1.weight"].shape[1] if sequel is not None else 0,
+        head_norms="layers.0.self_attn.q_norm.weight" in stored,
+        sinks="layers.0.self_attn.attention_sink_bias" in stored,
+        biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if _own_bias(key)),
+        eps=number(given, "rms_norm_eps", 1e-6, what),
+        activation=activation(given, what),
+        scale=number(given, "logit_scale", 1.0, what),
+        rope=rope(given, THETA, what),
+    )
+
+
+def _own_bias(key: str) -> bool:
+    return key.endswith(".bias") and not key.startswith("markov_head.")
+
+
+def _block(given: Mapping[str, Any], what: str) -> int:
+    block = positive(given, "block_size", what)
+    if not 2 <= block <= 512:
+        raise ValueError(f"{what}: block_size in its config is from 2 to 512, and not {block}")
+    return block
+
+
+def _mask_token(given: Mapping[str, Any], own: bool, what: str) -> int | None:
+    token = given.get("mask_token_id")
+    if token is None and own:
+        return None
+    if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+        raise ValueError(f"{what}: its config has no id mask_token_id, but {token!r}, and there is no mask_embedding")
+    return token
+
+
+def _sequel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> Sequel | None:
+    """The kind of Markov head."""
+    if not any(key.startswith("markov_head.") for key in stored):
+        if given.get("markov_rank"):
+            raise ValueError(f"{what}: its config has markov_rank, and markov_head.markov_w1.weight is missing")
+        return None
+    if "markov_head.markov_w1.weight" not in stored:
+        raise ValueError(f"{what} has a Markov head, and markov_head.markov_w1.weight is missing")
+    kind = str(given.get("markov_head_type") or "vanilla").lower()
+    for known in get_args(Sequel):
+        if known == kind:
+            return known
+    raise ValueError(f"{what}: {unknown('kind of Markov head (markov_head_type)', kind, get_args(Sequel))}")
+
+
+def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) -> bool:
+    """Whether the root's row scores the first unit.
+
+    Configs say so (`sample_from_anchor`; SpecForge's `shift_label`), or the family does: all that DeepSpec trains is a
+    DSpark model, with a Markov head or without one (`markov_rank: 0`), and its labels begin behind the root.
+    """
+    for entry in ("sample_from_anchor", "shift_label"):
+        if given.get(entry) is not None:
+            return bool(given[entry])
+    return (sequel is not None or layout is DSPARK) and not given.get("dspark_bonus_anchor", False)
+
+
+def _refuse_others(given: Mapping[str, Any], what: str) -> None:
+    """Refuse heads whose config says that they are computed in another way."""
+    refuse_layers(given, what)
+    for name in architectures(given):
+        if name not in ARCHITECTURES:
+            raise ValueError(f"{what} is of another family: {unknown('architecture', name, ARCHITECTURES)}")
+    kind = given.get("projector_type")
+    if kind not in (None, "dflash", "dspark"):
+        raise ValueError(f"{what} has a head of another family behind its blocks (projector_type {shown(repr(kind))})")
+
+
+def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
+    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind."""
+    kinds = given.get("layer_types")
+    kind = kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else None
+    sliding = kind == SLIDING or (bool(given.get("use_swa")) and SLIDING not in (kinds or ()))
+    window = None
+    if sliding:
+        window = positive(given, "swa_window_size" if given.get("swa_window_size") else "sliding_window", what)
+    named = [given[name] for name in ("is_causal", "causal") if given.get(name) is not None]
+    if named:
+        return Sight(window, bool(named[0]), layout == SPECULATORS)
+    causal = kind == SLIDING and not given.get("sliding_window_non_causal", False)
+    return Sight(window, causal, layout == SPECULATORS)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
-from mmspec_text.drafters.heads.dflash.layouts import DFLASH
+from mmspec_text.drafters.heads.dflash.family import DFLASH, DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 
 PRODUCT = DFlashArchitecture(

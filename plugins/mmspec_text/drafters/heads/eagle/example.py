@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
-from mmspec_text.drafters.heads.eagle.layouts import EAGLE
+from mmspec_text.drafters.heads.eagle.family import EAGLE, Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 
 THIRD = Architecture(

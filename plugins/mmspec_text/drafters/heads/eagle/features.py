@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
-from mmspec_text.drafters.heads.eagle.layouts import Convention
+from mmspec_text.drafters.heads.eagle.family import Convention
 
 DEFAULTS = 3
 """Features that the usual boundaries 2, L // 2 and L - 3 are for."""

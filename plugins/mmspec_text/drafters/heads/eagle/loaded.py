@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.eagle.probe import Trial
+from mmspec_text.drafters.heads.eagle.family import Layout
+from mmspec_text.drafters.heads.trial import Trial
 
 
 class Described(Protocol):

@@ -5,20 +5,27 @@
 
 Names of parameters are the keys of checkpoints. The embedding and the output layer of the target are used where the
 checkpoint has none; they are not parameters of the head.
+
+LANTERN's drafters of LlamaGen (Jang et al., arXiv 2410.03355) are heads of EAGLE-1 whose units stand on the grid of a
+picture. They turn queries and keys as their target does: half of a head's pairs with the row, half with the column; at
+positions of the condition queries and keys vanish. A row of the head has the position of its unit, which is one place
+behind the position of its feature. LlamaGen turns neighbouring numbers, and the stored weights are in that order; they
+are reordered here for the turn of the two halves of a head, as in every other head of this family. Scores do not
+change.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.eagle.architecture import Architecture
-from mmspec_text.drafters.heads.eagle.grid import GridRotary
-from mmspec_text.drafters.heads.eagle.vocabulary import over_target
-from mmspec_text.drafters.heads.falcon.cells import Cells
+from mmspec_text.drafters.heads.eagle.family import Architecture
 from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class EagleNetwork(nn.Module):
@@ -163,3 +170,71 @@ class Layer(nn.Module):
         states = residual + self.self_attn(read, angles, mask, kept)
         out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return out
+
+
+class GridRotary(nn.Module):
+    """Cosines and sines of rows, in the order of `turned`.
+
+    Args:
+        table: `[position, width / 2, 2]`: cosines and sines of the target's positions.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", table.float(), persistent=False)
+
+    def forward(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of rows at `positions [batch, row]`.
+
+        Nobody reads rows behind the picture; they get the position of the last cell.
+        """
+        table: Tensor = self.table
+        pairs = table[(positions + 1).clamp(max=len(table) - 1)].to(states.dtype)  # [batch, row, width / 2, 2]
+        cosines, sines = pairs.unbind(-1)
+        return torch.cat([cosines, cosines], -1), torch.cat([sines, sines], -1)
+
+
+def by_halves(weights: Mapping[str, Tensor], a: Architecture) -> dict[str, Tensor]:
+    """Weights with the numbers of every head of queries and keys in halves: the first ones of all pairs, then the
+    second ones.
+    """
+    ordered = dict(weights)
+    for key, value in weights.items():
+        for part, heads in (("self_attn.q_proj", a.heads), ("self_attn.k_proj", a.key_heads)):
+            if part in key:
+                pairs = value.unflatten(0, (heads, a.head_dim // 2, 2))
+                ordered[key] = pairs.transpose(1, 2).flatten(0, 2).contiguous()
+    return ordered
+
+
+LAYERS = 2
+
+
+class Cells(nn.Module):
+    """What joins embedding and state in a head of Falcon: an LSTM that is run over every row alone.
+
+    Of a cell that begins with nothing, the weights on its own past (`weight_hh`) and the gate that forgets do nothing:
+
+        h = sigmoid(o) tanh(sigmoid(i) tanh(g)),   (i, f, g, o) = W x + b
+
+    Names of parameters are those of torch's LSTM.
+    """
+
+    def __init__(self, inside: int, hidden: int, biased: bool) -> None:
+        super().__init__()
+        for layer in range(LAYERS):
+            width = hidden if layer else inside
+            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(4 * hidden, width)))
+            for part in ("ih", "hh") if biased else ():
+                self.register_parameter(f"bias_{part}_l{layer}", nn.Parameter(torch.empty(4 * hidden)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """States `[batch, row, hidden]` of what rows read, `[batch, row, inside]`."""
+        named = dict(self.named_parameters())
+        for layer in range(LAYERS):
+            gates = F.linear(x, named[f"weight_ih_l{layer}"], named.get(f"bias_ih_l{layer}"))
+            if f"bias_hh_l{layer}" in named:
+                gates = gates + named[f"bias_hh_l{layer}"]
+            new, _, inner, out = gates.chunk(4, -1)
+            x = out.sigmoid() * (new.sigmoid() * inner.tanh()).tanh()
+        return x

@@ -1,7 +1,8 @@
 """The blocks of multi-token layers: decoder layers of the target's class, filled from a checkpoint's keys.
 
 A checkpoint's keys are not always those of the class (experts lie one by one in files, and side by side in memory), so
-that they go through transformers' own conversions for the target.
+that they go through transformers' own conversions for the target. Some blocks are not one layer of the target: several
+of its layers in a row, or one attention and one MLP of its own.
 """
 
 import copy
@@ -15,10 +16,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.masks import NAME
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.weight_files import differences
-from mmspec_text.drafters.heads.mtp.composed import Chain, Plain
 from mmspec_text.drafters.heads.mtp.family import Family
 
 EXPERTS = ".experts."
@@ -35,19 +35,19 @@ class _Holder(PreTrainedModel):
         self.layers = blocks
 
 
-def attention_kinds(anatomy: Anatomy, attention: str, count: int) -> list[str]:
+def attention_kinds(model_info: ModelInfo, attention: str, count: int) -> list[str]:
     """What each of `count` blocks attends over: `full_attention` or `sliding_attention`."""
-    named = getattr(anatomy.config, "mtp_layer_types", None)  # a config of transformers, which may say it
+    named = getattr(model_info.config, "mtp_layer_types", None)  # a config of transformers, which may say it
     if isinstance(named, Sequence) and not isinstance(named, str) and len(named) >= count:
         return list(named[:count])
     if attention == "first":
-        kinds = getattr(anatomy.config, "layer_types", None) or ["full_attention"]
+        kinds = getattr(model_info.config, "layer_types", None) or ["full_attention"]
         return [kinds[0]] * count
     return [attention] * count
 
 
 def filled_blocks(
-    anatomy: Anatomy,
+    model_info: ModelInfo,
     family: Family,
     kinds: Sequence[str],
     weights: Mapping[str, Tensor],
@@ -57,7 +57,7 @@ def filled_blocks(
     """Blocks with the weights of a checkpoint.
 
     Args:
-        anatomy: The target.
+        model_info: The target.
         family: Says what a block is.
         kinds: What each block attends over.
         weights: Tensors by `layers.{i}.` and the checkpoint's name.
@@ -68,8 +68,10 @@ def filled_blocks(
         ValueError: A tensor is missing, has another shape, or has no place.
     """
     sparse = any(EXPERTS in key for key in weights)
-    config = _config(anatomy.config, anatomy.config.mtp_layers_block_type if family.made == "chain" else kinds, sparse)
-    layer: Any = anatomy.language.layers[-1]
+    config = _config(
+        model_info.config, model_info.config.mtp_layers_block_type if family.made == "chain" else kinds, sparse
+    )
+    layer: Any = model_info.language.layers[-1]
     kind = type(layer)
     with torch.device("meta"):
         if family.made == "chain":
@@ -80,8 +82,8 @@ def filled_blocks(
             blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
         holder = _Holder(config, blocks)
     shapes = {key: tuple(value.shape) for key, value in blocks.state_dict().items()}
-    conversions = get_model_conversion_mapping(anatomy.model, add_legacy=False)
-    how = LoadStateDictConfig(weight_mapping=conversions, dtype=anatomy.model.dtype, ignore_mismatched_sizes=True)
+    conversions = get_model_conversion_mapping(model_info.model, add_legacy=False)
+    how = LoadStateDictConfig(weight_mapping=conversions, dtype=model_info.model.dtype, ignore_mismatched_sizes=True)
     info, _ = convert_and_load_state_dict_in_model(model=holder, state_dict=dict(weights), load_config=how)
 
     def named(key: str) -> str:
@@ -102,7 +104,7 @@ def filled_blocks(
             f"{wrong}"
         )
     config._attn_implementation_internal = NAME
-    config._experts_implementation_internal = anatomy.config._experts_implementation
+    config._experts_implementation_internal = model_info.config._experts_implementation
     return blocks.eval().requires_grad_(False)
 
 
@@ -132,3 +134,63 @@ def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
     # Until transformers has looked at it.
     config._attn_implementation_internal = config._experts_implementation_internal = "eager"
     return config
+
+
+CHAINED = "full_attention"
+"""What the first layer of a chain is. The others keep nothing of earlier units."""
+KEEPING = (CHAINED, "linear_attention")
+"""Kinds of layers that do."""
+
+
+class Chain(nn.ModuleList):
+    """Layers of different kinds, one behind the other (Nemotron-H: attention, then experts).
+
+    Args:
+        kind: The class of the target's layers.
+        config: The configuration; its `layer_types` say what each layer is.
+
+    Raises:
+        ValueError: Another layer than the first one attends, or is recurrent.
+    """
+
+    def __init__(self, kind: Any, config: Any) -> None:
+        kinds = config.layer_types
+        if kinds[0] != CHAINED or any(each in KEEPING for each in kinds[1:]):
+            raise ValueError(
+                f"multi-token layers of the kinds {', '.join(kinds)} are not read: the first one attends, and the "
+                "others neither attend nor are recurrent"
+            )
+        super().__init__(kind(config, number) for number in range(len(kinds)))
+
+    def forward(self, x: Tensor, **arguments: Any) -> Tensor:
+        """States `[batch, row, hidden]`."""
+        for layer in self:
+            x = layer(x, **arguments)
+        return x
+
+
+class Plain(nn.Module):
+    """Attention and an MLP, each behind a norm, of a target whose layers have two of each (LongCat-Flash).
+
+    Args:
+        layer: One of the target's layers.
+        config: The configuration.
+        number: The number of the block, under which a cache keeps its keys.
+    """
+
+    def __init__(self, layer: nn.Module, config: Any, number: int) -> None:
+        super().__init__()
+        attention, mlp, norm = (
+            type(layer.get_submodule(f"{part}.0")) for part in ("self_attn", "mlps", "input_layernorm")
+        )
+        self.input_layernorm: nn.Module = norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn: nn.Module = attention(config, number)
+        self.post_attention_layernorm: nn.Module = norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp: nn.Module = mlp(config)
+
+    def forward(self, x: Tensor, **arguments: Any) -> Tensor:
+        """States `[batch, row, hidden]`."""
+        attended, *_ = self.self_attn(hidden_states=self.input_layernorm(x), **arguments)
+        x = x + attended
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out

@@ -9,8 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.loading import fetch_files, indexed, locate
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.weight_files import CONFIG, differences, key_files
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
@@ -40,22 +40,22 @@ class MtpCheckpoint:
     ignored: tuple[str, ...] = ()  # keys of these layers that are not: copies of the target's weights
 
 
-def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) -> MtpCheckpoint:
+def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = None) -> MtpCheckpoint:
     """Read the multi-token layers of a target.
 
     Args:
         name: A folder, or a hub name.
-        anatomy: The target.
+        model_info: The target.
         revision: The commit on the hub; None: the latest.
 
     Raises:
         ValueError: There are none, some are incomplete or not read whole, or they are of a family that is not read.
     """
     what, place = f"the checkpoint {name!r}", locate(name)
-    folder, layers = indexed(place, revision), len(anatomy.language.layers)
+    folder, layers = indexed(place, revision), len(model_info.language.layers)
     files = key_files(folder)
     stored = {plain_key(key): key for key in files}
-    family = recognised(stored.keys(), anatomy.config.model_type, layers, what)
+    family = recognised(stored.keys(), model_info.config.model_type, layers, what)
     depths = family.depths(stored.keys(), layers)
     config = read_json(folder / CONFIG)
     _refuse_fewer(config, family, depths, layers, what)

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.model_info import ModelInfo
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import MIMO, Family, own_keys
 
 
 def random_checkpoint(
-    anatomy: Anatomy, family: Family = MIMO, depths: int = 1, seed: int = 0, gain: float = 2.0
+    model_info: ModelInfo, family: Family = MIMO, depths: int = 1, seed: int = 0, gain: float = 2.0
 ) -> MtpCheckpoint:
     """Layers for a target whose decoder layers are stored under the names that they have in memory."""
     generator = torch.Generator().manual_seed(seed)
@@ -18,7 +18,7 @@ def random_checkpoint(
         values = torch.randn(shape, generator=generator)
         return values * gain / shape[-1] ** 0.5 if len(shape) > 1 else 1 + 0.3 * values
 
-    hidden, layer = anatomy.config.hidden_size, anatomy.language.layers[-1]
+    hidden, layer = model_info.config.hidden_size, model_info.language.layers[-1]
     shapes = {"projection.weight": (hidden, 2 * hidden)}
     own, blocks = {}, {}
     for depth in range(depths):

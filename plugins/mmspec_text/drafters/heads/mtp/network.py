@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.offload import device_of
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
 from mmspec_text.drafters.heads.layers import embedded
@@ -31,22 +31,22 @@ class MtpNetwork(nn.Module):
 
     Args:
         checkpoint: The layers.
-        anatomy: The target; it lends classes and configuration, and `join` its embedding, output and rotary layers.
+        model_info: The target; it lends classes and configuration, and `join` its embedding, output and rotary layers.
 
     Raises:
         ValueError: The layers do not fit the target.
     """
 
-    def __init__(self, checkpoint: MtpCheckpoint, anatomy: Anatomy) -> None:
+    def __init__(self, checkpoint: MtpCheckpoint, model_info: ModelInfo) -> None:
         super().__init__()
         what = f"{checkpoint.name!r}"
-        self.family, self.vocab = checkpoint.family, anatomy.vocab
-        self.kinds = attention_kinds(anatomy, checkpoint.family.attention, checkpoint.depths)
-        self.window = getattr(anatomy.config, "sliding_window", None)
-        blocks = filled_blocks(anatomy, self.family, self.kinds, checkpoint.blocks, checkpoint.originals, what)
+        self.family, self.vocab = checkpoint.family, model_info.vocab
+        self.kinds = attention_kinds(model_info, checkpoint.family.attention, checkpoint.depths)
+        self.window = getattr(model_info.config, "sliding_window", None)
+        blocks = filled_blocks(model_info, self.family, self.kinds, checkpoint.blocks, checkpoint.originals, what)
         biased = "layers.0.projection.bias" in checkpoint.own
         table = checkpoint.own.get("layers.0.embedding.weight")
-        hidden, eps = anatomy.config.hidden_size, getattr(anatomy.config, self.family.eps)
+        hidden, eps = model_info.config.hidden_size, getattr(model_info.config, self.family.eps)
         rows = None if table is None else len(table)
         self._depths = [Depth(block, self.family, hidden, eps, biased, rows) for block in blocks]
         self.layers = nn.ModuleList(self._depths)
@@ -56,15 +56,15 @@ class MtpNetwork(nn.Module):
         self._shared: tuple[nn.Module, ...] | None = None  # in a tuple, so that torch adopts none
         self._positions_by_kind = False
 
-    def join(self, anatomy: Anatomy) -> None:
+    def join(self, model_info: ModelInfo) -> None:
         """Go where the target is, and use its embedding, output and rotary layers."""
-        model = anatomy.model
+        model = model_info.model
         self.to(device_of(model))
         for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
             weight.data = weight.data.to(model.dtype)
         self._shared = model.get_input_embeddings(), model.get_output_embeddings()
         if self.family.rotary:
-            rotary = anatomy.language.decoder.get_submodule("rotary_emb")
+            rotary = model_info.language.decoder.get_submodule("rotary_emb")
             self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
             self._shared = *self._shared, rotary
 

@@ -1,33 +1,46 @@
 """A trial of a head on the user's prompt: how often its first guess is the target's.
 
-One pass of the target over a piece of the prompt, then one of the head for every meaning of its layer ids, with true
-features and true units. A head with wrong layers, of another target, or trained on another template is as lossless as
-any, and only slow: these numbers are where it shows.
+One pass of the target over a piece of the prompt, then one of the head with true features and true units: for a head of
+the EAGLE family one for every meaning of its layer ids, for one of DFlash a block behind each of some units. A head
+with wrong layers, of another target, or trained on another template is as lossless as any, and only slow: these numbers
+are where it shows.
 
 Some heads of EAGLE-3.1 say `norm_output`, and were trained with the state fed back as it is. A first guess is the same
 in both ways; of a second one, behind a true unit and the head's own state, the better way is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmspec.core.hidden import FINAL
+from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft
 from mmspec.hosts.features import Reading
 from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.cache import HeadCache
+from mmspec_text.drafters.heads.dflash.context import Context
+from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.eagle.family import Convention
 from mmspec_text.drafters.heads.eagle.features import Features
-from mmspec_text.drafters.heads.eagle.layouts import Convention
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
+from mmspec_text.drafters.heads.rows import Rows
 
+UNITS, FEWEST = 64, 16
+"""Units of a trial, and the fewest from which its numbers say anything."""
 LOW = 0.1
 """A head that guesses less of a prompt is reported; trained ones guess a third to two thirds."""
+BLOCKS = 16
+"""Most blocks of a trial."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,19 @@ class Trial:
         return self.second.get(True, 0.0) >= self.second.get(False, 0.0)
 
 
+def trial_ids(state: State, inputs: Any) -> Tensor | None:
+    """The last ids `[unit]` of the longest prompt; None if they are too few, or if a prompt has more than ids."""
+    if isinstance(inputs, Mapping) and not inputs.keys() <= PLAIN:
+        return None
+    row = int(state.pads.argmin())
+    ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
+    return ids if len(ids) >= FEWEST else None
+
+
 @torch.inference_mode()
-def tried(network: Head, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
+def try_rows(network: Head, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
     """Try a head on `ids [unit]`, without padding."""
-    with Reading(target.anatomy, features.boundaries) as reading:
+    with Reading(target.model_info, features.boundaries) as reading:
         arguments: dict[str, Any] = {"input_ids": ids[None]}
         scores = target.model(**arguments, use_cache=False).logits[0]
     assert reading.states is not None
@@ -114,11 +136,11 @@ def second_guesses(network: EagleNetwork, features: Tensor, units: Tensor) -> Te
 def report(
     trial: Trial,
     name: str,
-    guess: Convention,
-    layer_ids: Sequence[int],
-    field: str = "eagle_aux_hidden_state_layer_ids",
+    guess: Convention = "boundary",
+    layer_ids: Sequence[int] = (),
+    field: str = "",
 ) -> None:
-    """Warn if layer ids (`field` of a config) mean something else than expected, or if the head guesses badly."""
+    """Warn if layer ids (`field` of a config; "" if it has none) mean other layers, or if the head guesses badly."""
     best = trial.right[trial.chosen]
     if trial.chosen != guess:
         warn(
@@ -131,12 +153,66 @@ def report(
             f"{trial.second[False]:.0%} of second tokens of this prompt, and not {trial.second[True]:.0%}"
         )
     if best < LOW:
+        layers = f"or read other layers ({field}), " if field else ""
         warn(
             f"the head {name!r} guesses {best:.0%} of this prompt ({trial.units} tokens) as the target continues it. "
-            f"It may be a head of another target, or read other layers ({field}), or have been "
-            "trained with another chat template or thinking mode"
+            f"It may be a head of another target, {layers}or have been trained with another chat template or thinking "
+            "mode"
         )
 
 
 def _said(convention: Convention) -> str:
     return "the inputs of layers" if convention == "boundary" else "the outputs of layers"
+
+
+@torch.inference_mode()
+def try_blocks(
+    network: DFlashNetwork, target: TransformersTarget, boundaries: tuple[int, ...], convention: Convention, ids: Tensor
+) -> Trial:
+    """Try a DFlash head on `ids [unit]`, without padding: one block behind each of some units, whose first unit counts.
+
+    `convention` is what the layer ids of the head mean.
+    """
+    with Reading(target.model_info, boundaries) as reading:
+        scores = target.model(input_ids=ids[None], use_cache=False).logits[0]
+    assert reading.states is not None
+    roots = torch.linspace(1, len(ids) - 1, min(BLOCKS, len(ids) - 1), device=ids.device).long()
+    context = Context(network, len(roots), len(ids), ids.device)
+    features = reading.states.expand(len(roots), -1, -1)
+    context.append(Rows.at_left(features, roots))
+    logits = context.block(ids[roots]).grow(Draft.alone(ids[roots]), 0).logits
+    assert logits is not None
+    theirs = scores[roots, : network.vocab].argmax(-1)
+    right = float((logits[:, 0].argmax(-1) == theirs.to(logits.device)).float().mean())
+    return Trial(len(roots), {convention: right}, convention)
+
+
+@torch.inference_mode()
+def try_paths(head: PathHead | PrefixHead, target: TransformersTarget, ids: Tensor) -> Trial:
+    """Try a head that steps along paths on `ids [unit]`, without padding: one drafted unit behind every prefix."""
+    with Reading(target.model_info, (FINAL,)) as reading:
+        arguments: dict[str, Any] = {"input_ids": ids[None]}
+        scores = target.model(**arguments, use_cache=False).logits[0]
+    assert reading.states is not None
+    logits = head.logits(states_of(head, reading.states[:, :-2], ids[None, 1:-1]).transpose(0, 1))[:, 0]
+    theirs = scores[1:-1, : logits.shape[-1]].argmax(-1)  # the unit behind x_{t+1}, which row t guesses
+    right = float((logits.argmax(-1) == theirs.to(logits.device)).float().mean())
+    return Trial(len(theirs), {"boundary": right}, "boundary")
+
+
+def states_of(head: PathHead | PrefixHead, features: Tensor, units: Tensor) -> Tensor:
+    """States `[batch, row, size]` behind every unit of a text as the root.
+
+    Args:
+        head: The head.
+        features: `[batch, row, width]`: the target's, of the unit before.
+        units: `[batch, row]` int64.
+    """
+    if not isinstance(head, PrefixHead):
+        return head.rooted(features, units)
+    rows, columns = units.shape
+    slots = HeadCache(head, rows, columns, units.device).slots
+    slots.open(0, columns)
+    chain = TreeIndex.chain(columns, units.device)
+    geometry = PassGeometry(slots.length, chain.ancestor, chain.depth, slots.visible)
+    return head.passed(units, head.taken_in(features), slots, geometry)

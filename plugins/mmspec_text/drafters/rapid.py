@@ -1,11 +1,16 @@
 """`rapid`: a model on a shortened prompt drafts for the model on the whole one.
 
 RAPID (arXiv 2502.20330; its released code). Where prompts are long, the pass of a target is its cache's reading; a
-draft model that reads what was retrieved from the prompt (`chunks`) has a short cache, and may be the target itself, or
+draft model that reads what was retrieved from the prompt has a short cache, and may be the target itself, or
 even a larger model. The two prompts are kept in step: both models read what was emitted.
 With `eta` above 0 the target is mixed with the model on the shortened prompt, p̂ = softmax(z - eta · g)
 (`mmspec.core.augmented`): long prompts distract models, which the paper's better answers are due to. It is another
 text than the target's own, and reports say so.
+What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens.
+Here chunks are scored by BM25 over token ids: what is kept decides how much is accepted and never the output, ids are
+all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
+numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
+in their order. Those that share no token with the end are left out.
 Guarantee: that of the rule; with respect to p̂ where `eta` is above 0. Under the released rule the output follows
 neither.
 Knobs: `eta`, `alpha` (of p̂); `first`, `chunk`, `chunks`, `end` (more is accepted more often, and costs more);
@@ -28,11 +33,10 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.hosts.own_target import own_target
-from mmspec_text.conditioned_specs import RAPID
+from mmspec.hosts.draft_models import own_target
 from mmspec_text.drafters.ambedkar import as_ids
-from mmspec_text.drafters.rapid.chunks import shortened
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec_text.specs import RAPID
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,37 @@ class Rapid(DraftModel):
     def _context(self, state: State) -> int:
         context = self.model.context if isinstance(self.model, Bounded) else None
         return state.limit if context is None else max(0, context - state.memory.short - max(state.host_emitted))
+
+
+SATURATION = 1.5
+"""k₁ of BM25: how soon further occurrences of a token count no more. Chunks are equally long, so that b is 0."""
+
+
+def shortened(ids: Tensor, first: int, chunk: int, chunks: int, end: int) -> Tensor:
+    """The part of a prompt that is read.
+
+    Args:
+        ids: The prompt, `[n]`.
+        first: Tokens of its beginning that are kept.
+        chunk: Tokens of a chunk.
+        chunks: Most chunks that are kept.
+        end: Tokens of its end that are kept, and asked about.
+    """
+    between = len(ids) - first - end
+    if between <= chunk * chunks:
+        return ids
+    pieces = ids[first : len(ids) - end].split(chunk)
+    scores = bm25(ids[len(ids) - end :], pieces)
+    best = scores.argsort(descending=True, stable=True)[:chunks]
+    kept = best[scores[best] > 0].sort().values.tolist()
+    return torch.cat([ids[:first], *(pieces[number] for number in kept), ids[len(ids) - end :]])
+
+
+def bm25(query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
+    """How well pieces of a text, ids `[n]` each, answer a query of ids: `[piece]`, 0 where they share none."""
+    asked = query.unique()
+    shared = [piece[torch.isin(piece, asked)] for piece in pieces]
+    counts = torch.stack([torch.bincount(torch.searchsorted(asked, ids), minlength=len(asked)) for ids in shared])
+    holding = (counts > 0).sum(0)
+    rarity = torch.log1p((len(pieces) - holding + 0.5) / (holding + 0.5))
+    return (rarity * counts * (SATURATION + 1) / (counts + SATURATION)).sum(1)

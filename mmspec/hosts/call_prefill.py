@@ -3,6 +3,11 @@
 Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
 else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
 `mmspec.hosts.prefill`.
+
+Rows of one prompt (`num_return_sequences=n` of transformers): it is read once, and what is kept of it is copied to each
+of them. The copies are a row's own: rows do not share memory, because they go on with texts of their own. What is kept
+is to the bit what a batch of the distinct prompts keeps. It equals a prefill of all rows up to rounding, which may
+depend on how many rows a pass has, as it does in every batch.
 """
 
 from collections.abc import Mapping
@@ -15,27 +20,27 @@ from transformers import Cache, EncoderDecoderCache
 
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.refusal import OutOfScopeError
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Prefill, TargetOutput
-from mmspec.hosts import prefill, prompt, rings
-from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts import prefill, prompt
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.equal_prompts import Distinct
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.halves import stacked
-from mmspec.hosts.lengths import refuse_length
-from mmspec.hosts.memory import Memory, cost
+from mmspec.hosts.memory import Memory, cost, refuse_length
+from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import rings
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 
 
-class Begins(Protocol):
+class PrefillTarget(Protocol):
     """A target over a model of transformers; its attributes are those of `TransformersTarget`."""
 
-    anatomy: Anatomy
+    model_info: ModelInfo
     drafting: bool
     boundaries: tuple[int, ...]
     context: int | None
@@ -59,10 +64,10 @@ class _Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class CallPrefill:
     """A call that begins."""
 
-    target: Begins  # whose call it is
+    target: PrefillTarget  # whose call it is
     passes: Passes  # runs its model
     limit: int  # new units wanted per row
     width: int  # the most nodes of a draft, root included
@@ -71,25 +76,25 @@ class Beginning:
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prefill:
         """Read a prompt; arguments and errors as those of `TransformersTarget.start`."""
-        target, anatomy = self.target, self.target.anatomy
+        target, model_info = self.target, self.target.model_info
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # the argument of models without keys
             given["past_key_values"] = given.pop("cache_params")
         if target.drafting:
-            given = prompt.for_drafting(given, anatomy.model, anatomy.config.hidden_size, target.context)
+            given = prompt.for_drafting(given, model_info.model, model_info.config.hidden_size, target.context)
         null = given.pop(NULL_INPUTS, None)
         if target.drafting and not given["input_ids"].shape[1]:
             return self._empty(given["input_ids"])
-        ids, mask = prompt.read(given, anatomy.config.vocab_size)
+        ids, mask = prompt.read(given, model_info.config.vocab_size)
         earlier = given.get("past_key_values")
-        refuse_cache(anatomy, cache_name(anatomy.model), earlier, len(ids))
+        refuse_cache(model_info, cache_name(model_info.model), earlier, len(ids))
         self._refuse_length(int(mask.sum(1).max()))
-        plain = prefill.is_plain(given, mask) and (target.drafting or not anatomy.reads_both_ways)
+        plain = prefill.is_plain(given, mask) and (target.drafting or not model_info.reads_both_ways)
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if plain:
-            read = self._ids(ids, mask, None if null is None else prompt.read(null, anatomy.vocab), earlier)
-        elif anatomy.ops and earlier is not None and prefill.holds_units(earlier):
+            read = self._ids(ids, mask, None if null is None else prompt.read(null, model_info.vocab), earlier)
+        elif model_info.ops and earlier is not None and prefill.holds_units(earlier):
             read = self._continued(ids, mask, earlier)
         else:
             read = self._stock(ids, mask, given)
@@ -109,7 +114,7 @@ class Beginning:
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end.
         prompts = Distinct.of(*both) if self.target.memory is None else Distinct.each(*both)
         slots = self._slots(prompts.mask, self._rings(earlier, mask.shape[1]))
-        with Reading(self.target.anatomy, self.target.boundaries) as record:
+        with Reading(self.target.model_info, self.target.boundaries) as record:
             logits = prompts.to_rows(prefill.prefill_chunks(self.passes, slots, prompts.ids, prompts.mask))
         hidden = record.aligned(prompts.mask.sum(1))
         prompts.spread(slots)
@@ -119,25 +124,25 @@ class Beginning:
     def _continued(self, ids: Tensor, mask: Tensor, earlier: Cache) -> _Read:
         """Our own passes behind the states of an earlier turn."""
         slots = self._slots(mask, self._rings(earlier, mask.shape[1]))
-        with Reading(self.target.anatomy, self.target.boundaries) as record:
+        with Reading(self.target.model_info, self.target.boundaries) as record:
             logits = prefill.continue_from(self.passes, slots, ids, earlier, mask)
         return _Read(slots, logits, mask, record.states)
 
     def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:
         """The model's own prefill."""
-        target, anatomy = self.target, self.target.anatomy
+        target, model_info = self.target, self.target.model_info
         if target.memory is not None:
             raise ValueError(
                 "a memory budget goes with prompts of ids and padding alone: others are read by the model's own "
                 "prefill, into a cache that is not counted"
             )
         kept = self._rings(given.get("past_key_values"), mask.shape[1])  # before the cache is filled
-        with model_lock(anatomy.model):
-            with Reading(anatomy, target.boundaries) as record:
-                stock = StockGenerate(anatomy, ids, given)
+        with model_lock(model_info.model):
+            with Reading(model_info, target.boundaries) as record:
+                stock = StockGenerate(model_info, ids, given)
             if isinstance(stock.cache, EncoderDecoderCache):
                 raise OutOfScopeError(
-                    f"{type(anatomy.model).__name__} reads an encoder's states in this call; only decoders can be "
+                    f"{type(model_info.model).__name__} reads an encoder's states in this call; only decoders can be "
                     "speculated over"
                 )
             places = target.places(stock, given)
@@ -146,7 +151,7 @@ class Beginning:
         prefill.adopt(slots, stock.cache, stock.mask, following)
         slots.places, slots.origin = places, slots.length
         if not target.drafting:  # a draft model need not be exact
-            with model_lock(anatomy.model):
+            with model_lock(model_info.model):
                 compare_calls(self.passes, slots, stock, given)
         return _Read(slots, stock.logits, stock.mask, record.states)
 
@@ -154,7 +159,7 @@ class Beginning:
         """A draft model in a call whose prompt has no ids; it will read the emitted units only."""
         mask = torch.ones_like(ids)
         slots = self._slots(mask, self._rings(None, 0))
-        logits = torch.zeros(len(ids), 1, self.target.anatomy.vocab, dtype=torch.float32, device=ids.device)
+        logits = torch.zeros(len(ids), 1, self.target.model_info.vocab, dtype=torch.float32, device=ids.device)
         return Prefill(TransformersTargetCache(slots, self.passes, mask), TargetOutput(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, kept: Mapping[int, int]) -> SlotCache:
@@ -165,7 +170,7 @@ class Beginning:
         if memory is not None:
             price = cost(self.passes)
             most = memory.slots(price, len(mask), longest, self.limit, self.width, kept, self.fixed)
-        slots = SlotCache(self.target.anatomy.layers(), len(mask), most, mask.device, self.fixed, kept)
+        slots = SlotCache(self.target.model_info.layers(), len(mask), most, mask.device, self.fixed, kept)
         slots.reserve(0 if memory is None else slots.most)
         return slots
 
@@ -173,8 +178,51 @@ class Beginning:
         """The rings of a call whose prompt has `fed` columns."""
         if self.target.keep_all or not self.passes.rings:
             return {}
-        return rings.rings(self.target.anatomy.layers(), earlier, min(prefill.CHUNK, fed), self.width)
+        return rings(self.target.model_info.layers(), earlier, min(prefill.CHUNK, fed), self.width)
 
     def _refuse_length(self, longest: int) -> None:
         if not self.target.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
-            refuse_length(self.target.anatomy, self.target.context, longest, self.limit, self.width)
+            refuse_length(self.target.model_info, self.target.context, longest, self.limit, self.width)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct prompts of a batch, in the order of the rows."""
+
+    ids: Tensor  # `[prompt, column]` int64, padded on the left
+    mask: Tensor  # `[prompt, column]` int64: 1 for units, 0 for padding
+    prompt: Tensor  # `[row]` int64: which of them every row has
+
+    @classmethod
+    def of(cls, ids: Tensor, mask: Tensor) -> "Distinct":
+        """Find the distinct prompts among the rows `ids` and `mask`, both `[row, column]`; the host reads them."""
+        texts = torch.where(mask.bool(), ids, -1).cpu().numpy()  # padding may be any id
+        found: dict[bytes, int] = {}
+        alike = [found.setdefault(text.tobytes(), row) for row, text in enumerate(texts)]
+        first, own = (on_device(rows, ids.device, torch.int64) for rows in ([*found.values()], alike))
+        return cls(ids[first], mask[first], torch.searchsorted(first, own))
+
+    @classmethod
+    def each(cls, ids: Tensor, mask: Tensor) -> "Distinct":
+        """Take every row's prompt as one of its own, whether or not some are equal."""
+        return cls(ids, mask, torch.arange(len(ids), device=ids.device))
+
+    @property
+    def repeated(self) -> bool:
+        """Whether rows have the same prompt."""
+        return len(self.ids) < len(self.prompt)
+
+    def to_rows(self, values: Tensor) -> Tensor:
+        """Values `[prompt, …]` of every row: `[row, …]`."""
+        return values[self.prompt.to(values.device)] if self.repeated else values
+
+    def spread(self, cache: SlotCache) -> None:
+        """Copy the slots and states of a cache that has read the distinct prompts, so that every row has its own."""
+        if not self.repeated:
+            return
+        for layer in cache.owning:
+            layer.take(self.prompt)
+        for recurrent in cache.recurrent.values():
+            recurrent.take(self.prompt)
+        cache.length, cache.end, cache.shift = (self.to_rows(each) for each in (cache.length, cache.end, cache.shift))
+        cache.origin = cache.length

@@ -1,4 +1,4 @@
-"""Reading `model_index.json` of a saved pipeline, checked against the constructor of the pipeline's class.
+"""Reading a saved pipeline: `model_index.json`, checked against its class's constructor, and the parts that it names.
 
 The file names classes by library, so a malicious file can have code imported; diffusers before 0.42.1 did so. Here
 every part must be an argument of the constructor, of a class that its annotation allows, and nothing is imported.
@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
+import torch
 from pydantic import ConfigDict, TypeAdapter
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from mmspec.hosts.loading import load_checked, refuse_pickles
+from mmspec.hosts.remote_code import refusing_code
+from mmspec.hosts.weight_files import INDEX
 from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec.untrusted import read_json
 
-INDEX = "model_index.json"
-"""The file that makes a folder a saved pipeline."""
 MOST = 1_000_000
 """The most bytes of that file that are read."""
 FACTS = ("_class_name", "_diffusers_version", "_name_or_path")
@@ -128,3 +130,52 @@ def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
     except ValueError as error:
         raise ValueError(f"{place}: {key} cannot be {shown(repr(value))}: {shown(error)}") from error
+
+
+def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:
+    """The parts of a saved pipeline by name; models are in evaluation mode.
+
+    Args:
+        index: The content of its `model_index.json`.
+        dtype: The dtype of the weights.
+        without: Names of parts that are not loaded.
+
+    Raises:
+        ValueError: A part is damaged, incomplete, or does not fit its config; the message names keys and shapes.
+    """
+    parts: dict[str, Any] = {}
+    for part, kind in index.parts.items():
+        if part in without:
+            continue
+        folder = index.folder / part
+        if kind is not None and not folder.is_dir():
+            what = f"there is no folder {part}, its {kind.__name__}"
+            raise ValueError(f"the pipeline in {index.folder} is not complete: {what}")
+        if kind is None:
+            parts[part] = None
+        elif issubclass(kind, torch.nn.Module):
+            parts[part] = load_part(kind, folder, dtype)
+        else:
+            with refusing_code(f"the {part} in {index.folder}"):
+                parts[part] = kind.from_pretrained(str(folder), trust_remote_code=False)
+    return parts
+
+
+def load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """One model of a pipeline.
+
+    Args:
+        kind: The model's class, of diffusers or transformers.
+        folder: A folder with a `config.json` and safetensors files.
+        dtype: The dtype of the weights.
+
+    Raises:
+        ValueError: The weights are a pickle, damaged, incomplete, or do not fit the config.
+    """
+    refuse_pickles(folder)
+    how: dict[str, Any] = {"torch_dtype": dtype, "low_cpu_mem_usage": False}  # as diffusers does without accelerate
+    of_transformers = issubclass(kind, PreTrainedModel)
+    if of_transformers:
+        how = {"dtype": dtype, "trust_remote_code": False}
+    # An encoder of transformers may be stored in a file that also holds a decoder.
+    return load_checked(kind, str(folder), f"the {kind.__name__} in {folder}", how, more=of_transformers)

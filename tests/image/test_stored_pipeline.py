@@ -11,8 +11,8 @@ from diffusers import DiffusionPipeline
 
 import mmspec
 from mmspec import shipped
-from mmspec.api.outline import outline_of
-from mmspec.hosts.pipeline_index import index_of
+from mmspec.api.saved import outline_of
+from mmspec.hosts.stored_pipeline import index_of
 from mmspec.kits.text.pipeline import TextPipeline
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.pipeline import TextToImagePipeline

@@ -34,7 +34,7 @@ _EMPTY_LAYERS = frozenset({"DummyLayer"})
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelInfo:
     """A decoder-only model as the host sees it."""
 
     model: Any  # the live model without its PEFT wrapper
@@ -55,7 +55,7 @@ class Anatomy:
     placed: bool = False
 
     @classmethod
-    def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "Anatomy":
+    def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
         """The facts about a model.
 
         Args:
@@ -214,7 +214,7 @@ def _holds_keys_alone(layer: Any) -> bool:
 
 
 def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
-    """Candidates for `Anatomy.reach`, `reach_reason` and `reach_in_slots`."""
+    """Candidates for `ModelInfo.reach`, `reach_reason` and `reach_in_slots`."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(nested for nested in rope.values() if isinstance(nested, dict))]
     for parameters in kinds:

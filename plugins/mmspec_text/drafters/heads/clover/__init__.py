@@ -1,1 +1,0 @@
-"""Clover's speculators, from the paper: an augmenting block, and cells that attend over the states of a path."""

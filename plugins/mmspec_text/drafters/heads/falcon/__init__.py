@@ -1,1 +1,0 @@
-"""Falcon: blocks of units in one pass of a head."""

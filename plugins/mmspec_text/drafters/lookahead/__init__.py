@@ -1,1 +1,0 @@
-"""Lookahead decoding: the window and the pool of one row, and the drafter over them."""
