@@ -223,7 +223,7 @@ PIPELINES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "emoji": {
         "prompt": (3, None, b"x", [], [3], {}, "xylophone quantum", "", ["red", 3]),
-        "guidance_scale": ("3", None, [], float("nan"), float("inf")),
+        "guidance_scale": ("3", [], float("nan"), float("inf")),
         "temperature": ("1", -1.0, float("nan"), []),
         "top_k": (-1, 1.5, "3"),
         "top_p": (-0.1, 1.1, "x"),

@@ -114,6 +114,7 @@ def test_other_heads_read_what_the_target_reads(kind: str, rows: dict[str, Tenso
         seen.append((units, embedded(units, embedding, dtype)))
         return seen[-1][1]
 
-    monkeypatch.setattr(f"mmspec_text.drafters.heads.{kind}.network.embedded", watched)
+    home = "mmspec_text.drafters.heads.mtp.network" if kind == "mtp" else f"mmspec_text.drafters.{kind}"
+    monkeypatch.setattr(f"{home}.embedded", watched)
     played(Decoder(target, drafter, Rejection(), k=3), rows, SAMPLED, 2)
     assert seen and all(torch.allclose(found, SCALE * table("gemma2")[units]) for units, found in seen)
