@@ -179,7 +179,7 @@ class _Unchanged:
     NAMES = ("history", "pads", "emitted", "root", "done")
 
     def __init__(self, state: State, log: Log, where: str) -> None:
-        self.state, self.log, self.where = state, log, where
+        self.state, self.log, self.where, self.live = state, log, where, state.live
         self.before = {name: (getattr(state, name), getattr(state, name).clone()) for name in self.NAMES}
         self.step = Snapshot(state.step)
 
@@ -190,7 +190,8 @@ class _Unchanged:
         for name, (tensor, then) in self.before.items():
             if getattr(self.state, name) is not tensor or not torch.equal(tensor, then):
                 self.log.wrong["inputs-stay"].append(f"{self.where} changed state.{name}")
-                setattr(self.state, name, tensor.copy_(then))
+                tensor.copy_(then)
+        self.state.live = self.live
         if self.step.restore():
             self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
 
