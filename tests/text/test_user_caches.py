@@ -47,7 +47,11 @@ def test_other_caches_are_refused_by_name(
     target: Any, prompts: Callable, passes: list[int], case: str, way: str
 ) -> None:
     make, says = CACHES[case]
-    call = dict(**prompts(1), past_key_values=make(target.config), max_new_tokens=4, do_sample=False)
+    try:
+        cache = make(target.config)
+    except RuntimeError as error:
+        pytest.skip(f"transformers' offloaded caches want streams, which a CUDA build without a GPU lacks: {error}")
+    call = dict(**prompts(1), past_key_values=cache, max_new_tokens=4, do_sample=False)
     if way == "custom_generate":
         decoding = mmspec.custom_generate("prompt-lookup")
         target.generate(**prompts(1), max_new_tokens=2, do_sample=False, custom_generate=decoding)  # the self-check
