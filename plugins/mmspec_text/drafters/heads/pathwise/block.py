@@ -30,7 +30,7 @@ class BlockSizes:
     # Rotary parameters as transformers names them
     rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": THETA})
     head_norms: bool = False  # none of these layers has them
-    biases: frozenset[str] = frozenset()  # likewise
+    biases: frozenset[str] = frozenset()  # none of these layers has them
     activation: str = "silu"  # of the MLP
 
     @classmethod
