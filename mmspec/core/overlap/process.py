@@ -2,7 +2,8 @@
 
 Requests and answers are pickles on a pipe that only this process and its child have; each computes on a device of its
 own (`crossing`). Whatever becomes of the child costs speed alone: while it loads its model, where it has died, or does
-not answer in time, rounds go on without drafts. A call waits for an answer that is on its way, since a round without a draft costs a pass.
+not answer in time, rounds go on without drafts. A call waits for an answer that is on its way, since a round without a
+draft costs a pass.
 """
 
 import os
