@@ -1,21 +1,26 @@
-"""A round as a function: rows, draft and scores in; rows after the round and what was decided out.
+"""A round as functions of tensors: rows and draft in; rows after the round and what was decided out.
 
-The eager loop (`mmspec.core.decoder`) and captured rounds (`mmspec.core.captured`) call the same function.
+The eager loop (`mmspec.core.decoder`) calls them one by one, since a round may be settled later than it is verified.
+Captured rounds (`mmspec.core.compile`) are compiled from the whole of them.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
+from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
+from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
 from mmspec.core.noise import Noise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.warp import Warp
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,29 @@ def decided(
     verdict = rule.accept(draft, scores, round)
     after, count = live.checked(draft, scores, verdict).appended(draft, verdict, most)
     return after, Step(draft, scores, verdict, count)
+
+
+def play_round(
+    target: Capturable, cache: Any, live: Live, draft: Draft, warp: Warp, rule: Rule, round: Round
+) -> tuple[Live, Step]:
+    """Verify, warp, accept, append and commit; torch can trace it over a held cache.
+
+    Args:
+        target: Runs the pass; called inside of `Capturable.ready`.
+        cache: The target's cache.
+        live: The rows.
+        draft: The rooted draft.
+        warp: Turns the target's output into distributions; its processors are element-wise.
+        rule: Decides which nodes are accepted.
+        round: The round's noise.
+
+    Returns:
+        The rows after the round, and the round itself.
+    """
+    scores = warp(target.forward(cache, draft), draft, Prefix(live.history, (), live.emitted))
+    after, step = decided(live, draft, scores, rule, round)
+    target.commit(cache, step.verdict.path, step.count)
+    return after, step
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class HostCopy:
 
 @dataclass
 class Capture:
-    """How captured rounds stand to a call (`mmspec.core.capture`)."""
+    """How captured rounds stand to a call (`mmspec.core.compile.choice`)."""
 
     round: Any = None  # the one that runs it; None: the eager loop does
     eager: bool = False  # whether it is settled that the eager loop runs it

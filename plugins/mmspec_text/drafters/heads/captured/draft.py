@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.capture import warp_key
-from mmspec.core.capture_pool import Pool, pool_on
-from mmspec.core.compiling import Compiled
+from mmspec.core.compile.choice import warp_key
+from mmspec.core.compile.inductor import Compiled
+from mmspec.core.compile.pool import Pool, pool_on
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.history_processors import Prefix
@@ -50,7 +50,7 @@ class Plan:
     shape: Shape  # the shape of the draft
     k: int  # its budget
     shared: bool  # whether sampled drafts use the target's own noise
-    frozen: bool  # whether weights are baked in (`mmspec.core.frozen`).
+    frozen: bool  # whether weights are baked in (`mmspec.core.compile.frozen`).
 
 
 class CapturedDraft(ABC):
