@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mmspec.core.compile.frozen import MOST, checksum
+from mmspec.core.frozen import MOST, checksum
 from mmspec.hosts.devices import tensor_parallel_group
 
 ROWS = 256

@@ -9,7 +9,7 @@ from torch._inductor.utils import run_and_get_code
 from transformers import LlamaConfig
 
 from mmspec.api.build import decoder_for
-from mmspec.core.compile import frozen
+from mmspec.core import frozen
 from mmspec.core.compile.pool import NAME, Pool
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder

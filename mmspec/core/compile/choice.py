@@ -5,7 +5,7 @@ What cannot be captured is decoded by the eager loop, with one warning that says
 
 from collections.abc import Hashable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 from mmspec.core.capabilities import RunsModel, WithinPasses
 from mmspec.core.compile.check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.compile.pool import Pool, pool_of
-from mmspec.core.compile.proposal import Family, family_of
-from mmspec.core.compile.protocols import Capturable, DraftsInside, InsideDrafts, SecondChoice
+from mmspec.core.compile.proposal import family_of
+from mmspec.core.compile.protocols import Capturable, DraftsInside
 from mmspec.core.compile.rounds import CapturedRound, Plan, buffers
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Unread
@@ -53,16 +53,6 @@ def checked_compile(compile: Any) -> Compile:
     return "auto"
 
 
-@dataclass(frozen=True)
-class Drafts:
-    """The drafts that a captured round takes, or makes."""
-
-    tree: tuple[int, ...] | None  # the nodes' parents, the root first; None: every draft brings its own
-    family: Family | None  # what drafted units are drawn from
-    key: Hashable = None  # what tells one drafter inside of the round from another
-    inside: InsideDrafts | None = None  # new buffers for drafts that are made inside; None: they come from outside
-
-
 class Captures:
     """The captured rounds of a decoder.
 
@@ -96,9 +86,10 @@ class Captures:
         if before is None and (state.capture.eager or self.compile is None or self._refused):
             return None
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
-        tree = None if self._own_trees else draft.index.padded(state.budget.width).listed
+        index = draft.index.padded(state.budget.width)
         family = family_of(draft, self.rule, state.warp.sample, self.windows)
-        captured = self._take_over(state, Drafts(tree, family))
+        shared = None if self._own_trees or index.listed is None else index
+        captured = self._take_over(state, self._plan(state, shared, family=family, lone=self.lone))
         if before is not None and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
         return captured
@@ -124,25 +115,36 @@ class Captures:
         k = min(policy.k, state.budget.k)
         inside = drafter.inside(k, device)
         tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.budget.width)
-        return self._take_over(state, Drafts(tree.listed, None, (type(drafter), drafter.captured_key, k), inside))
+        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), drafter.captured_key, k))
 
-    def _take_over(self, state: State, drafts: Drafts) -> CapturedRound | None:
-        """A captured round with the call loaded; None, with a warning, if there can be none."""
+    def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
+        nodes, k = state.budget.width, state.budget.k
+        deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
+        return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
+
+    def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
+        """A captured round with the call loaded; None, with a warning, if there can be none.
+
+        Args:
+            state: The call.
+            plan: The shape of its rounds.
+            drafter: What tells one drafter inside of rounds from another.
+        """
         before = state.cache, replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
         why, captured = self._refusal(state), None
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
         else:
             try:
-                captured = self._lent(state, drafts)
+                captured = self._lent(state, plan, drafter)
             except Exception as error:
                 if strict():
                     raise
-                self._give_up(error, inside=drafts.inside is not None)
+                self._give_up(error, inside=plan.drafts is not None)
             if captured is None:
                 state.cache, state.live = before
         state.capture.round, state.capture.stale = captured, False
-        state.capture.eager = captured is None and drafts.inside is None
+        state.capture.eager = captured is None and plan.drafts is None
         state.report.compiled = captured is not None
         return captured
 
@@ -168,37 +170,22 @@ class Captures:
             return f"{type(self.drafter).__name__} {self.drafter.within} in the middle of the target's pass"
         return ""
 
-    def _lent(self, state: State, drafts: Drafts) -> CapturedRound | None:
+    def _lent(self, state: State, plan: Plan, drafter: Hashable) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew([self.target.model] if isinstance(self.target, RunsModel) else [])
-        made, warp = (drafts.tree, drafts.family, drafts.key), warp_key(state.warp)
-        call = (made, self.lone, state.budget.width, state.budget.k, columns, len(state.live.ends), state.context, warp)
-        key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
+        columns = bucket(state.prompt_length + state.limit + 1)
+        call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
+        key = type(self.target), plan.key, warp_key(state.warp), drafter, call
+        return self.pool.lend(key, state, lambda: self._captured(state, plan, columns))
 
-    def _captured(self, state: State, drafts: Drafts, columns: int) -> CapturedRound | None:
+    def _captured(self, state: State, plan: Plan, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
-        target = copy(self.target)  # as it is now: later calls may change what it runs
-        assert isinstance(target, Capturable) and target.vocab is not None
-        index = None if drafts.tree is None else TreeIndex.static(drafts.tree, state.emitted.device)
-        plan = Plan(
-            rows=state.rows,
-            nodes=state.budget.width,
-            deepest=min(state.budget.width - 1, max(state.budget.k, 1)) if index is None else index.deepest,
-            index=index,
-            vocab=target.vocab,
-            warp=state.warp,
-            rule=self.rule,
-            family=drafts.family,
-            frozen=self.pool.frozen,
-            lone=self.lone and drafts.inside is None,
-            drafts=drafts.inside,
-        )
+        target, plan = copy(self.target), replace(plan, frozen=self.pool.frozen)  # as they are now; later calls differ
+        assert isinstance(target, Capturable)
         eager, expected = timed(lambda: eager_round(target, state, plan))
-        cache = target.held(state.cache, plan.nodes, index)
+        cache = target.held(state.cache, plan.nodes, plan.index)
         captured = CapturedRound(plan, target, cache, buffers(state, columns))
         captured.load(state)
 
@@ -211,7 +198,7 @@ class Captures:
         try:
             compiled = compared()
         except Exception as error:
-            instead = cache.fall_back() if isinstance(cache, SecondChoice) and not out_of_memory(error) else ""
+            instead = "" if out_of_memory(error) else cache.fall_back()
             if strict() or not instead:
                 raise
             warn(f"{first_line(error)}; the round is compiled in another way: {instead}")

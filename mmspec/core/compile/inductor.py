@@ -18,7 +18,7 @@ WARM_RUNS = 3
 
 OPTIONS: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
 """Inductor's options: the attributes of torch's own layers are not compared in every round. Nobody changes these, but
-for weights, which a round reads anew, or `mmspec.core.compile.frozen` watches."""
+for weights, which a round reads anew, or `mmspec.core.frozen` watches."""
 
 FROZEN: dict[str, Any] = {
     "max_autotune_gemm": True,
@@ -35,7 +35,7 @@ class Compiled(Generic[Result]):
         method: A bound method. It reads and writes buffers of its object; it has no argument, no host sync, and no
             shape that depends on data.
         device: Where the buffers are. On CUDA, results are written to the same tensors in every call.
-        frozen: Whether the weights of modules are constants (`mmspec.core.compile.frozen`).
+        frozen: Whether the weights of modules are constants (`mmspec.core.frozen`).
     """
 
     def __init__(self, method: Callable[[], Result], device: torch.device, frozen: bool = False) -> None:

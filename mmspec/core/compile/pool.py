@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import nn
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.compile.frozen import freezable, numbers
+from mmspec.core.frozen import freezable, numbers
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.state import State
@@ -43,7 +43,7 @@ class Pool(Generic[Held]):
     """What is captured of calls, by shape. A copy of it is empty, because what is captured holds buffers and weights.
 
     Attributes:
-        frozen: Whether what is captured next bakes in the weights (`mmspec.core.compile.frozen`).
+        frozen: Whether what is captured next bakes in the weights (`mmspec.core.frozen`).
     """
 
     def __init__(self) -> None:

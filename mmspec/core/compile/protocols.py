@@ -22,13 +22,12 @@ class HeldCache(Protocol):
         """Copy the cache of a call into these tensors: the cache that the call goes on with, which has them."""
         ...
 
-
-@runtime_checkable
-class SecondChoice(Protocol):
-    """A held cache whose passes can compute in a second way, for where the first cannot be compiled, or is wrong."""
-
     def fall_back(self) -> str:
-        """Go over to the second way: what it does, for a warning; "" if there is none, or passes do so already."""
+        """Let passes compute in a second way, for where the first cannot be compiled, or is wrong.
+
+        Returns:
+            What the second way does, for a warning; "" if there is none, or passes do so already.
+        """
         ...
 
 

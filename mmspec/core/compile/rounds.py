@@ -6,7 +6,7 @@ round by the call's own source, so that they are the eager loop's numbers to the
 the invariant ones use, are computed inside from the call's key and the number of committed units.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,7 +45,7 @@ class Plan:
     warp: Warp  # turns scores into distributions; all its processors are element-wise
     rule: Rule  # decides which nodes are accepted
     family: Family | None = None  # what drafted units were drawn from; None: from no distribution, or nobody reads it
-    frozen: bool = False  # whether the weights are baked in (`mmspec.core.compile.frozen`)
+    frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`)
     lone: bool = False  # whether a round without a draft has one node
     drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
@@ -54,6 +54,12 @@ class Plan:
         if self.family is None:
             return None
         return Proposal(self.family, self.rows, self.nodes - 1, self.vocab, device)
+
+    @property
+    def key(self) -> Hashable:
+        """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
+        tree = None if self.index is None else self.index.listed
+        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""

@@ -27,6 +27,9 @@ class HeldUnits:
         self.length.copy_(call.length)
         return replace(call, units=self.units, length=self.length)
 
+    def fall_back(self) -> str:
+        return ""
+
 
 class FixedHistory(HistoryTarget):
     """A `HistoryTarget` whose passes have one shape, and can be captured."""

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.compile.frozen import checksums
 from mmspec.core.distributions import take_nodes
+from mmspec.core.frozen import checksums
 from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput

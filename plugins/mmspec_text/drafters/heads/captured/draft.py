@@ -50,7 +50,7 @@ class Plan:
     shape: Shape  # the shape of the draft
     k: int  # its budget
     shared: bool  # whether sampled drafts use the target's own noise
-    frozen: bool  # whether weights are baked in (`mmspec.core.compile.frozen`).
+    frozen: bool  # whether weights are baked in (`mmspec.core.frozen`).
 
 
 class CapturedDraft(ABC):
