@@ -15,9 +15,8 @@ from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
-from mmspec.core.noise import Noise, Round, SpreadNoise
+from mmspec.core.noise import Noise, RaceNoise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.history_processors import Prefix
-from mmspec.core.live import Live, with_room
+from mmspec.core.live import NOWHERE, Live, nonfinite_message, with_room
 from mmspec.core.noise import Round, Source
-from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
 from mmspec.core.types import Prefill, Step
 from mmspec.core.warp import Warp
