@@ -66,8 +66,8 @@ class Decoder:
         name: The name of this combination in reports.
         why: Why it was chosen, if the user did not ask for it by name.
         shape: Nodes of the passes after the prefill. `any`: as many as the draft has. `one`: always as many as the
-            widest draft, so that in half precision, too, the output equals to the bit that of plain decoding with the
-            same rows and width (`report.shape`). A number: always so many; without a drafter this is plain decoding at
+            widest draft, so that in half precision, too, the output equals plain decoding's with the same rows and
+            width, to the bit (`report.shape`). A number: always so many; without a drafter this is plain decoding at
             the width of a method. None: `one` where the target prefers it (on CUDA in half precision) or rounds are
             compiled, else `any`.
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where

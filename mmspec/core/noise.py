@@ -137,7 +137,7 @@ class Counting(Protocol):
 
     @property
     def fresh_key(self) -> Tensor:
-        """`[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key."""
+        """`[batch, 2]` int64; a `PhiloxSource` with this key has the same `fresh`."""
         ...
 
 

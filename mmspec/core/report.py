@@ -59,7 +59,7 @@ class Report:
     wrt: str = ""  # the distribution that the exactness is of, in words; "" for the target's own
     rounds: int = 0  # passes of the target after prefill
     row_rounds: int = 0  # rows that took part in them, summed over rounds
-    inner_passes: int = 0  # drafting passes over the target's own weights: those of a cascade's middle level
+    inner_passes: int = 0  # drafting passes over the target's own weights, as a cascade's middle level makes them
     emitted: int = 0  # units emitted, summed over rows, the prefill's included
     rows: int = 0  # rows of the batch
     # Prompts that the prefill read, negative ones included, where several rows have the same; None: every row's own
@@ -99,7 +99,7 @@ class Report:
             valid: `[batch, node]` bool of the rooted draft.
             length: `[batch]` accepted nodes.
             active: `[batch]` bool: rows that were not done.
-            nodes: Nodes of the pass; default: those of the draft.
+            nodes: Nodes of the pass; default: as many as the draft has.
         """
         self.sizes[valid.shape[1] if nodes is None else nodes] += 1
         if valid.shape[1] > 1:  # else there was no draft, and there is nothing to count

@@ -110,7 +110,7 @@ class DrawnSource:
     key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers for all other rules; else None
 
     def begin(self, host_emitted: Sequence[int]) -> None:
-        """Does nothing: the numbers are those of one round."""
+        """Does nothing: there are numbers for one round only."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> DrawnNoise:
         if self.numbers is None:

@@ -53,7 +53,7 @@ class State:
     host: HostCopy  # what the last sync read
     hidden: Tensor | None = None  # the prompt's hidden states as in `Prefill`, until the drafter has begun
     memory: Any = None  # the drafter's, from `Drafter.start`; only the drafter reads it
-    step: Step | None = None  # the last settled round; after prefill, that of a draft of the root alone
+    step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
     capture: Capture = field(default_factory=Capture)
 

@@ -249,6 +249,6 @@ class TransformersTarget:
             inputs: The inputs of the call.
 
         Raises:
-            ValueError: Positions are not those of the model's own `generate`.
+            ValueError: Positions are others than in the model's own `generate`.
         """
         return None

@@ -58,7 +58,7 @@ def rounding(target: Target) -> float:
 
 
 def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
-    """Refuse a captured pass whose scores or hidden states at the root are not those of the eager pass.
+    """Refuse a captured pass whose scores or hidden states at the root differ from the eager pass's.
 
     Args:
         expected: The eager pass's scores.

@@ -247,7 +247,7 @@ class CapturedRound:
 
 @torch.inference_mode(False)
 def buffers(state: State, columns: int) -> Live:
-    """Rows like those of a call, with buffers of their own and `columns` columns of history."""
+    """Rows like a call's, with buffers of their own and `columns` columns of history."""
     live = state.live
     number = torch.zeros((), dtype=torch.int64, device=live.emitted.device)
     return Live(
