@@ -5,26 +5,11 @@ target's noise, so that a good draft model agrees at temperature 1 as often as i
 tokenizer drafts the tokens that both vocabularies have (Timor et al., 2502.05202).
 """
 
-from dataclasses import dataclass, field
-from typing import Annotated
-
-from pydantic import Field
-
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import DraftModelOptions, in_target_ids, load_small_model
 from mmspec_text.training.lessons import ModelLesson
-
-
-@dataclass(frozen=True)
-class DraftModelOptions(SmallModelOptions):
-    """Options of `draft-model`."""
-
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.0,
-        metadata={"help": "a draft ends before a unit whose likeliest value is below this; higher drafts less"},
-    )
 
 
 class TextDraftModel(DraftModel):

@@ -8,24 +8,11 @@
 * `beam`: RSD-S (2402.14160), a stochastic beam; exact under `recursive-rejection` and `match`.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
-
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec.kits.text.small_model import in_target_ids, load_small_model
+from mmspec.kits.text.tree_form import DraftTreeOptions
 from mmspec_text.training.lessons import ModelLesson
-
-
-@dataclass(frozen=True)
-class DraftTreeOptions(TreeForm, SmallModelOptions):
-    """Options of `draft-tree`."""
-
-    form: Literal["rerank", "greedy", "heap", "branching", "beam"] = field(
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
-    )
 
 
 class TextDraftTree(DraftModel):

@@ -23,7 +23,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
 from mmspec_text.specs import LLMCAD
 
 LEAST, MOST = 1e-6, 0.99

@@ -27,7 +27,7 @@ from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Step
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
 from mmspec_text.specs import SEQUOIA
 
 

@@ -26,7 +26,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec.kits.text.corpus import read_corpus
+from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.drafters.suffix_statistics import (
     Guess,
     NgramCounts,

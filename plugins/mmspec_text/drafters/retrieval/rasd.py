@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmspec.core.drafters.united import United
+from mmspec.kits.text.small_model import SmallModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
-from mmspec_text.drafters.small_model import SmallModelOptions
 from mmspec_text.specs import RASD
 
 

@@ -24,8 +24,9 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
+from mmspec.kits.text.corpus import read_corpus
 from mmspec_text.drafters.retrieval.trie import Node, most_frequent
-from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.specs import REST
 
 
