@@ -5,8 +5,7 @@ import torch
 from mmspec.hosts.fingerprint import identity
 from mmspec.testing import tiny_models
 from mmspec.testing.conformance.example import Example
-from mmspec_zoo.relaxed.judge import JudgeOptions
-from mmspec_zoo.relaxed.judge_head import JudgeHead
+from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
 from mmspec_zoo.relaxed.rollback import RollbackOptions
 
 

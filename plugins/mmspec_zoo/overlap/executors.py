@@ -3,19 +3,25 @@
 An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
 So an executor decides about speed alone, never about the output.
 
-* `Serial` answers at once: the reference. `process` and `streams`, beside this file, have those that run aside.
-* `Simulated` runs everything in one thread, in an interleaving that a seed chooses, with messages that are late, lost
-  or doubled as often as is asked for. Its clock takes the longer of drafting and verifying, as two devices would.
+* `Serial` answers at once: the reference.
+* `Streams` runs the draft model in a thread of this process, on CUDA on a stream of its own. Nothing is copied between
+  processes, and models on a GPU need no second one. The host's work for both models shares Python's lock, so that what
+  runs side by side is what they compute: worth it where passes are long beside their launches.
+* `process.Process`, beside this file, runs it in a process of its own.
 """
 
-import random
-from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import torch
 
 from mmspec.core.protocols import Target
 from mmspec_zoo.overlap.ahead import Ahead, Request
 from mmspec_zoo.overlap.continuation import Beginning, Continuation
+
+Result = TypeVar("Result")
 
 
 class Lane(Protocol):
@@ -38,12 +44,7 @@ class Executor(Protocol):
     """Runs draft models."""
 
     def open(self, model: Target, how: Beginning) -> Lane:
-        """The lane of a new call.
-
-        Args:
-            model: The draft model.
-            how: How it begins.
-        """
+        """The lane of a new call."""
         ...
 
 
@@ -72,89 +73,65 @@ class Serial:
         return SerialLane(Continuation.begun(model, how))
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What passes cost."""
+class Streams:
+    """A thread that runs draft models: the requests of all calls, one after the other."""
 
-    draft: float  # seconds of a pass of the draft model
-    verify: float  # seconds of a pass of the target
-    early: float = 0.0  # seconds of the target's pass before the draft model is asked
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "mmspec-drafting")
+        self._stream: torch.cuda.Stream | None = None
 
-    def overlapped(self, passes: int) -> float:
-        """Seconds of a round on two devices: max(γ · t_d, t_v), as in PEARL; behind an early exit, as in Mirror-SD."""
-        return self.early + max(passes * self.draft, self.verify - self.early)
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Probabilities with which an answer arrives a round late, twice, or never, and with which a job never runs."""
-
-    late: float = 0.0
-    doubled: float = 0.0
-    lost: float = 0.0
-    dropped: float = 0.0
-
-
-class Simulated:
-    """See the module.
-
-    Args:
-        costs: What passes cost on the clock.
-        seed: Chooses the interleaving and the faults.
-        faults: How often messages go astray.
-
-    Attributes:
-        seconds: The clock.
-    """
-
-    def __init__(self, costs: Costs, seed: int = 0, faults: Faults | None = None) -> None:
-        self.costs, self.faults, self.seconds = costs, faults or Faults(), 0.0
-        self.random = random.Random(seed)
-
-    def open(self, model: Target, how: Beginning) -> "SimulatedLane":
-        return SimulatedLane(self, Continuation.begun(model, how))
+    def open(self, model: Target, how: Beginning) -> "StreamLane":
+        if how.device.type == "cuda" and self._stream is None:
+            self._stream = torch.cuda.Stream(how.device)
+        return StreamLane.opened(self._thread, self._stream, model, how)
 
 
 @dataclass
-class SimulatedLane:
-    """Requests that run before, during or after the target's pass, and answers on their way."""
+class StreamLane:
+    """One call's requests and answers."""
 
-    owner: Simulated
-    worker: Continuation
-    jobs: deque[Request] = field(default_factory=deque)
-    arrived: list[Ahead] = field(default_factory=list)
-    underway: list[Ahead] = field(default_factory=list)
-    passes: int = 0
+    thread: ThreadPoolExecutor  # runs them in order
+    stream: torch.cuda.Stream | None  # on which stream; None: the device has none
+    worker: "Future[Continuation]"  # the draft model of the call, once its prefill is done
+    answers: "list[Future[Ahead]]" = field(default_factory=list)  # what was asked for and not collected yet
+
+    @classmethod
+    def opened(
+        cls, thread: ThreadPoolExecutor, stream: torch.cuda.Stream | None, model: Target, how: Beginning
+    ) -> "StreamLane":
+        """A new call, whose prefill begins in the thread."""
+        return cls(thread, stream, _aside(thread, stream, lambda: Continuation.begun(model, how)))
 
     def submit(self, request: Request) -> None:
-        if self.owner.random.random() >= self.owner.faults.dropped:
-            self.jobs.append(request)
-        self.passes += request.count
-        self._maybe_run()
+        self.answers.append(_aside(self.thread, self.stream, lambda: self.worker.result().run(request)))
 
     def verified(self) -> None:
-        self.owner.seconds += self.owner.costs.overlapped(self.passes)
-        self.passes = 0
-        self._maybe_run()
+        """Does nothing: the thread has been drafting meanwhile."""
 
     def collect(self) -> list[Ahead]:
-        self.owner.seconds += self.passes * self.owner.costs.draft  # what was asked for since the target's pass
-        self.passes = 0
-        late, self.underway = self.underway, []
-        while self.jobs:
-            self._run()
-        answers, self.arrived = self.arrived + late, []
-        self.owner.random.shuffle(answers)
-        return answers
+        found, self.answers = [answer.result() for answer in self.answers], []
+        if self.stream is not None:  # their memory must outlast what this stream does with them
+            for ahead in found:
+                for part in (ahead.emitted, ahead.units, ahead.length):
+                    part.record_stream(torch.cuda.current_stream(self.stream.device))
+        return found
 
-    def _maybe_run(self) -> None:
-        if self.jobs and self.owner.random.random() < 0.5:
-            self._run()
 
-    def _run(self) -> None:
-        faults, chance = self.owner.faults, self.owner.random.random
-        answer = self.worker.run(self.jobs.popleft())
-        if chance() < faults.lost:
-            return
-        where = self.underway if chance() < faults.late else self.arrived
-        where.extend([answer] * (2 if chance() < faults.doubled else 1))
+def _aside(
+    thread: ThreadPoolExecutor, stream: torch.cuda.Stream | None, work: Callable[[], Result]
+) -> "Future[Result]":
+    """Do work in the thread, in the caller's mode, behind all that the caller's stream has got so far."""
+    inference, before = torch.is_inference_mode_enabled(), None
+    if stream is not None:
+        before = torch.cuda.current_stream(stream.device).record_event()
+
+    def job() -> Result:
+        with torch.inference_mode(inference), torch.no_grad(), torch.cuda.stream(stream):
+            if before is not None:
+                before.wait(stream)
+            result = work()
+            if stream is not None:  # what the work reads is freed with it
+                stream.synchronize()
+            return result
+
+    return thread.submit(job)

@@ -10,7 +10,7 @@ comparison).
 
 from dataclasses import dataclass
 
-from mmspec_zoo.overlap.drafting_ahead import AheadOptions, DraftsAhead
+from mmspec_zoo.overlap.overlapped import AheadOptions, DraftsAhead
 from mmspec_zoo.specs import PEARL
 
 
@@ -21,9 +21,6 @@ class PearlOptions(AheadOptions):
 
 class Pearl(DraftsAhead):
     """Drafts ahead; a row whose round had another outcome decodes one unit without a draft.
-
-    Args:
-        options: The small model, where it runs, and the number of outcomes.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.

@@ -14,8 +14,8 @@ Knobs: `k`; `branches` (more hit more often, and cost in every pass of the small
 
 from dataclasses import dataclass, field
 
-from mmspec_zoo.overlap.drafting_ahead import AheadOptions, DraftsAhead
 from mmspec_zoo.overlap.outcomes import Geometric
+from mmspec_zoo.overlap.overlapped import AheadOptions, DraftsAhead
 from mmspec_zoo.specs import SAGUARO
 
 
@@ -30,9 +30,6 @@ class SaguaroOptions(AheadOptions):
 
 class Saguaro(DraftsAhead):
     """Drafts for many outcomes; a row whose round had another one waits for its draft.
-
-    Args:
-        options: The small model, where it runs, and the fan.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded; or no fan has such numbers.

@@ -37,7 +37,7 @@ def train_judge(
     refuse_unwritable(out)
     from mmspec.hosts.fingerprint import identity
     from mmspec.hosts.loading import load_model, load_tokenizer
-    from mmspec_zoo.relaxed.judge_head import JudgeHead
+    from mmspec_zoo.relaxed.judge import JudgeHead
     from mmspec_zoo.relaxed.judge_training import fitted, rates, read_triples, states_of
 
     triples = read_triples(data, load_tokenizer(target))

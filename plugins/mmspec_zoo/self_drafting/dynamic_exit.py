@@ -14,7 +14,6 @@ Knobs: `k` is the longest draft.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -28,9 +27,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.devices import device_of
-from mmspec_zoo.self_drafting.shortened import drafted_by
+from mmspec_zoo.self_drafting.shortened import SelfDrafting
 from mmspec_zoo.specs import DEL
-from mmspec_zoo.sublayers import SelfDrafting
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class DynamicExit:
         exit, length = divmod(int(expected.argmax()), k + 1)
         gone = self._own.sublayers.from_layer(exit + 1)
         ends = _Ends(memory.least_sure if length else 0.0, state)
-        return drafted_by(partial(self._own.verify, gone, state), state, Chain(), length, noise, ends)
+        return self._own.draft(gone, state, Chain(), length, noise, ends)
 
     @torch.inference_mode()
     def observe(self, state: State, step: Step) -> None:

@@ -8,7 +8,6 @@ Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,9 +17,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_zoo.self_drafting.shortened import drafted_by
+from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import LAYER_SKIP
-from mmspec_zoo.sublayers import ReadShare, SelfDrafting
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class LayerSkip:
         return ReadShare()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return drafted_by(partial(self._own.verify, self._gone, state), state, Chain(), k, noise)
+        return self._own.draft(self._gone, state, Chain(), k, noise)
 
     def observe(self, state: State, step: Step) -> None:
         """Does nothing: a draft leaves nothing behind."""

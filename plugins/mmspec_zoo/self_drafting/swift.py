@@ -3,13 +3,15 @@
 SWIFT (Xia et al., arXiv 2410.06916), "on-the-fly self-speculative decoding". Attention and feed-forward parts are left
 out one by one; the first and the last layer stay (`skip_search` has the search). Before a round, while the search goes
 on, one more set is measured on the last `window` units of the text. A draft is a chain that ends where the drafter is
-less sure than `sure`; behind that each of its nodes gets siblings (`mmspec_zoo.self_drafting.comb`). The paper
-copies the target's cache for drafts; here they use its scratch slots.
+less sure than `sure`; beside each of its units stand the likeliest other ones, as many as the drafter's confidence
+there says (confidence-aware candidates). The paper copies the target's cache for drafts; here they use its scratch
+slots.
 Guarantee: that of `match`, whatever is left out.
 Knobs: `skip` (more left out drafts faster and worse), `sure` (higher ends drafts earlier), `nodes` (more are accepted,
 and each costs), `window` (longer measures sets better and costs more), `k` (the longest draft).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -19,17 +21,70 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.shapes import Level
+from mmspec.core.drafters.shapes import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target_cache import rewound
-from mmspec_zoo.self_drafting.comb import Comb
-from mmspec_zoo.self_drafting.shortened import drafted_by
+from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.self_drafting.skip_search import SKIPPED, SkipSearch, numbers_between
 from mmspec_zoo.specs import SWIFT
-from mmspec_zoo.sublayers import ReadShare, SelfDrafting
+
+CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
+"""Published numbers of candidates of a depth, the chain's own node included, by the least confidence they are for."""
+
+
+@dataclass(frozen=True)
+class Comb:
+    """A chain whose every node has siblings, more of them where the drafter is less sure.
+
+    Only the chain is continued. Of all candidates the `nodes` best by cumulative score, which is that of `rerank`, are
+    verified, which bounds a pass; the published code verifies all.
+    """
+
+    nodes: int = 24  # nodes that are verified
+    # Pairs of a confidence and a number, from the highest confidence to 0
+    candidates: Sequence[tuple[float, int]] = CANDIDATES
+    spread: float = 0.75  # as in `rerank`
+
+    offers = frozenset({"tree"})
+    needs = frozenset({"rerank"})
+
+    @property
+    def widest(self) -> int:
+        return max(number for _, number in self.candidates)
+
+    def levels(self, k: int) -> int:
+        return min(k, self.nodes)
+
+    def width(self, k: int) -> int:
+        return min(self.nodes, self.widest * k)
+
+    def fed(self, k: int) -> int:
+        return max(0, self.levels(k) - 1)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        best, own = (each[:, 0] for each in likeliest(frontier, self.widest, self.spread))  # [batch, candidate]
+        confidence = frontier.distribution.confidence().exp()  # [batch, 1]
+        rank = torch.arange(best.shape[1], device=best.device)
+        score = torch.where(rank < self._number(confidence), frontier.score + own, -torch.inf)
+        parent, chain = torch.zeros_like(best[:1]), torch.zeros_like(best[:1, :1])
+        return Level(best, parent, score, score > -torch.inf, frontier=chain, carried=confidence)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return best_nodes(score, self.nodes)
+
+    def _number(self, confidence: Tensor) -> Tensor:
+        """Candidates at nodes where the drafter is so sure: `[batch, 1]`."""
+        number = torch.zeros_like(confidence, dtype=torch.int64)
+        for least, candidates in self.candidates:
+            number = torch.where((number == 0) & (confidence >= least), candidates, number)
+        return number
 
 
 @dataclass(frozen=True)
@@ -51,11 +106,7 @@ class SwiftOptions:
 
 
 class Swift:
-    """Drafts without the best set of sub-layers that any of its calls has found.
-
-    Args:
-        options: How much is left out, when a draft ends, how sets are measured.
-    """
+    """Drafts without the best set of sub-layers that any of its calls has found."""
 
     needs, offers = SWIFT.needs, SWIFT.offers
     example = "mmspec_zoo.self_drafting_example:swift"
@@ -91,8 +142,7 @@ class Swift:
         if not self.search.over and written > self.options.window:
             numbers = self.search.propose()
             self.search.observe(numbers, self._matchness(state, numbers))
-        shortened = partial(self._own.verify, self.search.best, state)
-        return drafted_by(shortened, state, self.shape, k, noise, partial(self._unsure, state))
+        return self._own.draft(self.search.best, state, self.shape, k, noise, partial(self._unsure, state))
 
     def observe(self, state: State, step: Step) -> None:
         """Does nothing: a draft leaves nothing behind."""

@@ -11,7 +11,7 @@ from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
 from mmspec_zoo import self_drafting_example
-from mmspec_zoo.overlap.early_exit import LayerExit
+from mmspec_zoo.overlap.mirror_sd import LayerExit
 from tests.support.zoo import build, noisy
 
 SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")

@@ -9,9 +9,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.overlap.executors import Serial, Simulated
-from mmspec_zoo.overlap.mirrored import Mirrored
+from mmspec_zoo.overlap.executors import Serial
+from mmspec_zoo.overlap.mirror_sd import Mirrored
 from mmspec_zoo.overlap.outcomes import Even, Outcomes
+from tests.support.simulated import Simulated
 from tests.zoo.overlap.test_outcomes import ranked
 from tests.zoo.overlap.test_overlap import ALONE, COSTS, LARGE, RAGGED, SMALL, interleavings, same
 

@@ -9,9 +9,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.overlap.executors import Simulated
 from mmspec_zoo.overlap.outcomes import Geometric, Margin, Outcomes, Ranked
 from mmspec_zoo.overlap.overlapped import Overlapped
+from tests.support.simulated import Simulated
 from tests.zoo.overlap.test_overlap import ALONE, COSTS, LARGE, RAGGED, SMALL, interleavings
 
 

@@ -9,8 +9,8 @@ from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.overlap.executors import Costs, Faults, Simulated
 from mmspec_zoo.overlap.overlapped import Overlapped
+from tests.support.simulated import Costs, Faults, Simulated
 
 LARGE = HistoryTarget.random(3, seed=3)
 SMALL = LARGE.near(4)

@@ -6,9 +6,9 @@ import torch
 import mmspec
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
-from mmspec_zoo.overlap.executors import Costs, Faults, Simulated
+from mmspec_zoo.overlap.executors import Streams
 from mmspec_zoo.overlap.overlapped import Overlapped
-from mmspec_zoo.overlap.streams import Streams
+from tests.support.simulated import Costs, Faults, Simulated
 
 
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8, "top_k": 12}])

@@ -24,9 +24,8 @@ from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.markov import MarkovCache, MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
-from mmspec_zoo.relaxed.judge import Judge, JudgeOptions
+from mmspec_zoo.relaxed.judge import Judge, JudgeHead, JudgeOptions
 from mmspec_zoo.relaxed.judge_command import train_judge
-from mmspec_zoo.relaxed.judge_head import JudgeHead
 from mmspec_zoo.relaxed.judge_training import Judged, fitted, rates, read_triples, states_of
 from tests.support import byte_llama
 from tests.support.zoo import build, noisy
