@@ -48,9 +48,6 @@ class SpecMemoOptions(DraftTreeOptions):
 class SpecMemo(DraftModel):
     """Drafts trees with a smaller transformers model, within a budget of bytes.
 
-    Args:
-        options: The small model, the budget and the shape of the tree.
-
     Raises:
         ValueError: No model or no budget was named, or the model cannot be loaded.
     """

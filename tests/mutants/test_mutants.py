@@ -15,9 +15,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, GaussianMixture
 from mmspec.core.drafters.cascade import CascadeDrafter, FromHistory
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import RandomUnit
+from mmspec.core.drafters.initialisations import LeftDistribution, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.drafters.shapes import Beam, Branching
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection

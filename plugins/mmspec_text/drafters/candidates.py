@@ -126,9 +126,6 @@ class Candidates:
 class TextCandidates(Candidates):
     """`Candidates` with a generator that options describe.
 
-    Args:
-        options: The kind of generator, and its model and tokenizers.
-
     Raises:
         ValueError: A model or a tokenizer cannot be loaded.
     """

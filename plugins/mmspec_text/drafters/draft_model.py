@@ -15,9 +15,6 @@ from mmspec_text.training.lessons import ModelLesson
 class TextDraftModel(DraftModel):
     """Drafts a chain with a smaller transformers model.
 
-    Args:
-        options: The small model and its tokenizers.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """

@@ -18,9 +18,6 @@ from mmspec_text.training.lessons import ModelLesson
 class TextDraftTree(DraftModel):
     """Drafts trees with a smaller transformers model.
 
-    Args:
-        options: The small model, its tokenizers and the shape of the tree.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """

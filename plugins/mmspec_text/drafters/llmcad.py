@@ -10,7 +10,7 @@ Guarantee: that of `match`.
 Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
-from mmspec.core.drafters.shapes import FallsBack, Rerank
+from mmspec.core.drafters.shapes import Frontier, Level, Rerank, Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -28,6 +28,57 @@ from mmspec_text.specs import LLMCAD
 
 LEAST, MOST = 1e-6, 0.99
 """Between which α stays."""
+
+
+@dataclass(frozen=True)
+class FallsBack:
+    """Any shape of point masses, until a row's best node is too unlikely to go on behind it.
+
+    T_c is the largest product of probabilities that a node of the last level has; no level follows once it is below the
+    row's threshold. A level is drawn before it is known whether another one follows; so the units of a draft decide
+    where it ends, which biases rules that use their distribution.
+    """
+
+    shape: Shape  # the shape of the tree
+    threshold: Tensor | float  # `[batch]`, or a number: least T_c behind which another level is drafted
+
+    ends = True
+    needs = frozenset({"rerank"})
+
+    @property
+    def offers(self) -> frozenset[str]:
+        return self.shape.offers
+
+    @property
+    def widest(self) -> int:
+        return self.shape.widest
+
+    def levels(self, k: int) -> int:
+        return self.shape.levels(k)
+
+    def width(self, k: int) -> int:
+        return self.shape.width(k)
+
+    def fed(self, k: int) -> int:
+        return self.shape.fed(k)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return self.shape.parents(k)
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        carried, going = (None, None) if frontier.carried is None else frontier.carried
+        level = self.shape.level(replace(frontier, carried=carried), depth)
+        valid = level.valid if going is None else level.valid & going[:, None]
+        score = torch.where(valid, level.score, -torch.inf)
+        best = score.amax(1).exp()
+        return replace(level, score=score, valid=valid, carried=(level.carried, best >= self.threshold))
+
+    def ended(self, level: Level) -> bool:
+        """Whether the draft of every row has ended."""
+        return not bool(level.carried[1].any())
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return self.shape.choose(score)
 
 
 @dataclass(frozen=True)
@@ -50,9 +101,6 @@ class LLMCadMemory(DraftModelMemory):
 
 class LLMCad(DraftModel):
     """Drafts trees that end where the small model is unsure.
-
-    Args:
-        options: The small model, the tree and the first threshold.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.

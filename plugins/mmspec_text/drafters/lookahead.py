@@ -136,11 +136,7 @@ class LookaheadMemory:
 
 
 class Lookahead:
-    """Drafts n-grams, and makes new ones.
-
-    Args:
-        options: The sizes of window and pool.
-    """
+    """Drafts n-grams, and makes new ones."""
 
     needs, offers = LOOKAHEAD.needs, LOOKAHEAD.offers
 

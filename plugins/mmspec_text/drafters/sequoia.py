@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from mmspec.bench.tree_size import SIZES, paying_nodes
-from mmspec.core.drafters.counted_ranks import counted
 from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree
@@ -53,9 +53,6 @@ class SequoiaOptions(SmallModelOptions):
 
 class Sequoia(DraftModel):
     """Drafts a static tree with a smaller transformers model.
-
-    Args:
-        options: The small model and the tree.
 
     Attributes:
         tried: `[rank]`: children of that rank that were verified behind accepted nodes.
@@ -102,3 +99,18 @@ class Sequoia(DraftModel):
     def tree(self, nodes: int, depth: int) -> Static:
         """The best tree of so many nodes and levels."""
         return Static(*likeliest_tree(self.rates, max(depth, 1), nodes))
+
+
+def counted(step: Step, ranks: int) -> tuple[Tensor, Tensor]:
+    """Of a round: children of each of the first ranks behind nodes where a unit was emitted, and those accepted."""
+    index, reached = step.draft.index, step.verdict.emitted(step.count)
+    parent = index.parent[:, 1:].expand(len(reached), -1)
+    tried = step.draft.valid[:, 1:] & reached.gather(1, parent)
+    rank = index.rank[:, 1:].expand_as(tried)
+    of_rank = rank[..., None] == torch.arange(ranks, device=rank.device)
+    right = tried & reached[:, 1:]
+    return _sums(of_rank, tried), _sums(of_rank, right)
+
+
+def _sums(of_rank: Tensor, nodes: Tensor) -> Tensor:
+    return (of_rank & nodes[..., None]).sum((0, 1)).float()

@@ -49,11 +49,7 @@ class TokenRecyclingOptions:
 
 
 class TokenRecycling:
-    """Drafts a tree from the target's earlier scores, those of earlier calls included.
-
-    Args:
-        options: The sizes of the tree and of M.
-    """
+    """Drafts a tree from the target's earlier scores, those of earlier calls included."""
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
     example = "mmspec_text.example:recycling"

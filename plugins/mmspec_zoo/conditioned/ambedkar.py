@@ -44,9 +44,6 @@ class AmbedkarOptions(SmallModelOptions):
 class Ambedkar(DraftModel):
     """Drafts a chain from the bare prompt, for the target behind a condition.
 
-    Args:
-        options: The small model, and the condition.
-
     Raises:
         ValueError: No model or no condition was named, or the model cannot be loaded.
     """

@@ -75,9 +75,6 @@ class RapidMemory(DraftModelMemory):
 class Rapid(DraftModel):
     """Drafts a chain with a model that reads a part of the prompt.
 
-    Args:
-        options: The model, the part, and the mixture.
-
     Raises:
         ValueError: The model cannot be loaded.
     """

@@ -40,11 +40,7 @@ class RollbackOptions:
 
 
 class Rollback:
-    """The rule `rollback`.
-
-    Args:
-        options: The threshold.
-    """
+    """The rule `rollback`."""
 
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers

@@ -83,9 +83,6 @@ class S2DMemory(DraftModelMemory):
 class S2D(DraftModel):
     """Drafts each unit by the smallest sub-model that is sure.
 
-    Args:
-        options: The small model, its exits and both thresholds.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded, or it has no such exits.
     """

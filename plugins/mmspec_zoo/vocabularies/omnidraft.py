@@ -70,9 +70,6 @@ class OmniDraftMemory(DraftModelMemory):
 class OmniDraft(DraftModel):
     """Drafts with a small model of another vocabulary.
 
-    Args:
-        options: The small model, the tokenizers, and the size of the cache.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """

@@ -69,9 +69,6 @@ class VocabTrimOptions(DraftModelOptions):
 class VocabTrim(DraftModel):
     """Drafts a chain with a smaller transformers model and a part of its output layer.
 
-    Args:
-        options: The small model, the corpus, and how many ids are kept.
-
     Raises:
         ValueError: No model was named, it cannot be loaded, or there is no such corpus.
     """

@@ -25,7 +25,7 @@ from mmspec_zoo.self_drafting.skip_search import (
     numbers_between,
     upper_bound,
 )
-from mmspec_zoo.self_drafting.swift import Swift, SwiftOptions
+from mmspec_zoo.self_drafting.swift import Comb, Swift, SwiftOptions
 from tests.support.draft_rounds import played
 from tests.zoo.self_drafting.conftest import LAYERS
 
@@ -221,3 +221,9 @@ def test_a_row_that_ended_before_a_set_is_measured(deep: Any, prompts: Callable)
     assert drafter.search.tried and not output.report.faults
     expected = Decoder(loop.target).generate(inputs, 30, seed=1, warp=GREEDY, ends=end).units
     assert all(torch.equal(a, b) for a, b in zip(output.units, expected, strict=True))
+
+
+def test_a_comb_is_no_deeper_than_a_pass_has_nodes():
+    """Its chain lies in the scratch slots of that pass."""
+    assert Comb(nodes=3).levels(9) == 3 and Comb(nodes=3).fed(9) < Comb(nodes=3).width(9) == 3
+    assert Comb(nodes=24).levels(9) == 9

@@ -3,7 +3,6 @@
 from mmspec.core.drafters.shapes.beam import Beam
 from mmspec.core.drafters.shapes.branching import Branching
 from mmspec.core.drafters.shapes.chain import Chain
-from mmspec.core.drafters.shapes.falls_back import FallsBack
 from mmspec.core.drafters.shapes.heap import Heap
 from mmspec.core.drafters.shapes.rerank import Rerank
 from mmspec.core.drafters.shapes.shape import Ending, Frontier, Level, Shape
@@ -14,7 +13,6 @@ __all__ = [
     "Branching",
     "Chain",
     "Ending",
-    "FallsBack",
     "Frontier",
     "Heap",
     "Level",

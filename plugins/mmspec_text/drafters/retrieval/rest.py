@@ -75,9 +75,6 @@ class RestMemory:
 class Rest:
     """Drafts from a datastore.
 
-    Args:
-        options: What is looked up, and where.
-
     Raises:
         ValueError: There is no corpus, or it cannot be read.
     """

@@ -1,8 +1,6 @@
-"""Two drafters: rows for which the first proposes nothing get the second's draft, round by round.
+"""Two drafters of point masses in one call: one that stands in for the other, or whose tree is added to the other's.
 
-For a drafter that proposes rarely, such as a lookup, before one that always proposes. In one round, rows of a batch may
-have a chain from one and a tree from the other: every row then has a tree of its own.
-Both observe every round. Both must draft point masses: a merged draft could not keep two families of distributions.
+Both observe every round. A merged draft could not keep two families of distributions, so both must draft point masses.
 """
 
 from collections.abc import Iterator
@@ -18,8 +16,8 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 
 
-class Fallback:
-    """Rows without a draft by `first` get `second`'s. The call's memory is a list: first's memory, second's memory.
+class TwoDrafters:
+    """What combinations have in common. The call's memory is a list: first's memory, second's memory.
 
     Raises:
         ValueError: One of them drafts from a distribution (offers `q`).
@@ -31,22 +29,35 @@ class Fallback:
         for drafter in (first, second):
             if "q" in drafter.offers:
                 raise ValueError(
-                    f"{type(drafter).__name__} draws its drafts from a distribution, which a fallback cannot keep; "
-                    "combine drafters of point masses (lookup, recycling, suffix)"
+                    f"{type(drafter).__name__} draws its drafts from a distribution, which is lost among drafts of "
+                    "another drafter; combine drafters of point masses (lookup, recycling, suffix)"
                 )
-        self.first = first
-        self.second = second
+        self.first, self.second = first, second
         self.needs = first.needs | second.needs
 
     def bind(self, target: Target) -> None:
         self.first.bind(target)
         self.second.bind(target)
 
-    def width(self, k: int) -> int:
-        return max(self.first.width(k), self.second.width(k))
-
     def start(self, state: State, inputs: Any) -> list[Any]:
         return [self.first.start(state, inputs), self.second.start(state, inputs)]
+
+    def observe(self, state: State, step: Step) -> None:
+        with own_memory(state, 0):
+            self.first.observe(state, step)
+        with own_memory(state, 1):
+            self.second.observe(state, step)
+
+
+class Fallback(TwoDrafters):
+    """Rows without a draft by `first` get `second`'s, round by round.
+
+    For a drafter that proposes rarely, such as a lookup, before one that always proposes. In one round, rows of a batch
+    may have a chain from one and a tree from the other: every row then has a tree of its own.
+    """
+
+    def width(self, k: int) -> int:
+        return max(self.first.width(k), self.second.width(k))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         with own_memory(state, 0):
@@ -62,12 +73,6 @@ class Fallback:
         if not first.units.shape[1] or (free and not bool(found.any())):
             return second
         return _merged(found, first, second)
-
-    def observe(self, state: State, step: Step) -> None:
-        with own_memory(state, 0):
-            self.first.observe(state, step)
-        with own_memory(state, 1):
-            self.second.observe(state, step)
 
 
 @contextmanager
