@@ -11,11 +11,7 @@ from mmspec.core.types import Step
 
 
 def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
-    """The units that a settled round emitted, on the device.
-
-    Returns:
-        `[batch, slot]` units, and which slots hold one: bool.
-    """
+    """The units that a settled round emitted, `[batch, slot]` on the device, and which slots hold one: bool."""
     slot = torch.arange(step.verdict.path.shape[1] + 1, device=step.count.device)
     first = state.emitted - step.count + state.prompt_length
     at = (first[:, None] + slot).clamp(max=state.history.shape[1] - 1)
@@ -23,11 +19,7 @@ def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
 
 
 class EmittedUnits:
-    """The emitted units of a call's rows, on the host.
-
-    Args:
-        state: The call, whose first unit is emitted.
-    """
+    """The emitted units of a call's rows, on the host; of a call whose first unit is emitted."""
 
     def __init__(self, state: State) -> None:
         first = state.history[:, state.prompt_length : state.prompt_length + max(state.host_emitted)].tolist()

@@ -65,14 +65,7 @@ class Scratch:
 
 
 class Growth:
-    """Collects a draft's levels.
-
-    Args:
-        shape: The shape of the tree.
-        k: Budget of the round.
-        root: The root's unit, `[batch, *unit]`.
-        room: `[batch]`: how deep each row may draft.
-    """
+    """Collects a draft's levels below roots `[batch, *unit]`, in rows that may draft as deep as `room [batch]`."""
 
     def __init__(self, shape: Shape, k: int, root: Tensor, room: Tensor) -> None:
         self.shape, self.k = shape, k
@@ -157,19 +150,12 @@ def grown(
     feed: Callable[[Draft, int], TargetOutput],
     enough: Callable[[Level], bool] | None = None,
 ) -> tuple[Draft, Scratch, int]:
-    """Grow a draft of at least one level.
+    """Grow a draft of `levels` levels, at least one.
 
-    Args:
-        shape: Which nodes it has.
-        rows: The rows of the call.
-        k: Budget of the round.
-        levels: Number of levels.
-        noise: What sampled drafts must use.
-        output: The draft model's output after the root, one node.
-        fed: Nodes of this round in the draft model's scratch: 1 for the root, or 0, and it is fed again.
-        feed: One pass of the draft model: the output at the nodes of a rooted draft from an index on; those before it
-            were fed since the last commit.
-        enough: Asked behind every level: whether it is the last one. That is a host sync, which saves passes.
+    `output` is the draft model's after the root, one node. `fed` is how many nodes of this round are in its scratch: 1
+    for the root, or 0, and it is fed again. `feed` runs one pass of the draft model: the output at the nodes of a
+    rooted draft from an index on; those before it were fed since the last commit. `enough` is asked behind every level
+    whether it is the last one: a host sync, which saves passes.
 
     Returns:
         The draft; where its nodes are in the scratch; and the number of nodes there, the root included.

@@ -49,11 +49,7 @@ class HostMemory:
 
 
 class HostDrafterAdapter:
-    """The `Drafter` that runs a `HostDrafter`.
-
-    Args:
-        author: The plain-Python drafter.
-    """
+    """The `Drafter` that runs a `HostDrafter`."""
 
     offers = frozenset({"chain"})
     needs = frozenset({"discrete"})

@@ -44,10 +44,6 @@ class DraftModelOptions(SmallModelOptions):
 def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     """The small model as a target; of a prompt it reads the text, and images if it has vision.
 
-    Args:
-        options: The options that name the model.
-        drafter: The drafter's name, for messages.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """
@@ -66,17 +62,11 @@ def in_target_ids(
     drafting: Target | None = None,
     here: bool = True,
 ) -> Target:
-    """The small model in the target's ids, on the target's device if this drafter loaded it.
+    """The small model in the target's ids, on the target's device if this drafter loaded it and it drafts `here`.
 
     Two models with as many ids are said to have one tokenizer, unless those that are stored with them differ. Of two
-    tokenizers of which the user named none, there is a warning.
-
-    Args:
-        small: The small model.
-        target: The larger target.
-        options: The options that name the tokenizers.
-        drafting: What drafts with the small model, in its ids; default: the model itself.
-        here: Whether it drafts in this process, and so goes to the target's device.
+    tokenizers of which the user named none, there is a warning. `drafting` is what drafts with the small model, in its
+    ids; by default the model itself.
 
     Raises:
         ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
@@ -116,12 +106,7 @@ def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:
 
 
 def special_ids(target: Target, tokenizer: Any) -> frozenset[int]:
-    """The target's ids that stand for no text: those of its tokenizer, and those that its settings name by role.
-
-    Args:
-        target: The target.
-        tokenizer: Its live tokenizer, or None.
-    """
+    """The target's ids that stand for no text: those of its tokenizer, and those that its settings name by role."""
     found = set[int]() if tokenizer is None else set(tokenizer.all_special_ids)
     if isinstance(target, TransformersTarget):
         for settings in (target.model.config, target.model.generation_config):

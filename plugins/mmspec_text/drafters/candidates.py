@@ -70,9 +70,6 @@ class CandidatesMemory:
 class Candidates:
     """Drafts the candidates of a candidate generator of transformers.
 
-    Args:
-        make: Makes the generator of a call.
-
     Example:
         ```python
         mmspec.enable(model, drafter=Candidates(assistant(small)))

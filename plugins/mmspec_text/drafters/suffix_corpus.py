@@ -17,12 +17,7 @@ BREAK = -1
 
 
 class SuffixArray:
-    """Counts (`Statistics`) of a corpus that does not change.
-
-    Args:
-        ids: Unit ids, or a list of documents of unit ids.
-        shortest: The length of the shortest n-gram.
-        longest: The length of the longest n-gram.
+    """Counts (`Statistics`) of a corpus that does not change: ids, or a list of documents of ids.
 
     Raises:
         ValueError: The corpus is empty, or an entry is no id.
@@ -62,12 +57,9 @@ class SuffixArray:
         return best
 
     def continuations(self, text: Sequence[int], most: int, length: int) -> tuple[np.ndarray, int]:
-        """What follows the longest suffix of a text that the corpus has, and goes on behind it.
+        """What follows the longest suffix of a text that the corpus has, and `length` units behind it.
 
-        Args:
-            text: Unit ids.
-            most: Most places of the corpus; of more, evenly spread ones are taken.
-            length: Units of each continuation.
+        Of more than `most` places, evenly spread ones are taken.
 
         Returns:
             `[place, length]` int32, `BREAK` behind the end of a document; and the suffix's length, 0 if there is none.

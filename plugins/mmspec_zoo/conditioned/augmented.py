@@ -35,11 +35,7 @@ class AugmentedTarget:
     """Two targets of the same units as one.
 
     Args:
-        target: The first one, which reads the call's prompt.
-        second: The second one.
         prompt: What the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
-        eta: How far the scores are moved.
-        alpha: Share of q's largest value from which on a unit's score is moved.
 
     Raises:
         ValueError: Their units differ.
@@ -86,14 +82,7 @@ class AugmentedTarget:
 
 
 def mixed(scores: Tensor, second: Tensor, eta: float, alpha: float) -> Tensor:
-    """z - eta · g, float32.
-
-    Args:
-        scores: z, the first model's scores, `[…, vocab]`.
-        second: The second model's scores, `[…, vocab]`.
-        eta: As in `AugmentedTarget`.
-        alpha: Likewise.
-    """
+    """z - eta · g, float32, of both models' scores, `[…, vocab]`."""
     z, q = scores.float(), second.float().softmax(-1)
     apart = torch.where(q >= alpha * q.amax(-1, keepdim=True), z.softmax(-1) - q, 0.0)
     return z - eta * apart

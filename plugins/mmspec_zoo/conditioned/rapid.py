@@ -157,15 +157,7 @@ SATURATION = 1.5
 
 
 def shortened(ids: Tensor, first: int, chunk: int, chunks: int, end: int) -> Tensor:
-    """The part of a prompt that is read.
-
-    Args:
-        ids: The prompt, `[n]`.
-        first: Tokens of its beginning that are kept.
-        chunk: Tokens of a chunk.
-        chunks: Most chunks that are kept.
-        end: Tokens of its end that are kept, and asked about.
-    """
+    """The part of a prompt `[n]` that is read: its first tokens, the chunks that its last ones ask for, and these."""
     between = len(ids) - first - end
     if between <= chunk * chunks:
         return ids

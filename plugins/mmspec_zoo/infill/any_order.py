@@ -73,11 +73,7 @@ class Infill:
                 state.stop(row, len(order))
 
     def filled(self, units: Sequence[Tensor]) -> list[list[int]]:
-        """The texts without blanks.
-
-        Args:
-            units: What a decoder emitted, `[emitted]` int64 per row.
-        """
+        """The texts without blanks, given what a decoder emitted, `[emitted]` int64 per row."""
         texts = []
         for text, order, emitted in zip(self.rows, self.order, units, strict=True):
             new = dict(zip(order, emitted.tolist(), strict=False))
@@ -106,12 +102,7 @@ class View:
         return (self.rank[:, :, None] <= self.rank[:, None]) & (self.rank > 0)[:, None]
 
     def output(self, logits: Tensor, mask: int | None = None) -> TargetOutput:
-        """The output of a pass: without the mask token, whose probability goes to all others in proportion.
-
-        Args:
-            logits: `[batch, query, vocab]`.
-            mask: The id of the mask token, which no text has; None: there is none.
-        """
+        """The output of a pass, without the id `mask`, which no text has and whose probability goes to all others."""
         ids = torch.arange(logits.shape[-1], device=logits.device)
         beyond = self.beyond[..., None]
         never = beyond & (ids != FILLER) if mask is None else torch.where(beyond, ids != FILLER, ids == mask)

@@ -46,12 +46,7 @@ class XLNetTarget:
         self.vocab: int | None = config.vocab_size
 
     def start(self, inputs: Infill, limit: int, width: int) -> Prefill:
-        """Score the first blank of every text.
-
-        Args:
-            inputs: The texts.
-            limit: New units wanted per row; a row without a blank left goes on with `FILLER`.
-            width: The most nodes of a draft, root included.
+        """Score the first blank of every text; a row without a blank left goes on with `FILLER`.
 
         Raises:
             ValueError: The prompt is no `Infill`, or has ids outside of the vocabulary; or the model is not in float32.

@@ -55,12 +55,7 @@ class Request:
         return Frontier(distribution, self.noise.at(position), none, not self.warp.sample, False)
 
     def ranks(self, distribution: Distribution, drafted: Tensor) -> Ranked:
-        """What may come at each node of the pending draft.
-
-        Args:
-            distribution: Of the units behind the root and behind each pending unit.
-            drafted: The pending draft, `[batch, node - 1]`.
-        """
+        """What may come at each node of the pending draft, the root and `drafted [batch, node - 1]`."""
         node = torch.arange(drafted.shape[1] + 1, device=drafted.device)
         children = 1 if self.branches == 1 else self.branches + 1  # one of them may be drafted
         units, score = likeliest(self.frontier(distribution, node[None]), children, SPREAD)

@@ -36,15 +36,7 @@ class Beginning:
 
 
 class Continuation:
-    """One call's draft model.
-
-    Args:
-        model: Any target that offers `grow`.
-        cache: Its cache, after the prefill.
-        most: Most known units that one pass catches up with; behind more, passes are added.
-        rows: Rows of the batch.
-        device: Where the units are.
-    """
+    """One call's draft model, which offers `grow`, with its cache after the prefill."""
 
     def __init__(self, model: Target, cache: Any, most: int, rows: int, device: torch.device) -> None:
         self.model, self.cache, self.most = model, cache, most

@@ -56,7 +56,6 @@ class Overlapped:
     Args:
         model: The draft model: any target that offers `grow` and has the same units as the call's target.
         executor: Runs it; default: serially, in the same thread.
-        branches: Outcomes of a round that are drafted for.
         fan: Chooses them; default: the likeliest.
         on_miss: What a row does whose round had another outcome: decode without a draft, or wait for one.
     """

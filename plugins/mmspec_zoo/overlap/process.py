@@ -38,7 +38,6 @@ class Process:
     Args:
         model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
         patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
-        threads: torch's threads in the child.
         device: Where the child's model is, which `model` puts there.
 
     Attributes:

@@ -48,11 +48,7 @@ class Judged:
 
 
 def read_triples(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> list[Triple]:
-    """The lines of files.
-
-    Args:
-        files: JSON lines of a prompt (a text, or messages for the chat template), a correct and a wrong answer.
-        tokenizer: The target's.
+    """The lines of files: JSON of a prompt (a text, or messages for the chat template), a correct and a wrong answer.
 
     Raises:
         ValueError: A file cannot be read or is empty, or a line has not all three, or no token by which the wrong
@@ -89,11 +85,8 @@ def states_of(model: Any, triples: Sequence[Triple]) -> Judged:
 def fitted(judged: Judged, wrong_weight: float | None = None, decay: float = 1e-2) -> tuple[Tensor, Tensor]:
     """The layer of least weighted cross entropy: its weight `[hidden]` and its bias `[1]`.
 
-    Args:
-        judged: States of right and wrong tokens, at least one of each.
-        wrong_weight: Weight of a wrong token over that of a right one; None: right and wrong tokens weigh the same
-            together.
-        decay: Of the squares of the weights, for states of unit variance.
+    A wrong token has `wrong_weight` times the weight of a right one; None: both kinds weigh the same together. `decay`
+    is of the squares of the weights, for states of unit variance.
     """
     states, right = judged.states.double(), judged.right
     mean, spread = states.mean(0), states.std(0).clamp(min=1e-6)

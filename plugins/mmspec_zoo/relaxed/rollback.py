@@ -82,10 +82,7 @@ class Rollback:
 def bias(p: Tensor, q: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
     """Total variation of an emitted unit from p, and acceptance above an exact rule's: `[batch, node]` each.
 
-    Args:
-        p: The target's distribution, `[batch, node, vocab]`; of a greedy call its one unit.
-        q: The draft's distribution, likewise.
-        stays: The set S, bool.
+    All are `[batch, node, vocab]`: p, which is one unit of a greedy call; the draft's q; and the set S, bool.
     """
     inside = q * stays
     mass = inside.sum(-1, keepdim=True)

@@ -121,18 +121,11 @@ MEMORY = 0.95
 
 
 def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> Tensor:
-    """Token-per-layer: units that a round is expected to emit, for each layer that it runs.
+    """Token-per-layer, `[exit, length]` from length 0 on: units that a round is expected to emit, for each layer that
+    it runs.
 
-    The whole model counts `whole` layers, and a draft of `d` units behind layer `l` another `d · l`.
-
-    Args:
-        rates: `[exit]` float64 in [0, 1]: the probability that a unit drafted there is accepted.
-        layers: `[exit]`: layers that a draft runs.
-        longest: Most units of a draft.
-        whole: Layers of the model.
-
-    Returns:
-        `[exit, length]` float64, for lengths from 0 on.
+    A unit that was drafted by `layers[e]` layers is accepted with probability `rates[e]`. The whole model counts
+    `whole` layers, and a draft of `d` units behind layer `l` another `d · l`.
     """
     lengths = torch.arange(longest + 1, device=rates.device)
     expected = (rates[:, None] ** lengths).cumsum(1)  # 1 + α + … + α^d
@@ -142,10 +135,7 @@ def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> 
 def matches(shadow: Tensor, emitted: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """How many shadow tokens in a row were right, and how many were asked for that: `[exit]` float64, over all rows.
 
-    Args:
-        shadow: `[exit, batch, n]`: what each exit would have drafted.
-        emitted: `[batch, n]`: the units that came.
-        count: `[batch]`: how many of them there are.
+    Each exit would have drafted `shadow [exit, batch, n]`; `count [batch]` of `emitted [batch, n]` came.
     """
     there = torch.arange(emitted.shape[1], device=count.device) < count[:, None]
     right = ((shadow == emitted) & there).long().cumprod(2).sum(2)  # [exit, batch]
@@ -185,12 +175,9 @@ class ExitMemory:
         self.right, self.asked = MEMORY * self.right + right, MEMORY * self.asked + asked
 
     def drafted(self, confidence: Tensor, accepted: Tensor, judged: Tensor) -> None:
-        """Count a draft.
+        """Count a draft: how sure the drafter was of each unit, and which were accepted; `[batch, k]`.
 
-        Args:
-            confidence: `[batch, k]`: how sure the drafter was of each unit.
-            accepted: `[batch, k]` bool.
-            judged: `[batch, k]` bool: units that were accepted, or refused behind accepted ones.
+        `judged [batch, k]` are units that were accepted, or refused behind accepted ones.
         """
         for kind, which in enumerate((judged & ~accepted, judged & accepted)):
             now = torch.stack([(confidence * which).sum(), which.sum()])

@@ -90,10 +90,7 @@ class SkipSearch:
 def upper_bound(seen: Tensor, values: Tensor, points: Tensor) -> Tensor:
     """Mean plus `KAPPA` deviations of a Gaussian process with a Matérn kernel (ν = 5/2), at `points [n, dim]`: `[n]`.
 
-    Args:
-        seen: `[m, dim]` float64: where it was observed.
-        values: `[m]` float64: what was observed there; their mean and deviation are taken out first.
-        points: Where it is asked.
+    It was observed at `seen [m, dim]`, with `values [m]`, whose mean and deviation are taken out first; all is float64.
     """
     scale = values.std(correction=0).clamp(min=1e-12)
     among = _matern(seen, seen) + NOISE * torch.eye(len(seen), dtype=seen.dtype)

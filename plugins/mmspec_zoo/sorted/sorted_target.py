@@ -55,8 +55,6 @@ class SortedTarget:
     smallest sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`.
 
     Args:
-        target: The draft model.
-        exits: Layers of every sub-model, ascending.
         sure: The likeliest unit must have this probability, under a softmax of the scores as the model gives them, for
             a sub-model to speak; the largest one speaks always.
         stop: Below this largest probability, the largest sub-model is `UNSURE`.
@@ -143,12 +141,7 @@ class SortedTarget:
     def _go_on(self, number: int, part: SplitPass, cache: SortedTargetCache, tree: TreeIndex, valid: Tensor) -> Tensor:
         """Run a part over all that waits for it; logits `[row, place, vocab]`. What it leaves waits for the next part.
 
-        Args:
-            number: The number of the part.
-            part: The part.
-            cache: The call's cache.
-            tree: The tree of the draft, for the rows of the cache.
-            valid: `[row, node]` bool: its valid nodes.
+        The tree and `valid [row, node]` are the draft's, for the rows of the cache.
         """
         slots, waiting = cache.cache.slots, cache.waiting[number - 1]
         length, width = slots.length, waiting.width

@@ -31,8 +31,7 @@ class SplitPass:
     def alone(self, states: Tensor | None) -> Iterator[Record]:
         """A block in which passes of this thread run this part alone; other threads wait to run the model.
 
-        Args:
-            states: `[batch, node, hidden]`: what the first layer is given; None if it is the model's first one.
+        Its first layer is given `states [batch, node, hidden]`; None if it is the model's first one.
 
         Yields:
             What keeps the states behind the part, `Record.states`.
@@ -47,10 +46,6 @@ class SplitPass:
 
 def split(sublayers: SubLayers, ends: Sequence[int]) -> list[SplitPass]:
     """The parts of a pass that end before these layers.
-
-    Args:
-        sublayers: The model's layers.
-        ends: Numbers of layers, ascending.
 
     Raises:
         ValueError: These are no layers of the model, or its layers hand on more than their states.

@@ -48,12 +48,8 @@ class Waiting:
     def add(self, states: Tensor, units: Tensor, count: Tensor, most: int, nodes: int) -> None:
         """Let units wait behind those that do: `count [row]` committed ones, at most `most`, then `nodes` nodes.
 
-        Args:
-            states: `[row, most + nodes, hidden]`; in rows with fewer committed units, the last places hold nothing.
-            units: `[row, most + nodes]`.
-            count: See above.
-            most: See above; 0 if nodes of this draft wait already.
-            nodes: See above.
+        `states [row, most + nodes, hidden]` and `units [row, most + nodes]` hold nothing in the last places of rows
+        that have fewer committed units. `most` is 0 if nodes of this draft wait already.
         """
         order = torch.arange(most + nodes, device=count.device)
         place = (self.count + self.nodes)[:, None] + order
@@ -63,11 +59,7 @@ class Waiting:
         self.count, self.most, self.nodes = self.count + count, self.most + most, self.nodes + nodes
 
     def index(self, tree: TreeIndex) -> TreeIndex:
-        """The tree of a pass over the draft's nodes up to the last one that waits, behind what waits before them.
-
-        Args:
-            tree: The tree of the draft, for the rows of the cache.
-        """
+        """The tree of a pass over the draft's nodes up to the last one that waits, behind what waits before them."""
         if not self.most:
             return tree
         if tree.is_chain:

@@ -15,16 +15,9 @@ TOGETHER = 256
 
 
 def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
-    """Count the ids of a corpus.
+    """Count the ids of a corpus: `[vocab]` int64.
 
-    Args:
-        source: A text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of
-            ids.
-        tokenizer: The live tokenizer that makes ids of texts; None: there is none.
-        vocab: The number of ids.
-
-    Returns:
-        `[vocab]` int64.
+    It is a text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of ids.
 
     Raises:
         ValueError: The corpus cannot be read, is empty, or has other ids.

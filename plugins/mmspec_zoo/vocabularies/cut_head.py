@@ -32,11 +32,7 @@ class CutHeadCache:
 
 
 class CutHeadTarget:
-    """A target over a copy of a model's modules with a smaller output layer.
-
-    Args:
-        target: The draft model; it and its live model stay as they are.
-        kept: The ids that the output layer keeps, ascending.
+    """A target over a copy of a model's modules whose output layer keeps some ids, ascending.
 
     Raises:
         ValueError: An id does not exist, or the output layer cannot be cut; says why.
@@ -82,10 +78,7 @@ class CutHeadTarget:
 def widened(values: Tensor, kept: Tensor, vocab: int) -> Tensor:
     """Logits `[…, kept]` of some ids as `[…, vocab]`; -inf elsewhere.
 
-    Args:
-        values: The logits; those of a prompt without ids, which are over all ids already, are returned as they are.
-        kept: `[kept]` int64: the ids.
-        vocab: The number of all ids.
+    Those of a prompt without ids are over all ids already, and are returned as they are.
     """
     if values.shape[-1] == vocab:
         return values

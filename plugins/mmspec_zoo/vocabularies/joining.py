@@ -58,10 +58,7 @@ class Joined:
 class JoiningChain:
     """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have.
 
-    Args:
-        cache: The n-grams.
-        draft_of: `[target]` int64: the draft ids of the target's units.
-        noise: The noise that sampled drafts must use.
+    `draft_of [target]` are the draft ids of the target's units.
 
     Attributes:
         joined: The pieces so far, and their units.

@@ -20,12 +20,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 
 class NgramCache:
-    """N-grams of draft ids that stand for one token of the target.
-
-    Args:
-        vocabulary: The map from the target's ids to the draft model's.
-        capacity: Most n-grams.
-        longest: Most pieces of an n-gram.
+    """N-grams of draft ids that stand for one token of the target: at most `capacity`, of at most `longest` pieces.
 
     Attributes:
         tokens: `[slot]` int64: the tokens, the latest first; -1 in free slots.
@@ -65,12 +60,7 @@ class NgramCache:
         return {tuple(key for key in self._keys[token].tolist() if key >= 0): token for token in held}
 
     def learn(self, units: Tensor, emitted: Tensor) -> None:
-        """Take in what the target emitted.
-
-        Args:
-            units: `[batch, slot]` ids of the target.
-            emitted: `[batch, slot]` bool: which of them were emitted.
-        """
+        """Take in what the target emitted: ids `[batch, slot]`, and which of them were emitted, bool."""
         units, emitted = units.T.flatten(), emitted.T.flatten()  # by position: of a row, later units are newer
         new = torch.where(emitted & self._fits[units], units, -1)
         now = torch.where(new >= 0, self._clock + torch.arange(len(new), device=new.device), -1)

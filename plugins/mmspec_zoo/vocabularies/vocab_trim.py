@@ -155,11 +155,7 @@ class VocabTrim(DraftModel):
 def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:
     """V_trim, ascending: the special ids, then the most frequent ones, of equals the smaller.
 
-    Args:
-        counts: `[vocab]` int64.
-        special: Ids that are always kept.
-        keep: How many are kept.
-        possible: `[vocab]` bool: ids that can be kept at all; default: all.
+    Of `counts [vocab]`, the `keep` ids are kept that are `possible [vocab]`; by default any can be kept.
     """
     ranked = counts.clone()
     ranked[sorted(special)] = counts.max() + 1

@@ -117,13 +117,7 @@ class Rest:
 
 
 def drafted(trees: list[list[Node]], root: torch.Tensor, deepest: int) -> Draft:
-    """A draft of one tree per row, not rooted; rows with a smaller tree are filled with invalid nodes.
-
-    Args:
-        trees: The nodes of every row.
-        root: `[batch]`.
-        deepest: Most levels.
-    """
+    """A draft of one tree per row, not rooted; rows with a smaller tree are filled with invalid nodes."""
     width = max(map(len, trees))
     if not width:
         return Draft.empty(root)
