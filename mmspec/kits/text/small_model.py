@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.shapes import Shape
 from mmspec.core.protocols import Target
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.draft_models import drafting_target, place, stored_tokenizer
@@ -98,6 +100,23 @@ def in_target_ids(
             "tokenizer drafts better (name tokenizer= or assistant_tokenizer= if this one is meant)"
         )
     return TranslatedTarget(drafting, vocabulary)
+
+
+class SmallModelDrafter(DraftModel):
+    """Drafts with the smaller transformers model that options name, in the target's ids.
+
+    Raises:
+        ValueError: No model was named, or it cannot be loaded.
+    """
+
+    def __init__(self, options: SmallModelOptions, drafter: str, shape: Shape | None = None) -> None:
+        self.options: Any = options
+        self._small = load_small_model(options, drafter)
+        super().__init__(self._small, shape)
+
+    def bind(self, target: Target) -> None:
+        self.model, self._target = in_target_ids(self._small, target, self.options), target
+        super().bind(target)
 
 
 def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:

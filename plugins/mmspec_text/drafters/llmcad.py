@@ -17,13 +17,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
+from mmspec.core.drafters.draft_model import DraftModelMemory
 from mmspec.core.drafters.shapes import Frontier, Level, Rerank, Shape
 from mmspec.core.noise import DraftNoise
-from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec_text.specs import LLMCAD
 
 LEAST, MOST = 1e-6, 0.99
@@ -99,23 +98,14 @@ class LLMCadMemory(DraftModelMemory):
     alpha: Tensor = field(default_factory=lambda: torch.zeros(0))  # `[batch]`: the threshold of each row
 
 
-class LLMCad(DraftModel):
-    """Drafts trees that end where the small model is unsure.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+class LLMCad(SmallModelDrafter):
+    """Drafts trees that end where the small model is unsure."""
 
     example = "mmspec_text.example:llmcad"
 
     def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
-        self.options, self._small = options, load_small_model(options, LLMCAD.name)
         self._tree = Rerank(None, options.width, options.nodes)
-        super().__init__(self._small, FallsBack(self._tree, options.threshold))
-
-    def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
-        super().bind(target)
+        super().__init__(options, LLMCAD.name, FallsBack(self._tree, options.threshold))
 
     def start(self, state: State, inputs: Any) -> LLMCadMemory:
         first = torch.full((state.rows,), self.options.threshold, device=state.emitted.device)

@@ -22,11 +22,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
 from mmspec.hosts.conditioned import Condition, TakesCondition
-from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model, target_tokenizer
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions, target_tokenizer
 from mmspec_zoo.specs import AMBEDKAR
 
 
@@ -41,11 +40,11 @@ class AmbedkarOptions(SmallModelOptions):
     )
 
 
-class Ambedkar(DraftModel):
+class Ambedkar(SmallModelDrafter):
     """Drafts a chain from the bare prompt, for the target behind a condition.
 
     Raises:
-        ValueError: No model or no condition was named, or the model cannot be loaded.
+        ValueError: No condition was named.
     """
 
     wrt = AMBEDKAR.wrt
@@ -54,17 +53,12 @@ class Ambedkar(DraftModel):
     def __init__(self, options: AmbedkarOptions = AmbedkarOptions()) -> None:
         if options.condition is None:
             raise ValueError('ambedkar needs what the target reads: condition="…", or its ids; "" is no condition')
-        self.options, self._small = options, load_small_model(options, AMBEDKAR.name)
-        super().__init__(self._small, Chain())
+        super().__init__(options, AMBEDKAR.name, Chain())
 
     def wrap(self, target: Target) -> Target:
         if not isinstance(target, TakesCondition):
             raise ValueError(f"ambedkar puts a text inside of prompts, which {type(target).__name__} does not read")
         return target.with_condition(Condition(self._ids(target), self.options.behind))
-
-    def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
-        super().bind(target)
 
     def _ids(self, target: Target) -> Tensor:
         """The condition in the target's ids, `[n]`."""

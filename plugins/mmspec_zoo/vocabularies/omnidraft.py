@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
+from mmspec.core.drafters.draft_model import DraftModelMemory
 from mmspec.core.drafters.emitted import emitted_units
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -39,7 +39,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST
-from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec_zoo.specs import OMNIDRAFT
 from mmspec_zoo.vocabularies.joining import JoiningChain
 from mmspec_zoo.vocabularies.ngrams import NgramCache
@@ -67,24 +67,18 @@ class OmniDraftMemory(DraftModelMemory):
     near_end: bool = False
 
 
-class OmniDraft(DraftModel):
-    """Drafts with a small model of another vocabulary.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+class OmniDraft(SmallModelDrafter):
+    """Drafts with a small model of another vocabulary."""
 
     offers, needs = OMNIDRAFT.offers, OMNIDRAFT.needs
     example = "mmspec_zoo.vocabulary_example:omnidraft"
 
     def __init__(self, options: OmniDraftOptions = OmniDraftOptions()) -> None:
-        self.options, self._small = options, load_small_model(options, OMNIDRAFT.name)
         self.ngrams: NgramCache | None = None
-        super().__init__(self._small)
+        super().__init__(options, OMNIDRAFT.name)
         self.offers, self.needs = OMNIDRAFT.offers, OMNIDRAFT.needs  # units that are joined have no distribution
 
     def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)
         self.ngrams = None
         if isinstance(self.model, TranslatedTarget):
