@@ -53,7 +53,7 @@ class Simulated:
         self.random = random.Random(seed)
 
     def open(self, model: Target, how: Beginning) -> "SimulatedLane":
-        return SimulatedLane(self, Continuation.begun(model, how))
+        return SimulatedLane(self, Continuation(model, how))
 
 
 @dataclass

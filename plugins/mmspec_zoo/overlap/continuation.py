@@ -36,18 +36,13 @@ class Beginning:
 
 
 class Continuation:
-    """One call's draft model, which offers `grow`, with its cache after the prefill."""
+    """One call's draft model, which offers `grow`; making it prefills the prompt."""
 
-    def __init__(self, model: Target, cache: Any, most: int, rows: int, device: torch.device) -> None:
-        self.model, self.cache, self.most = model, cache, most
-        self.seen = torch.zeros(rows, dtype=torch.int64, device=device)  # emitted units in the cache
+    def __init__(self, model: Target, how: Beginning) -> None:
+        self.model, self.most = model, how.most
+        self.cache = model.start(how.inputs, how.limit, how.width).cache
+        self.seen = torch.zeros(how.rows, dtype=torch.int64, device=how.device)  # emitted units in the cache
         self._fed: Draft | None = None  # what is in the scratch, rooted at the first emitted unit that the cache lacks
-
-    @classmethod
-    def begun(cls, model: Target, how: Beginning) -> "Continuation":
-        """Prefill the prompt."""
-        started = model.start(how.inputs, how.limit, how.width)
-        return cls(model, started.cache, how.most, how.rows, how.device)
 
     def run(self, request: Request) -> Ahead:
         """Answer a request. Requests come in the order in which they were made, none of them twice out of turn."""

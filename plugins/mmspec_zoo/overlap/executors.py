@@ -70,7 +70,7 @@ class Serial:
     """Answers at once, before the target's pass."""
 
     def open(self, model: Target, how: Beginning) -> SerialLane:
-        return SerialLane(Continuation.begun(model, how))
+        return SerialLane(Continuation(model, how))
 
 
 class Streams:
@@ -100,7 +100,7 @@ class StreamLane:
         cls, thread: ThreadPoolExecutor, stream: torch.cuda.Stream | None, model: Target, how: Beginning
     ) -> "StreamLane":
         """A new call, whose prefill begins in the thread."""
-        return cls(thread, stream, _aside(thread, stream, lambda: Continuation.begun(model, how)))
+        return cls(thread, stream, _aside(thread, stream, lambda: Continuation(model, how)))
 
     def submit(self, request: Request) -> None:
         self.answers.append(_aside(self.thread, self.stream, lambda: self.worker.result().run(request)))

@@ -16,7 +16,7 @@ def serve(link: Connection) -> None:
     while True:
         kind, number, payload = read(link.recv_bytes())
         if kind == "open":
-            calls[number] = Continuation.begun(model, payload)
+            calls[number] = Continuation(model, payload)
         elif kind == "ask":
             link.send_bytes(written((number, calls[number].run(payload))))
         else:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.drafters.emitted import KnownTexts
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -64,14 +64,6 @@ class RestOptions(Datastore):
     )
 
 
-@dataclass
-class RestMemory:
-    """The memory of one call."""
-
-    texts: list[list[int]]  # prompt and output of every row, without padding
-    emitted: EmittedUnits  # what the call emits
-
-
 class Rest:
     """Drafts from a datastore.
 
@@ -95,20 +87,16 @@ class Rest:
     def width(self, k: int) -> int:
         return self.options.nodes if k else 0
 
-    def start(self, state: State, inputs: Any) -> RestMemory:
-        prompts = state.history[:, : state.prompt_length].tolist()
-        texts = [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
-        return RestMemory(texts, EmittedUnits(state))
+    def start(self, state: State, inputs: Any) -> KnownTexts:
+        return KnownTexts(state)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: RestMemory = state.memory
-        for text, new in zip(memory.texts, memory.emitted.read(state), strict=True):
-            text += new
-        rows = zip(memory.texts, state.host_done, strict=True)
+        memory: KnownTexts = state.memory
+        rows = zip(memory.read(state), state.host_done, strict=True)
         return drafted([[] if done else self.retrieved(text, k) for text, done in rows], state.root, k)
 
     def observe(self, state: State, step: Step) -> None:
-        state.memory.emitted.observe(state, step)
+        state.memory.observe(state, step)
 
     def retrieved(self, text: list[int], k: int) -> list[Node]:
         """The tree behind a text, at most `k` levels of it."""
