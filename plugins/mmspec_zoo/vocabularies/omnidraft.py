@@ -2,9 +2,9 @@
 
 OmniDraft (arXiv 2507.02659). Tokens that both vocabularies have are drafted as they are (the direct map,
 `mmspec.hosts.vocabulary`). Where the target emits a token that the small model can only spell in several pieces, the
-n-gram of these pieces is learned (`ngrams`); when the small model drafts the n-gram again, its token is proposed in
-their place (`joining`), and so can be accepted: without it, the first piece would be refused. The cache is kept from
-call to call, and is that of one target: a new one begins with every `bind`.
+n-gram of these pieces is learned; when the small model drafts the n-gram again, its token is proposed in their place
+(`joining`), and so can be accepted: without it, the first piece would be refused. The cache is kept from call to call,
+and is of one target: a new one begins with every `bind`.
 A round drafts `k` pieces, which are at most `k` units. With one tokenizer nothing is joined: `draft-model` would draft
 the same.
 The paper could not be read here, only our notes: the matching of n-grams and the cache's bound are a reconstruction.
@@ -41,8 +41,7 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec_zoo.specs import OMNIDRAFT
-from mmspec_zoo.vocabularies.joining import JoiningChain
-from mmspec_zoo.vocabularies.ngrams import NgramCache
+from mmspec_zoo.vocabularies.joining import JoiningChain, NgramCache
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.vocabularies.corpus_counts import counted
 from mmspec_zoo.vocabularies.cut_head import CutHeadTarget, widened
-from mmspec_zoo.vocabularies.vocab_trim import VocabTrim, VocabTrimOptions, kept_ids
+from mmspec_zoo.vocabularies.vocab_trim import VocabTrim, VocabTrimOptions, counted, kept_ids
 from mmspec_zoo.vocabulary_example import JOINS, letters, speller
 from tests.support.zoo import build, noisy
 
