@@ -5,12 +5,12 @@ wanted. With κ as in `mmspec.hosts.memory`, in whole blocks of slots:
 1. κ_T · (S + 1) must fit, or the call is refused: that is plain decoding, the floor.
 2. If κ_T · (S + 1) + κ_D · (S + 16) does not fit, there are no drafts, and the draft model's cache is not made. (The
    draft model catches up on known units in passes of 16.)
-3. What is left are slots for nodes of drafts, up to those of a whole draft at the end of the text.
+3. What is left are slots for nodes of drafts, up to as many as a whole draft has at the end of the text.
 4. In every round the draft is the longest one, of at most `k` units a path, whose nodes fit behind the text so far, in
    both caches: N ≤ slots_T - length, and γ + 1 ≤ slots_D - length. Slots of refused nodes are free again after a round.
 The paper could not be read here: the steps are a reconstruction from our notes on it. It counts scores and masks, too;
 `memory_budget` counts caches alone, and those to the byte (`report.cache_bytes`).
-Guarantee: that of the rule; the budget decides the length of drafts, and reads no unit.
+Guarantee: the rule's; the budget decides the length of drafts, and reads no unit.
 Knobs: `memory_budget` (a small one shortens drafts near the end of the text, a smaller one all of them), `nodes` and
 `width` of the tree, which the budget leaves as they are.
 """

@@ -2,7 +2,7 @@
 
 The shape draws the children of the nodes that were scored last, and chooses which of them the draft model is fed next.
 Distributions pass through the call's warp, so that a draft's distribution is the one that it was really drawn from.
-The tree has two numberings: all drafted nodes, of which the rule accepts some, and those of them that the draft model
+The tree has two numberings: all drafted nodes, of which the rule accepts some, and the ones that the draft model
 was fed, of which it commits the accepted ones.
 """
 
@@ -55,7 +55,7 @@ class Scratch:
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
 
-        The draft may have more nodes behind those of this scratch, such as another drafter's. A path is no longer than
+        The draft may have more nodes behind this scratch's, such as another drafter's. A path is no longer than
         what was fed: behind it, the cache may have no slots.
         """
         path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]

@@ -125,7 +125,7 @@ def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:
 
 
 def special_ids(target: Target, tokenizer: Any) -> frozenset[int]:
-    """The target's ids that stand for no text: those of its tokenizer, and those that its settings name by role."""
+    """The target's ids that stand for no text, by its tokenizer and by the roles that its settings name."""
     found = set[int]() if tokenizer is None else set(tokenizer.all_special_ids)
     if isinstance(target, TransformersTarget):
         for settings in (target.model.config, target.model.generation_config):

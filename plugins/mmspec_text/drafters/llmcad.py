@@ -6,7 +6,7 @@ less likely than the threshold α. After a round, α is halved if the whole long
 units were, α is divided by 0.5^((n - c) / n), so that more refusals end drafts earlier.
 The paper could not be read here: the formulas and the first α are a reconstruction. Its drafting beside the target's
 pass is that of `pearl`, and is not built here.
-Guarantee: that of `match`.
+Guarantee: `match`'s.
 Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
 """
 

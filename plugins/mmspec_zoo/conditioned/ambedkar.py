@@ -7,8 +7,8 @@ The paper could not be read here: it scores the small model's proposals by the c
 keeps those above a threshold, weighted by how little a swap of identity terms changes the scores (a reconstruction).
 That follows neither model. Here verification is exact instead, and the output is the conditioned model's own: not a
 proposal of the small model, but what the large one says behind the clauses. The scores of swapped terms are not built.
-Guarantee: that of the rule, with respect to the model's distribution behind the condition, p(· | C, prompt, text):
-under `match` the output for a seed is that of plain decoding of prompts with the condition in them, whoever drafts. The
+Guarantee: the rule's, with respect to the model's distribution behind the condition, p(· | C, prompt, text):
+under `match` a seed gives the output of plain decoding of prompts with the condition in them, whoever drafts. The
 call's logits processors read the prompt without it. With an empty condition the target is the model itself.
 Knobs: `condition` (a text, or ids); `behind` (tokens of the prompt in front of it: 1 if the tokenizer begins texts with
 one); `k`.

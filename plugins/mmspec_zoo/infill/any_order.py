@@ -86,7 +86,7 @@ class View:
     """What one pass reads, and which positions it scores."""
 
     ids: Tensor  # `[batch, length]` int64; what stands at a position that nobody sees is arbitrary
-    # `[batch, length]` int64: a position is seen from those of higher rank; those of rank 0 see one another
+    # `[batch, length]` int64: a position is seen from positions of higher rank; the ones of rank 0 see one another
     rank: Tensor
     asked: Tensor  # `[batch, query]` int64: the positions to be scored
     beyond: Tensor  # `[batch, query]` bool: queries for which the row has no blank left

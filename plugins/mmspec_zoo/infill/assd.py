@@ -9,7 +9,7 @@ Any-subset speculative decoding (Guo and Ermon, arXiv 2504.20456, algorithm 1; r
 q_1 = p_1, so the first token is always kept: a round has two passes and fills two blanks at least, and a last blank is
 filled by one pass. So a row of n blanks takes n passes at most, prefill and drafts included
 (`1 + report.equivalent_passes`). The release lets the caller pick an n-gram drafter instead, which is not here.
-Guarantee: `lossless` under `rejection`; under `match` the output is that of plain decoding in the same order.
+Guarantee: `lossless` under `rejection`; under `match` the output is plain decoding's in the same order.
 Knob: `k` blanks are drafted a round; more are worth less, as a blank's own neighbours are then still empty.
 """
 

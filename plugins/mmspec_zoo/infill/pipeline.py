@@ -64,7 +64,7 @@ class InfillPipeline(LanguagePipeline):
             min_p: Drop tokens less likely than this share of the likeliest one; higher is safer, 0 keeps all.
             seed: A seed, or one per prompt.
             generator: A `torch.Generator`, or one per prompt, instead of `seed`.
-            k: Blanks to draft per round; default: that of `use`.
+            k: Blanks to draft per round; default: the number given to `use`.
             return_dict: Whether to return the output object and not a tuple of its fields.
 
         Raises:

@@ -3,7 +3,7 @@
 XLNet (Yang et al., arXiv 1906.08237) has two streams: the content of a token sees itself and what comes before it in
 the order, a query sees the latter alone. Any-subset autoregressive models (Guo and Ermon, 2504.20456; published weights
 `therealgabeguo/ASARM`) are XLNets that were trained on further. `perm_mask` says which positions a position must not
-see, `target_mapping` which ones are scored; the passes are those of the unmodified `XLNetLMHeadModel`.
+see, `target_mapping` which ones are scored; the unmodified `XLNetLMHeadModel` runs the passes.
 A pass over a draft has every drafted token in its place, and the ranks of the order in the mask: the scores are the
 conditionals of the order. The probability of `<mask>`, which no text has, goes to all other tokens in proportion; the
 released code of ASSD sets it to 0, and does not renormalise.

@@ -28,7 +28,7 @@ class Lane(Protocol):
     """One call's requests and answers."""
 
     def submit(self, request: Request) -> None:
-        """Take a request, which costs `request.count` passes of the draft model; those of a lane run in order."""
+        """Take a request, which costs `request.count` passes of the draft model; a lane's run in order."""
         ...
 
     def verified(self) -> None:

@@ -8,7 +8,7 @@ its draft is ready; if not, the row waits for a new one.
 A round takes t_e + max(t_v - t_e, γ · t_d), where t_e is the time up to the exit.
 The paper could not be read here in full: the hypotheses are a reconstruction. Its other parts are not built: the
 target's own corrections of drafts ahead, and the draft model's several units in a pass.
-Guarantee: that of `match`, also where the process dies or does not answer: what the exit says chooses drafts, and never
+Guarantee: `match`'s, also where the process dies or does not answer: what the exit says chooses drafts, and never
 output.
 Knobs: `k`; `exit` (layers of the target before it: earlier leaves the small model more time, later says more);
 `branches` (the paper's κ: units that are drafted for at every node of the draft); `executor` (as of `pearl`).

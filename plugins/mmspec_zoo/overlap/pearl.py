@@ -2,7 +2,7 @@
 
 See `mmspec_zoo.overlap.overlapped`, which says what is PEARL's here and what is not needed. The paper drafts for one
 outcome of a round, `branches=1`; the others here are those that the small model thinks likeliest next.
-Guarantee: that of `match`, also where the process dies or does not answer.
+Guarantee: `match`'s, also where the process dies or does not answer.
 Knobs: `k` (γ: units that are drafted in the time of a pass); `branches` (more hit more often, and cost in every pass of
 the small model); `executor` (`streams`: a thread of this process, on CUDA a stream; `serial` hides no time, and is for
 comparison).

@@ -7,7 +7,7 @@ waits for a new draft, the paper's just-in-time backup.
 The published code, where the backup is off, accepts fillers by equality with the target's argmax also at T > 0, which
 is biased; under `match` a filler has no rule of its own. Its other part, a drafter that is sampled so that residuals
 fall into the cache, is for rules with ratios, and is not needed either: there is no residual.
-Guarantee: that of `match`, also where the process dies or does not answer.
+Guarantee: `match`'s, also where the process dies or does not answer.
 Knobs: `k`; `branches` (more hit more often, and cost in every pass of the small model); `acceptance` and `power` (see
 `mmspec_zoo.overlap.outcomes.Geometric`); `executor` (as of `pearl`).
 """

@@ -3,7 +3,7 @@
 Judge decoding (Bachmann et al., arXiv 2501.19309). A line of data is a question with a right answer and a wrong one.
 Every token of the right answer is a right token. Of the wrong answer the first token that differs from the right one's
 is the wrong token: those before it are the right answer's, and those behind it follow a mistake, so neither counts.
-The states are those of the target at the tokens, after all that is before them, as a pass over a draft has them. The
+The target's states at the tokens are read, after all that is before them, as a pass over a draft has them. The
 loss is cross entropy in which wrong tokens, which are few, weigh more.
 The paper could not be read here: this follows a reconstruction, in which its people marked the wrong tokens.
 The fit is convex, takes seconds, and has one result; a run that stopped is begun anew.

@@ -8,7 +8,7 @@ give them for nothing but the output layer. Of every layer they say how many uni
 weights of old rounds and the prior are ours.
 Drafts of the paper also hand their states to verification, which then runs the other layers alone; here verification
 runs all layers.
-Guarantee: that of the rule; exit and length are chosen from what rounds before have shown, and a draft's end from
+Guarantee: the rule's; exit and length are chosen from what rounds before have shown, and a draft's end from
 the distribution before the unit that it leaves out.
 Knobs: `k` is the longest draft.
 """

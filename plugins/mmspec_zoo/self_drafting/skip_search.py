@@ -24,7 +24,7 @@ ENOUGH, IN_VAIN, MOST = 0.95, 300, 1000
 
 
 def numbers_between(layers: int) -> list[int]:
-    """The sub-layers that may be left out: all but those of the first and of the last layer."""
+    """The sub-layers that may be left out: all but the first and the last layer's."""
     return list(range(2, 2 * layers - 2))
 
 

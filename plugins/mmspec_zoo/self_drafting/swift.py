@@ -6,7 +6,7 @@ on, one more set is measured on the last `window` units of the text. A draft is 
 less sure than `sure`; beside each of its units stand the likeliest other ones, as many as the drafter's confidence
 there says (confidence-aware candidates). The paper copies the target's cache for drafts; here they use its scratch
 slots.
-Guarantee: that of `match`, whatever is left out.
+Guarantee: `match`'s, whatever is left out.
 Knobs: `skip` (more left out drafts faster and worse), `sure` (higher ends drafts earlier), `nodes` (more are accepted,
 and each costs), `window` (longer measures sets better and costs more), `k` (the longest draft).
 """
@@ -40,7 +40,7 @@ CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
 class Comb:
     """A chain whose every node has siblings, more of them where the drafter is less sure.
 
-    Only the chain is continued. Of all candidates the `nodes` best by cumulative score, which is that of `rerank`, are
+    Only the chain is continued. Of all candidates the `nodes` best by cumulative score, as in `rerank`, are
     verified, which bounds a pass; the published code verifies all.
     """
 

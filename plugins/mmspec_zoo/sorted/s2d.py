@@ -10,7 +10,7 @@ Keys of layers that a unit did not need are filled in later, for all units that 
 fine-tuning); a model that was not trained so drafts badly at its early exits, and then runs all of its layers.
 The paper could not be read here: the steps are a reconstruction, and the defaults of `exits`, `sure` and `stop` are
 ours. Probabilities are the model's own, before temperature and processors.
-Guarantee: that of the rule; sub-models and ends are chosen by distributions, before a unit is drawn from them, so that
+Guarantee: the rule's; sub-models and ends are chosen by distributions, before a unit is drawn from them, so that
 a draft's distribution is the one of the sub-model that spoke.
 Knobs: `exits` (an earlier first one drafts faster and worse), `sure` (higher runs more layers and drafts better; 0: the
 smallest sub-model alone), `stop` (higher ends drafts earlier; 0: never), `k` (the longest draft).

@@ -51,7 +51,7 @@ class SortedTargetCache:
 class SortedTarget:
     """A draft model, scored by the smallest of its sub-models that is sure.
 
-    The scores of a row are those of its last valid node, from the pass's first node on; at other nodes they are the
+    A row's scores are its last valid node's, from the pass's first node on; at other nodes they are the
     smallest sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`.
 
     Args:
@@ -79,7 +79,7 @@ class SortedTarget:
         self.context: int | None = target.context
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill, through all layers; arguments and errors as those of `TransformersTarget.start`."""
+        """Prefill, through all layers; see `TransformersTarget.start`."""
         # A row has as many nodes of a draft that was kept, behind `ROOM` units, and as many of the next one.
         places = ROOM + 2 * width
         begun = self.target.start(inputs, limit, places)
@@ -167,7 +167,7 @@ class SortedTarget:
         valid: Tensor,
         states: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits, and states behind a part, at its nodes; arguments as those of `Passes` and `SplitPass.alone`."""
+        """Logits, and states behind a part, at its nodes; see `Passes` and `SplitPass.alone`."""
         with part.alone(states) as record:
             passes = cache.cache.passes
             logits = passes(cache.cache.slots, units, index, first=first, valid=valid, decoding=True)

@@ -2,7 +2,7 @@
 
 Most of a small model's time goes into the product with its output layer, and few ids are ever drafted. The rows of the
 kept ids are copied into a smaller layer, so that the product is really smaller; in the target's output all other ids
-have the logit -inf, so that the distribution is that of the kept ids, normalised over them.
+have the logit -inf, so that the distribution is normalised over the kept ids.
 
 The live model does not change: the smaller layer is part of a copy of its modules that shares all other weights.
 """

@@ -78,7 +78,7 @@ class NgramCache:
         self.tokens = torch.where(latest.values >= 0, tokens[latest.indices], -1)
 
     def ending(self, pieces: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """The longest n-gram with which drafted pieces end; of equally long ones that of the latest token.
+        """The longest n-gram with which drafted pieces end; of equally long ones the latest token's.
 
         Args:
             pieces: `[batch, longest]`: the last draft ids; -2 where there are fewer.

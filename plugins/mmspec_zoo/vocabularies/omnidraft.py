@@ -17,7 +17,7 @@ Not built either: pieces that the target lacks as tokens, which are drafted only
 head that ends drafts early (the policy `confidence` does, by the small model's probabilities); the hybrid distillation
 while decoding, whose loss counts joined tokens, too: `learning=` trains small models over one vocabulary alone, and
 `mmspec train drafter` before they are used.
-Guarantee: that of `match`: joining changes what is proposed, never what is written.
+Guarantee: `match`'s: joining changes what is proposed, never what is written.
 Knobs: `k` (pieces of a draft); `capacity` (n-grams; more remember rarer tokens, and take longer to compare); `ngram`
 (most pieces of a token).
 """

@@ -10,7 +10,7 @@ counting while drafting are ours.
 Without a corpus the target's own output is counted from call to call: the whole layer is used until `after` units came,
 and the rows are chosen anew whenever the number of units has doubled, always between two calls.
 With another tokenizer, the ids that are counted are the target's, and the partners of the kept ones are kept.
-Guarantee: that of `draft-model`; the draft's distribution is the trimmed one. The target is as it was.
+Guarantee: `draft-model`'s; the draft's distribution is the trimmed one. The target is as it was.
 Knobs: `keep` (fewer make drafting faster and are accepted less often); `corpus` (the closer to what will be written,
 the fewer ids are enough); `after` (without a corpus: later is a better choice, and a slower begin).
 """

@@ -19,7 +19,7 @@ def expanded(k: int, most: int, children: int) -> list[int]:
 def best_so_far(seen: Tensor | None, value: Tensor, nodes: int) -> Tensor:
     """The `nodes` largest values of all levels, `[batch, nodes]`, descending; fewer where there are fewer candidates.
 
-    `seen` is the result at the level before, and `value [batch, n]` are those of this level's candidates.
+    `seen` is the result at the level before, and this level's candidates have the values `value [batch, n]`.
     """
     values = value if seen is None else torch.cat([seen, value], 1)
     return values.topk(min(nodes, values.shape[1]), -1).values
