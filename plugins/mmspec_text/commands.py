@@ -11,7 +11,6 @@ from mmspec.kits.text.bench.command import bench_command
 from mmspec_text.chat import chat
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
-from mmspec_text.training.judge_command import train_judge
 from mmspec_text.view.command import view_text
 
 
@@ -27,9 +26,7 @@ def add(app: typer.Typer) -> None:
     app.command("chat")(chat)
     group(app, "view", "Watch decoding in the browser.").command("text")(view_text)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
-    trains = group(app, "train", "Train drafters for models of yours.")
-    trains.command("drafter")(train_drafter)
-    trains.command("judge")(train_judge)
+    group(app, "train", "Train drafters for models of yours.").command("drafter")(train_drafter)
 
 
 def demo() -> None:

@@ -7,9 +7,6 @@ from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
-from mmspec_text.drafters.mirror_sd import MirrorOptions
-from mmspec_text.drafters.pearl import PearlOptions
-from mmspec_text.drafters.saguaro import SaguaroOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
 from mmspec_text.drafters.suffix import SuffixOptions
 
@@ -40,21 +37,6 @@ def candidates() -> list[Example]:
 def draft_model() -> Example:
     """A chain."""
     return Example(options=DraftModelOptions(model=small()))
-
-
-def pearl() -> list[Example]:
-    """In this process, as a trial of it: for one outcome, as published, and for others."""
-    return [Example(options=PearlOptions(model=small(), executor="serial", branches=branches)) for branches in (1, 3)]
-
-
-def saguaro() -> Example:
-    """In this process, as a trial of it."""
-    return Example(options=SaguaroOptions(model=small(), executor="serial"))
-
-
-def mirror_sd() -> Example:
-    """In this process, as a trial of it."""
-    return Example(options=MirrorOptions(model=small(), executor="serial"))
 
 
 def draft_tree() -> list[Example]:

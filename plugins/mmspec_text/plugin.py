@@ -14,18 +14,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The targets for transformers models, then drafters, rules and methods."""
+    """The target for transformers models, then drafters and methods."""
     return specs.COMPONENTS
 
 
 @hookimpl(trylast=True)
 def mmspec_target_for(model: object) -> str | None:
-    """`transformers` for a live model that generates and has a config; plugins that know it better are asked first.
-
-    XLNet is the exception: its own `generate` is no decoder's, and it can fill blanks.
-    """
-    if type(model).__name__ == "XLNetLMHeadModel":
-        return "xlnet"
+    """`transformers` for a live model that generates and has a config; plugins that know it better are asked first."""
     fits = hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "generate")
     return "transformers" if fits else None
 

@@ -24,11 +24,11 @@ EAGER: Mapping[str, str] = {
     "token-frames": r"rounds are not captured, and run eagerly: ValueError: the pass of TokenFramesTarget cannot be",
 }
 """Targets whose rounds are not captured under any method, and what is then said."""
-WITHIN = "text:mirror-sd"
+WITHIN = "zoo:mirror-sd"
 """A drafter that acts within the target's passes."""
 NEVER: Mapping[str, str] = {
     WITHIN: "MirrorSD hears an early exit in the middle of the target's pass",
-    "text:specmemo": "captured rounds keep a cache of their own, which a memory budget would have to count",
+    "zoo:specmemo": "captured rounds keep a cache of their own, which a memory budget would have to count",
 }
 """Methods whose rounds are not captured on any target, and what is then said."""
 FAST = {
@@ -37,8 +37,8 @@ FAST = {
     ("continuous:reflection", "continuous-ar"),
 }
 MODELS = (
-    *("text:ambedkar", "text:rapid", "text:s2d", "text:vocab-trim", "text:omnidraft", "text:specmemo"),
-    *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", WITHIN),
+    *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
+    *("text:sequoia", "text:llmcad", "text:rasd", "zoo:pearl", "zoo:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (
@@ -46,18 +46,18 @@ HEADS = (
     *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon")
-OWN_TESTS = ("text:layer-skip", "text:swift", "text:del", "text:bild")
+OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
     ("text:mtp", "recurrent"),
     ("text:apple-mtp", "recurrent"),
-    *((method, "recurrent") for method in (WITHIN, "text:specmemo", "text:omnidraft")),
+    *((method, "recurrent") for method in (WITHIN, "zoo:specmemo", "zoo:omnidraft")),
     ("text:eagle", "llamagen"),
     *(("image:spatial-head", target) for target in WRITERS),
     *((method, target) for method in MODELS for target in ("glm-image", *WRITERS)),
     *((method, target) for method in HEADS for target in WRITERS),
-    *(("text:judge", target) for target in ("recurrent", "glm-image", *WRITERS)),
+    *(("zoo:judge", target) for target in ("recurrent", "glm-image", *WRITERS)),
     *((method, target) for method in OWN_TESTS for target in ("transformers", "recurrent", "glm-image", *WRITERS)),
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides

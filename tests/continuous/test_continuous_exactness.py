@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.initialisations import LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions

@@ -7,8 +7,8 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
+from mmspec.core.drafters.initialisations import LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.conformance.watch import Log
 from mmspec.testing.conformance.watch_rule import WatchedRule

@@ -11,8 +11,8 @@ from scipy.stats import binomtest, kstest, norm
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import DenoisingChain, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.initialisations import LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import Bias

@@ -182,7 +182,7 @@ def test_the_device_and_rounds_on_it(name: str, often: dict[str, dict[str, Any]]
 
 @pytest.mark.slow
 def test_a_draft_process_elsewhere() -> None:
-    """The process itself is tested in tests/text/test_overlap_process.py."""
+    """The process itself is tested in tests/zoo/overlap/test_overlap_process.py."""
     (check,) = figures_of("-m", "tests.support.device_checks", "a_draft_process_elsewhere").values()
     assert not check["error"], check["error"]
 

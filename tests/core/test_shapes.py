@@ -9,7 +9,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Comb, Frontier, Heap, Rerank
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Heap, Rerank
 from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.drafters.shapes.siblings import race
 from mmspec.core.rules import Match, RecursiveRejection
@@ -313,9 +313,3 @@ def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
 def test_knobs_out_of_range(make):
     with pytest.raises(ValueError, match=r"at least 1|positive"):
         make()
-
-
-def test_a_comb_is_no_deeper_than_a_pass_has_nodes():
-    """Its chain lies in the scratch slots of that pass."""
-    assert Comb(nodes=3).levels(9) == 3 and Comb(nodes=3).fed(9) < Comb(nodes=3).width(9) == 3
-    assert Comb(nodes=24).levels(9) == 9

@@ -15,26 +15,25 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, GaussianMixture
 from mmspec.core.drafters.cascade import CascadeDrafter, FromHistory
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import RandomUnit
+from mmspec.core.drafters.initialisations import LeftDistribution, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.drafters.shapes import Beam, Branching
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts.any_order import Infill
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import LEVEL, assert_normal, joint_p_value
-from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
-from mmspec_text.drafters.assd import Assd
+from mmspec_zoo.infill.any_order import Infill
+from mmspec_zoo.infill.assd import Assd
 from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.mutants import MUTANTS
+from tests.support.toys.any_order import AnyOrderTarget
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.toys.picture import PictureTarget, drawn, joint

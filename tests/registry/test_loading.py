@@ -28,7 +28,7 @@ def plugin(registry, name):
 
 def test_first_party_plugins_come_through_entry_points() -> None:
     registry = load()
-    assert [p.name for p in registry.plugins()] == ["core", "continuous", "image", "ssm", "text", "video"]
+    assert [p.name for p in registry.plugins()] == ["core", "continuous", "image", "ssm", "text", "video", "zoo"]
     assert {p.status for p in registry.plugins()} == {"ok"}
     assert plugin(registry, "text").distribution == "mmspec" and plugin(registry, "text").version == "0.1.0"
     assert registry.get("rule", "match").owner == "core"

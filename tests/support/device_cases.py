@@ -40,16 +40,11 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import (
-    head_example,
-    infill_example,
-    relaxed_example,
-    self_drafting_example,
-    vocabulary_example,
-)
+from mmspec_text import head_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
+from mmspec_zoo import infill_example, relaxed_example, self_drafting_example, vocabulary_example
 from tests.support import lantern_heads
 
 LIMIT = 10

@@ -121,7 +121,7 @@ def test_sampled(name: str, method: str, prompts: Callable) -> None:
 
 
 # The image plugin has a target for codes on a grid; that the text target refuses them stands in `test_positions`.
-# That XLNet's target takes no prompt of `generate` stands in `infill/test_xlnet`.
+# That XLNet's target takes no prompt of `generate` stands in `zoo/infill/test_xlnet`.
 REFUSALS = [name for name in REFUSED if REFUSED[name].reason not in ("grid", "blanks")]
 FIRST_OF_REASON = set({REFUSED[name].reason: name for name in reversed(REFUSALS)}.values())
 """One architecture for every reason, which the fast tier tries."""

@@ -11,7 +11,6 @@ import torch
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.fallback import Fallback
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
@@ -19,6 +18,7 @@ from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
+from mmspec_text.drafters.two_drafters import Fallback
 from tests.support.cases import VOCAB, markov_case
 
 ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]

@@ -11,8 +11,8 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.initialisations import EarlierDistribution, LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.rules import Match, Rejection
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.white import white_p_value, whitened

@@ -5,8 +5,8 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.initialisations import LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.white import white_p_value

@@ -69,7 +69,7 @@ def test_the_code_is_light_and_holds_no_models(code: Environment) -> None:
     (wheel,) = code.wheels.iterdir()
     assert wheel.stat().st_size < 3_000_000
     tops = {name.split("/")[0] for name in members(wheel)}
-    plugins = {f"mmspec_{name}" for name in ("text", "image", "continuous", "ssm", "video")}
+    plugins = {f"mmspec_{name}" for name in ("text", "image", "continuous", "ssm", "video", "zoo")}
     assert tops == {"mmspec", *plugins, f"mmspec-{__version__}.dist-info"}
     assert not [name for name in members(wheel) if name.endswith((".safetensors", ".bench.json"))]
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, LengthAware
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growing import grown
-from mmspec.core.drafters.growth import Scratch
+from mmspec.core.drafters.growing import Scratch, grown
 from mmspec.core.drafters.shapes import Chain, Ending, Level, Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target

@@ -1,4 +1,4 @@
-"""The units that a call emits: for drafters that count or compare them.
+"""The units that a call emits, and its texts: for drafters that count or compare them.
 
 On the host they come with the host sync of the round that emitted them, so that reading them is no wait of its own.
 """
@@ -11,11 +11,7 @@ from mmspec.core.types import Step
 
 
 def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
-    """The units that a settled round emitted, on the device.
-
-    Returns:
-        `[batch, slot]` units, and which slots hold one: bool.
-    """
+    """The units that a settled round emitted, `[batch, slot]` on the device, and which slots hold one: bool."""
     slot = torch.arange(step.verdict.path.shape[1] + 1, device=step.count.device)
     first = state.emitted - step.count + state.prompt_length
     at = (first[:, None] + slot).clamp(max=state.history.shape[1] - 1)
@@ -23,11 +19,7 @@ def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
 
 
 class EmittedUnits:
-    """The emitted units of a call's rows, on the host.
-
-    Args:
-        state: The call, whose first unit is emitted.
-    """
+    """The emitted units of a call's rows, on the host; of a call whose first unit is emitted."""
 
     def __init__(self, state: State) -> None:
         first = state.history[:, state.prompt_length : state.prompt_length + max(state.host_emitted)].tolist()
@@ -62,3 +54,27 @@ class EmittedUnits:
                 new[b] += units[known[b] - first : max(state.host_emitted[b], known[b]) - first]
         self._read = [read + len(units) for read, units in zip(self._read, new, strict=True)]
         return new
+
+
+class KnownTexts:
+    """Prompt and output of every row of a call, padding removed, on the host."""
+
+    def __init__(self, state: State) -> None:
+        self._texts = prompts_of(state)
+        self._emitted = EmittedUnits(state)
+
+    def observe(self, state: State, step: Step) -> None:
+        """See `EmittedUnits`."""
+        self._emitted.observe(state, step)
+
+    def read(self, state: State) -> list[list[int]]:
+        """The texts as they are now: after a sync."""
+        for text, new in zip(self._texts, self._emitted.read(state), strict=True):
+            text += new
+        return self._texts
+
+
+def prompts_of(state: State) -> list[list[int]]:
+    """The prompts of a call's rows, padding removed, on the host."""
+    prompts = state.history[:, : state.prompt_length].tolist()
+    return [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]

@@ -2,20 +2,22 @@
 
 The shape draws the children of the nodes that were scored last, and chooses which of them the draft model is fed next.
 Distributions pass through the call's warp, so that a draft's distribution is the one that it was really drawn from.
+The tree has two numberings: all drafted nodes, of which the rule accepts some, and the ones that the draft model
+was fed, of which it commits the accepted ones.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mmspec.core.drafters.growth import Growth, Scratch
-from mmspec.core.drafters.shapes import Frontier, Level, Shape
+from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import DraftNoise
-from mmspec.core.types import Draft, Scores, TargetOutput
+from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 
 
@@ -43,6 +45,100 @@ class Rows(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Scratch:
+    """The nodes in the scratch of the draft model's cache after a round's last pass."""
+
+    fed: Draft  # the nodes that were fed since the last commit, rooted
+    place: Tensor  # index in `fed` of each node of the rooted draft, or -1: `[batch, node]` or `[1, node]`
+
+    def follow(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
+
+        The draft may have more nodes behind this scratch's, such as another drafter's. A path is no longer than
+        what was fed: behind it, the cache may have no slots.
+        """
+        path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]
+        place = _gather(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
+        was_fed = ((path >= 0) & (place > 0)).cumprod(1)
+        return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)
+
+
+class Growth:
+    """Collects a draft's levels below roots `[batch, *unit]`, in rows that may draft as deep as `room [batch]`."""
+
+    def __init__(self, shape: Shape, k: int, root: Tensor, room: Tensor) -> None:
+        self.shape, self.k = shape, k
+        self.root, self.room = root, room
+        self.fed = Draft.alone(root)
+        self.levels: list[Level] = []
+        # Of the frontier: scores, ids among drafted nodes, the first node's id among fed nodes; -1 is the root.
+        self.score = torch.zeros(len(root), 1, dtype=torch.float32, device=root.device)
+        self._ids = torch.full((1, 1), -1, dtype=torch.int64, device=root.device)
+        self._first = -1
+        # Of every level: parents among drafted nodes, places among fed nodes, and the nodes that were fed.
+        self._parents: list[Tensor] = []
+        self._places: list[Tensor] = []
+        self._fed: list[tuple[Tensor, Tensor, Tensor]] = []  # units, parents among fed nodes, valid
+
+    @property
+    def frontier(self) -> int:
+        """Number of nodes of the frontier."""
+        return self.score.shape[1]
+
+    @property
+    def nodes(self) -> int:
+        """Number of drafted nodes so far, and the root."""
+        return 1 + sum(level.units.shape[1] for level in self.levels)
+
+    def add(self, level: Level) -> None:
+        """Add the children of the frontier."""
+        self._parents.append(_gather(self._ids, level.parent))
+        self._places.append(torch.full_like(level.parent, -1))
+        self.levels.append(level)
+
+    def feed(self) -> Draft:
+        """Make the last level the frontier. Returns all nodes that the draft model has to be fed by then, rooted."""
+        level, fed = self.levels[-1], self.fed.nodes
+        n = level.units.shape[1]
+        places = level.frontier if level.frontier is not None else torch.arange(n, device=self.root.device)[None]
+        self._places[-1] = _numbered(places, n, fed)
+        parents = _gather(level.parent, places) + self._first
+        self._fed.append((take_nodes(level.units, places), parents, take_nodes(level.valid, places)))
+        self.score, self._ids = take_nodes(level.score, places), places + self.nodes - 1 - n
+        self._first = fed - 1
+        units, parents, valid = (_joined(part) for part in zip(*self._fed, strict=True))
+        self.fed = self._tree(units, parents, valid).rooted(self.root, self.room)
+        return self.fed
+
+    def finish(self) -> tuple[Draft, Scratch]:
+        """The draft, and where its nodes are in the draft model's scratch."""
+        parts = zip(*((x.units, x.score, x.valid) for x in self.levels), strict=True)
+        units, score, valid = (torch.cat(part, 1) for part in parts)
+        parents, places = _joined(self._parents), _joined(self._places)
+        distributions = [level.distribution for level in self.levels if level.distribution is not None]
+        distribution = type(distributions[0]).cat(distributions) if distributions else None
+        chosen = self.shape.choose(score)
+        if chosen is not None:
+            assert distribution is None or "q" in self.shape.offers, "nodes chosen by their own unit are point masses"
+            distribution = None if distribution is None else distribution.take(chosen)
+            units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
+            new = _numbered(chosen, parents.shape[1], 0)
+            parents, places = _gather(parents, chosen), _gather(places, chosen)
+            parents = torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
+        draft = replace(self._tree(units, parents, valid), distribution=distribution, score=score)
+        return draft, Scratch(self.fed, torch.nn.functional.pad(places, (1, 0), value=0))
+
+    def _tree(self, units: Tensor, parents: Tensor, valid: Tensor) -> Draft:
+        static = self.shape.parents(self.k)
+        if static is not None:
+            return Draft.tree(units, static[: units.shape[1]], valid=valid)
+        draft = Draft.tree(units, parents.expand(units.shape[:2]), valid=valid)
+        # Rules and noise do work per depth and per sibling, so tight bounds save time.
+        bounds = replace(draft.index, deepest=min(len(self.levels), units.shape[1]), widest=self.shape.widest)
+        return replace(draft, index=bounds)
+
+
 def grown(
     shape: Shape,
     rows: Rows,
@@ -54,19 +150,12 @@ def grown(
     feed: Callable[[Draft, int], TargetOutput],
     enough: Callable[[Level], bool] | None = None,
 ) -> tuple[Draft, Scratch, int]:
-    """Grow a draft of at least one level.
+    """Grow a draft of `levels` levels, at least one.
 
-    Args:
-        shape: Which nodes it has.
-        rows: The rows of the call.
-        k: Budget of the round.
-        levels: Number of levels.
-        noise: What sampled drafts must use.
-        output: The draft model's output after the root, one node.
-        fed: Nodes of this round in the draft model's scratch: 1 for the root, or 0, and it is fed again.
-        feed: One pass of the draft model: the output at the nodes of a rooted draft from an index on; those before it
-            were fed since the last commit.
-        enough: Asked behind every level: whether it is the last one. That is a host sync, which saves passes.
+    `output` is the draft model's after the root, one node. `fed` is how many nodes of this round are in its scratch: 1
+    for the root, or 0, and it is fed again. `feed` runs one pass of the draft model: the output at the nodes of a
+    rooted draft from an index on; those before it were fed since the last commit. `enough` is asked behind every level
+    whether it is the last one: a host sync, which saves passes.
 
     Returns:
         The draft; where its nodes are in the scratch; and the number of nodes there, the root included.
@@ -101,3 +190,21 @@ def _last(output: TargetOutput, nodes: int) -> TargetOutput:
     assert values is not None
     scored = values.shape[1]
     return output if scored == nodes else output.take(torch.arange(scored - nodes, scored, device=values.device)[None])
+
+
+def _numbered(places: Tensor, size: int, first: int) -> Tensor:
+    """`[batch, size]`: `first`, `first + 1`, … at `places [batch, w]`, -1 elsewhere."""
+    order = torch.arange(first, first + places.shape[1], device=places.device).expand_as(places)
+    return torch.full((len(places), size), -1, device=places.device).scatter(1, places, order)
+
+
+def _gather(values: Tensor, places: Tensor) -> Tensor:
+    """`values [batch | 1, n]` at `places [batch | 1, w]`."""
+    rows = max(len(values), len(places))
+    return values.expand(rows, -1).gather(1, places.expand(rows, -1))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Join parts along the nodes; parts `[1, n]`, for all rows, are expanded if others are `[batch, n]`."""
+    rows = max(map(len, parts))
+    return torch.cat([part.expand(rows, *part.shape[1:]) for part in parts], 1)

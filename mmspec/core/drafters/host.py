@@ -4,12 +4,11 @@ A `HostDrafter` gets lists of unit ids and returns lists. Its proposals are poin
 takes chains.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.drafters.emitted import KnownTexts
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -40,20 +39,8 @@ class DraftsTexts(Protocol):
         ...
 
 
-@dataclass
-class HostMemory:
-    """The memory of one call."""
-
-    texts: list[list[int]]  # prompt and output of every row, padding removed
-    emitted: EmittedUnits  # what the call emits
-
-
 class HostDrafterAdapter:
-    """The `Drafter` that runs a `HostDrafter`.
-
-    Args:
-        author: The plain-Python drafter.
-    """
+    """The `Drafter` that runs a `HostDrafter`."""
 
     offers = frozenset({"chain"})
     needs = frozenset({"discrete"})
@@ -69,26 +56,19 @@ class HostDrafterAdapter:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> HostMemory:
-        prompts = state.history[:, : state.prompt_length].tolist()
-        texts = [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
-        return HostMemory(texts, EmittedUnits(state))
+    def start(self, state: State, inputs: Any) -> KnownTexts:
+        return KnownTexts(state)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: HostMemory = state.memory
-        for text, new in zip(memory.texts, memory.emitted.read(state), strict=True):
-            text += new
+        memory: KnownTexts = state.memory
         known = [state.prompt_length - p + n for p, n in zip(state.host_pads, state.host_emitted, strict=True)]
-        tokens = [text[:n] for text, n in zip(memory.texts, known, strict=True)]
+        tokens = [text[:n] for text, n in zip(memory.read(state), known, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
-        width, device = max(map(len, drafts)), state.root.device
-        padded = on_device([d + [0] * (width - len(d)) for d in drafts], device, torch.int64)
-        valid = on_device([[i < len(d) for i in range(width)] for d in drafts], device, torch.bool)
-        return Draft.chain(padded.reshape(state.rows, width), valid=valid.reshape(state.rows, width))
+        return chains(drafts, state.root.device)
 
     def observe(self, state: State, step: Step) -> None:
-        state.memory.emitted.observe(state, step)
+        state.memory.observe(state, step)
 
     def _refuse(self, drafts: list[list[int]], rows: int) -> None:
         if len(drafts) != rows:
@@ -96,3 +76,11 @@ class HostDrafterAdapter:
         outside = [i for d in drafts for i in d if not 0 <= i < self._vocab]
         if outside:
             raise ValueError(f"{type(self.author).__name__} proposed id {outside[0]}; ids are 0 … {self._vocab - 1}")
+
+
+def chains(drafts: list[list[int]], device: torch.device) -> Draft:
+    """A chain for every row; rows with a shorter one are filled with invalid nodes."""
+    width = max(map(len, drafts))
+    units = on_device([draft + [0] * (width - len(draft)) for draft in drafts], device, torch.int64)
+    valid = on_device([[i < len(draft) for i in range(width)] for draft in drafts], device, torch.bool)
+    return Draft.chain(units.reshape(len(drafts), width), valid=valid.reshape(len(drafts), width))

@@ -23,19 +23,13 @@ from mmspec.core.types import Draft, Step
 
 @dataclass(frozen=True)
 class Window:
-    """Slots `0 … k - 1` of a row stand for its next `k` units.
+    """Slots `0 … k - 1` of a row stand for its next `k` units."""
 
-    Attributes:
-        units: `[batch, k, *unit]`.
-        distribution: What the units were drawn from, `[batch, k]`; None before the first pass.
-        drawn: `[batch, k]` bool: False in slots that an initialisation must fill.
-        past: The distributions of the units emitted last, `[batch, reach]`, the root's being the last one, if the
-            initialisation has a `reach`; missing earlier ones are the first unit's.
-    """
-
-    units: Tensor
-    distribution: Distribution | None
-    drawn: Tensor
+    units: Tensor  # `[batch, k, *unit]`
+    distribution: Distribution | None  # what the units were drawn from, `[batch, k]`; None before the first pass
+    drawn: Tensor  # `[batch, k]` bool: False in slots that an initialisation must fill
+    # The distributions of the units emitted last, `[batch, reach]`, the root's being the last one, if the
+    # initialisation has a `reach`; missing earlier ones are the first unit's
     past: Distribution | None = None
 
 
@@ -60,7 +54,6 @@ class Jacobi:
     """A window over the next units, refined in place.
 
     Args:
-        initialisation: Fills new slots.
         independent: Draw the units that stay in the window anew, with independent noise.
     """
 

@@ -15,10 +15,7 @@ from functools import lru_cache
 def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tree of at most `nodes` nodes and `depth` levels, root not counted, with the largest expected length.
 
-    Args:
-        rates: Probability of each rank, in [0, 1], in any order.
-        depth: Most levels.
-        nodes: Most nodes; fewer are returned where `depth` levels hold no more.
+    A rank has a probability of `rates`, in any order. There are fewer nodes where `depth` levels hold no more.
 
     Returns:
         Parents (-1: child of the root), as `Draft.tree` takes them, and ranks. Levels follow one another; within a
@@ -50,10 +47,7 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
 def expected_units(parents: Sequence[int], ranks: Sequence[int], rates: Sequence[float]) -> float:
     """The units that a round over a tree is expected to emit: 1, and the sum over its nodes of their path products.
 
-    Args:
-        parents: Parents of the drafted nodes, -1 for the root.
-        ranks: The rank of every node among its siblings.
-        rates: Chance of each rank.
+    Nodes have the parents (-1: the root) and the ranks among their siblings, and a rank the chance `rates[rank]`.
     """
     reached: list[float] = []
     for parent, rank in zip(parents, ranks, strict=True):
@@ -62,11 +56,7 @@ def expected_units(parents: Sequence[int], ranks: Sequence[int], rates: Sequence
 
 
 def levels_of(parents: Sequence[int]) -> list[list[int]]:
-    """The drafted nodes of every level of a tree, from depth 1 on.
-
-    Args:
-        parents: Parents of the drafted nodes, -1 for the root.
-    """
+    """The drafted nodes of every level of a tree, from depth 1 on; a node's parent is -1 below the root."""
     depths = {-1: 0}
     levels: list[list[int]] = []
     for node, parent in enumerate(parents):

@@ -88,7 +88,7 @@ class TextPipeline(LanguagePipeline):
                 one seed it depends on the seed and on its number in the call; with a seed of its own it equals the
                 continuation of a call for this prompt alone with this seed.
             generator: A `torch.Generator`, or one per continuation, instead of `seed`.
-            k: Units to draft per round; default: that of `use`.
+            k: Units to draft per round; default: the number given to `use`.
             stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one
                 continuation only.
             streamer: A streamer of transformers; for one continuation only.

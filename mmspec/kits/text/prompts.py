@@ -30,7 +30,7 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
     if conversations is None:
         rows = [tokenizer(text)["input_ids"] if text else [] for text in listed(prompt)]
     else:
-        rows = [_answered(conversation, tokenizer) for conversation in conversations]
+        rows = [ids_to_answer(conversation, tokenizer) for conversation in conversations]
     empty = [number for number, row in enumerate(rows) if not len(row)]
     if empty:
         raise ValueError(f"prompt {empty[0]} is empty; give some text to continue")
@@ -65,8 +65,12 @@ def _is_conversation(value: Any) -> bool:
     return isinstance(value, Sequence) and bool(value) and all(isinstance(message, Mapping) for message in value)
 
 
-def _answered(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
-    """Ids of a conversation, up to where its answer begins."""
+def ids_to_answer(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
+    """Ids of a conversation, up to where its answer begins.
+
+    Raises:
+        ValueError: A message is none, or the tokenizer has no chat template. Templates raise what their author chose.
+    """
     for message in conversation:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f'a message is {{"role": "user", "content": "…"}}, not {message!r:.80}')

@@ -11,8 +11,8 @@ Knobs: `init` (whose distribution fills new slots), `redraw` (`coupled`: what th
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mmspec.core.drafters.initialisations import EarlierDistribution, LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.protocols import Target
 from mmspec.kits.pictures.capabilities import Gridded
 from mmspec_continuous.specs import CONTINUOUS_JACOBI

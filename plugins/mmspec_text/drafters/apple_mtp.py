@@ -23,10 +23,10 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.target import TransformersTarget
+from mmspec.kits.text.tree_form import TreeForm
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, GatedLora, Sampler, read_apple
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
-from mmspec_text.drafters.tree_form import TreeForm
 
 
 @dataclass(frozen=True)

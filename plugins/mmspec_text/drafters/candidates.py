@@ -70,9 +70,6 @@ class CandidatesMemory:
 class Candidates:
     """Drafts the candidates of a candidate generator of transformers.
 
-    Args:
-        make: Makes the generator of a call.
-
     Example:
         ```python
         mmspec.enable(model, drafter=Candidates(assistant(small)))
@@ -125,9 +122,6 @@ class Candidates:
 
 class TextCandidates(Candidates):
     """`Candidates` with a generator that options describe.
-
-    Args:
-        options: The kind of generator, and its model and tokenizers.
 
     Raises:
         ValueError: A model or a tokenizer cannot be loaded.

@@ -62,11 +62,7 @@ class CascadeOptions:
 
 
 class Cascade(CascadeDrafter):
-    """Drafts with a decoder over the target's own weights and a small cache.
-
-    Args:
-        options: The sizes of cache and drafts, and the inner drafter.
-    """
+    """Drafts with a decoder over the target's own weights and a small cache."""
 
     needs, offers = CASCADE.needs, CASCADE.offers
     example = "mmspec_text.example:cascade"

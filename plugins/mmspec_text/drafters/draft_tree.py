@@ -8,47 +8,20 @@
 * `beam`: RSD-S (2402.14160), a stochastic beam; exact under `recursive-rejection` and `match`.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
-
-from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec.kits.text.small_model import SmallModelDrafter
+from mmspec.kits.text.tree_form import DraftTreeOptions
 from mmspec_text.training.lessons import ModelLesson
 
 
-@dataclass(frozen=True)
-class DraftTreeOptions(TreeForm, SmallModelOptions):
-    """Options of `draft-tree`."""
-
-    form: Literal["rerank", "greedy", "heap", "branching", "beam"] = field(
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
-    )
-
-
-class TextDraftTree(DraftModel):
-    """Drafts trees with a smaller transformers model.
-
-    Args:
-        options: The small model, its tokenizers and the shape of the tree.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+class TextDraftTree(SmallModelDrafter):
+    """Drafts trees with a smaller transformers model."""
 
     example = "mmspec_text.example:draft_tree"
 
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
-        self.options, self._small = options, load_small_model(options, "draft-tree")
-        super().__init__(self._small, options.build_shape())
+        super().__init__(options, "draft-tree", options.build_shape())
         chosen = options.form in ("rerank", "greedy")
         self.advice = "; form=heap, branching and beam keep their distribution and fit" if chosen else ""
-
-    def bind(self, target: Target) -> None:
-        self.model, self._target = in_target_ids(self._small, target, self.options), target
-        super().bind(target)
 
     def lesson(self, loss: str, depth: int) -> ModelLesson:
         """What the draft model learns between calls; arguments and errors as in `Learns`."""

@@ -12,14 +12,13 @@ Knobs: a higher `threshold` drafts less at choices and is accepted more often.
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 
+from mmspec.core.drafters.host import chains
 from mmspec.core.grammar import Followed, Grammar
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions
 from mmspec_text.drafters.suffix_statistics import SuffixRow
@@ -63,10 +62,7 @@ class GrammarDrafter:
             emitted = row.text[len(row.text) - state.host_emitted[b] :]
             followed = None if state.host_done[b] else grammar.behind(b, emitted)
             drafts.append([] if followed is None else self._walk(row, followed, k))
-        width, device = max(map(len, drafts)), state.root.device
-        units = on_device([draft + [0] * (width - len(draft)) for draft in drafts], device, torch.int64)
-        valid = on_device([[i < len(draft) for i in range(width)] for draft in drafts], device, torch.bool)
-        return Draft.chain(units.reshape(state.rows, width), valid=valid.reshape(state.rows, width))
+        return chains(drafts, state.root.device)
 
     def observe(self, state: State, step: Step) -> None:
         self._suffix.observe(state, step)

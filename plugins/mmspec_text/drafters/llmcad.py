@@ -6,28 +6,78 @@ less likely than the threshold α. After a round, α is halved if the whole long
 units were, α is divided by 0.5^((n - c) / n), so that more refusals end drafts earlier.
 The paper could not be read here: the formulas and the first α are a reconstruction. Its drafting beside the target's
 pass is that of `pearl`, and is not built here.
-Guarantee: that of `match`.
+Guarantee: `match`'s.
 Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
-from mmspec.core.drafters.shapes import FallsBack, Rerank
+from mmspec.core.drafters.draft_model import DraftModelMemory
+from mmspec.core.drafters.shapes import Frontier, Level, Rerank, Shape
 from mmspec.core.noise import DraftNoise
-from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec_text.specs import LLMCAD
 
 LEAST, MOST = 1e-6, 0.99
 """Between which α stays."""
+
+
+@dataclass(frozen=True)
+class FallsBack:
+    """Any shape of point masses, until a row's best node is too unlikely to go on behind it.
+
+    T_c is the largest product of probabilities that a node of the last level has; no level follows once it is below the
+    row's threshold. A level is drawn before it is known whether another one follows; so the units of a draft decide
+    where it ends, which biases rules that use their distribution.
+    """
+
+    shape: Shape  # the shape of the tree
+    threshold: Tensor | float  # `[batch]`, or a number: least T_c behind which another level is drafted
+
+    ends = True
+    needs = frozenset({"rerank"})
+
+    @property
+    def offers(self) -> frozenset[str]:
+        return self.shape.offers
+
+    @property
+    def widest(self) -> int:
+        return self.shape.widest
+
+    def levels(self, k: int) -> int:
+        return self.shape.levels(k)
+
+    def width(self, k: int) -> int:
+        return self.shape.width(k)
+
+    def fed(self, k: int) -> int:
+        return self.shape.fed(k)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return self.shape.parents(k)
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        carried, going = (None, None) if frontier.carried is None else frontier.carried
+        level = self.shape.level(replace(frontier, carried=carried), depth)
+        valid = level.valid if going is None else level.valid & going[:, None]
+        score = torch.where(valid, level.score, -torch.inf)
+        best = score.amax(1).exp()
+        return replace(level, score=score, valid=valid, carried=(level.carried, best >= self.threshold))
+
+    def ended(self, level: Level) -> bool:
+        """Whether the draft of every row has ended."""
+        return not bool(level.carried[1].any())
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return self.shape.choose(score)
 
 
 @dataclass(frozen=True)
@@ -48,26 +98,14 @@ class LLMCadMemory(DraftModelMemory):
     alpha: Tensor = field(default_factory=lambda: torch.zeros(0))  # `[batch]`: the threshold of each row
 
 
-class LLMCad(DraftModel):
-    """Drafts trees that end where the small model is unsure.
-
-    Args:
-        options: The small model, the tree and the first threshold.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+class LLMCad(SmallModelDrafter):
+    """Drafts trees that end where the small model is unsure."""
 
     example = "mmspec_text.example:llmcad"
 
     def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
-        self.options, self._small = options, load_small_model(options, LLMCAD.name)
         self._tree = Rerank(None, options.width, options.nodes)
-        super().__init__(self._small, FallsBack(self._tree, options.threshold))
-
-    def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
-        super().bind(target)
+        super().__init__(options, LLMCAD.name, FallsBack(self._tree, options.threshold))
 
     def start(self, state: State, inputs: Any) -> LLMCadMemory:
         first = torch.full((state.rows,), self.options.threshold, device=state.emitted.device)

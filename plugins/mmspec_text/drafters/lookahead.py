@@ -25,6 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.drafters.emitted import prompts_of
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -136,11 +137,7 @@ class LookaheadMemory:
 
 
 class Lookahead:
-    """Drafts n-grams, and makes new ones.
-
-    Args:
-        options: The sizes of window and pool.
-    """
+    """Drafts n-grams, and makes new ones."""
 
     needs, offers = LOOKAHEAD.needs, LOOKAHEAD.offers
 
@@ -158,8 +155,7 @@ class Lookahead:
 
     def start(self, state: State, inputs: Any) -> LookaheadMemory:
         n, columns = self._sizes(state.budget.k)
-        prompts = state.history[:, : state.prompt_length].tolist()
-        texts = [self._known(prompt[pads:]) for prompt, pads in zip(prompts, state.host_pads, strict=True)]
+        texts = map(self._known, prompts_of(state))
         how = columns, n, self.options.guesses, self.options.from_prompt
         return LookaheadMemory([Row(text, *how) for text in texts])
 

@@ -1,7 +1,7 @@
 """Prompt lookup, and token recycling for rows where it finds nothing: no model and no training.
 
-Saxena's prompt lookup (`prompt_lookup.py`) and token recycling (arXiv 2408.08696, `token_recycling.py`), combined by
-`mmspec.core.drafters.fallback`. A copy is long and often right; a tree of successors is always available.
+Saxena's prompt lookup (`prompt_lookup.py`) and token recycling (arXiv 2408.08696, `token_recycling.py`). A copy is long
+and often right; a tree of successors is always available.
 Guarantee and knobs: those of the two.
 """
 
@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mmspec.core.drafters.fallback import Fallback
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
+from mmspec_text.drafters.two_drafters import Fallback
 
 
 @dataclass(frozen=True)

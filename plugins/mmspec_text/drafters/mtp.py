@@ -23,6 +23,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
+from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.eagle.features import Features
@@ -30,7 +31,6 @@ from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.trial import LOW, Trial, trial_ids, try_rows
-from mmspec_text.drafters.tree_form import TreeForm
 
 
 @dataclass

@@ -27,12 +27,12 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
+from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.values import positive
-from mmspec_text.drafters.tree_form import TreeForm
 
 KEY = "prompt_embeddings"
 VARIANTS: Mapping[str, object] = {

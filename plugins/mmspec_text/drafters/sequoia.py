@@ -18,16 +18,16 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from mmspec.bench.tree_size import SIZES, paying_nodes
-from mmspec.core.drafters.counted_ranks import counted
-from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
+from mmspec.core.drafters.draft_model import DraftModelMemory
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Step
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec_text.specs import SEQUOIA
 
 
@@ -51,30 +51,22 @@ class SequoiaOptions(SmallModelOptions):
             raise ValueError(f"rates are chances of siblings, at most 1 together; got {self.rates}")
 
 
-class Sequoia(DraftModel):
+class Sequoia(SmallModelDrafter):
     """Drafts a static tree with a smaller transformers model.
-
-    Args:
-        options: The small model and the tree.
 
     Attributes:
         tried: `[rank]`: children of that rank that were verified behind accepted nodes.
         right: `[rank]`: how many of them were accepted.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
     """
 
     example = "mmspec_text.example:sequoia"
 
     def __init__(self, options: SequoiaOptions = SequoiaOptions()) -> None:
-        self.options, self._small = options, load_small_model(options, SEQUOIA.name)
-        self.nodes = options.nodes or max(SIZES) - 1
+        self.options, self.nodes = options, options.nodes or max(SIZES) - 1
         self.tried = self.right = torch.zeros(len(options.rates))
-        super().__init__(self._small, self.tree(self.nodes, self.nodes))
+        super().__init__(options, SEQUOIA.name, self.tree(self.nodes, self.nodes))
 
     def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)
         if self.options.nodes is None:
             self.nodes = paying_nodes(target, self.model, lambda nodes: self.tree(nodes, nodes), self.rates)
@@ -102,3 +94,18 @@ class Sequoia(DraftModel):
     def tree(self, nodes: int, depth: int) -> Static:
         """The best tree of so many nodes and levels."""
         return Static(*likeliest_tree(self.rates, max(depth, 1), nodes))
+
+
+def counted(step: Step, ranks: int) -> tuple[Tensor, Tensor]:
+    """Of a round: children of each of the first ranks behind nodes where a unit was emitted, and those accepted."""
+    index, reached = step.draft.index, step.verdict.emitted(step.count)
+    parent = index.parent[:, 1:].expand(len(reached), -1)
+    tried = step.draft.valid[:, 1:] & reached.gather(1, parent)
+    rank = index.rank[:, 1:].expand_as(tried)
+    of_rank = rank[..., None] == torch.arange(ranks, device=rank.device)
+    right = tried & reached[:, 1:]
+    return _sums(of_rank, tried), _sums(of_rank, right)
+
+
+def _sums(of_rank: Tensor, nodes: Tensor) -> Tensor:
+    return (of_rank & nodes[..., None]).sum((0, 1)).float()

@@ -15,18 +15,19 @@ alone.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
-from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.drafters.emitted import EmittedUnits, prompts_of
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec.kits.text.corpus import read_corpus
+from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.drafters.suffix_statistics import (
     Guess,
     NgramCounts,
@@ -105,10 +106,8 @@ class Suffix:
         return k
 
     def start(self, state: State, inputs: Any) -> SuffixMemory:
-        prompts = state.history[:, : state.prompt_length].tolist()
         rows, of_prompt = list[SuffixRow](), dict[tuple[int, ...], NgramCounts]()
-        for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            text = prompt[pads:]
+        for text in prompts_of(state):
             counts = of_prompt.get(tuple(text))
             if counts is None:
                 counts = NgramCounts(*self._sizes)
@@ -172,22 +171,10 @@ KEPT = 256
 """Texts whose counts are kept, the latest ones."""
 
 
-class Continues(Protocol):
-    """Continues texts: `Suffix`."""
-
-    def row(self) -> SuffixRow:
-        """A row without text."""
-        ...
-
-    def continued(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
-        """Up to `k` units behind a row's text, each with the log probability of the path up to it."""
-        ...
-
-
 class SuffixOfTexts:
     """A `HostDrafter`."""
 
-    def __init__(self, suffix: Continues) -> None:
+    def __init__(self, suffix: Suffix) -> None:
         self._suffix, self._rows = suffix, list[SuffixRow]()
 
     def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:

@@ -4,30 +4,20 @@ This is the retrieval of REST (arXiv 2311.08252), whose published index stores t
 above 65,535; here they are int32. Prefix doubling sorts by 1, 2, 4, … units up to the longest n-gram.
 """
 
-import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from mmspec_text.drafters.suffix_statistics import Guess
 
 BREAK = -1
 """The id between documents; no n-gram crosses it."""
-PIECE = 2**20
-"""Characters of a text that are tokenized at a time, to the end of a line."""
 
 
 class SuffixArray:
-    """Counts (`Statistics`) of a corpus that does not change.
-
-    Args:
-        ids: Unit ids, or a list of documents of unit ids.
-        shortest: The length of the shortest n-gram.
-        longest: The length of the longest n-gram.
+    """Counts (`Statistics`) of a corpus that does not change: ids, or a list of documents of ids.
 
     Raises:
         ValueError: The corpus is empty, or an entry is no id.
@@ -67,12 +57,9 @@ class SuffixArray:
         return best
 
     def continuations(self, text: Sequence[int], most: int, length: int) -> tuple[np.ndarray, int]:
-        """What follows the longest suffix of a text that the corpus has, and goes on behind it.
+        """What follows the longest suffix of a text that the corpus has, and `length` units behind it.
 
-        Args:
-            text: Unit ids.
-            most: Most places of the corpus; of more, evenly spread ones are taken.
-            length: Units of each continuation.
+        Of more than `most` places, evenly spread ones are taken.
 
         Returns:
             `[place, length]` int32, `BREAK` behind the end of a document; and the suffix's length, 0 if there is none.
@@ -110,62 +97,6 @@ class SuffixArray:
             first = bisect_left(self._order, unit, first, last, key=shown.__getitem__)
             last = bisect_right(self._order, unit, first, last, key=shown.__getitem__)
         return first, last
-
-
-def read_corpus(source: Any, tokenizer: Any) -> Any:
-    """The ids of a corpus.
-
-    Args:
-        source: The ids themselves, a file of ids (`.json`, `.safetensors`), or a text file.
-        tokenizer: The tokenizer for a text file: live, or a model's name.
-
-    Raises:
-        ValueError: The corpus cannot be read.
-    """
-    if not isinstance(source, (str, Path)):
-        return source
-    pieces = list(read_pieces(Path(source), tokenizer))
-    return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int32), *pieces])
-
-
-def read_pieces(path: Path, tokenizer: Any) -> Iterator[Any]:
-    """The ids of a file. A text is tokenized in pieces, so that a large one fits; a file of ids is read at once.
-
-    Raises:
-        ValueError: The file cannot be read.
-    """
-    if not path.is_file():
-        raise ValueError(f"no corpus at {path}; give a UTF-8 text file, or a file of ids (.json, .safetensors)")
-    is_ids = path.suffix in (".json", ".safetensors")
-    if tokenizer is None and not is_ids:
-        raise ValueError(f"the corpus {path} is text; name the tokenizer that makes ids of it (tokenizer=…)")
-    if isinstance(tokenizer, str) and not is_ids:
-        from mmspec.hosts.loading import load_tokenizer
-
-        tokenizer = load_tokenizer(tokenizer)
-    try:
-        if path.suffix == ".json":
-            yield json.loads(path.read_text(encoding="utf-8"))
-        elif is_ids:
-            yield _only(load_file(path))
-        else:
-            yield from _tokenized(path, tokenizer)
-    except Exception as error:
-        raise ValueError(f"the corpus {path} cannot be read: {error}") from error
-
-
-def _tokenized(path: Path, tokenizer: Any) -> Iterator[np.ndarray]:
-    """The ids of a text file, which is read and tokenized in pieces of whole lines."""
-    with path.open(encoding="utf-8", newline="") as file:
-        while lines := file.readlines(PIECE):
-            ids = tokenizer("".join(lines), add_special_tokens=False, verbose=False)["input_ids"]
-            yield np.asarray(ids, np.int32)
-
-
-def _only(tensors: dict[str, Any]) -> Any:
-    if len(tensors) != 1:
-        raise ValueError(f"one tensor of ids is wanted, it has {sorted(tensors)}")
-    return next(iter(tensors.values()))
 
 
 def _flat(ids: Any) -> np.ndarray:

@@ -33,12 +33,7 @@ class Statistics(Protocol):
 
 
 class NgramCounts:
-    """Counts of the units after every n-gram of `shortest` to `longest` units.
-
-    Args:
-        shortest: The length of the shortest n-gram.
-        longest: The length of the longest n-gram; memory grows with it.
-    """
+    """Counts of the units after every n-gram of `shortest` to `longest` units; memory grows with the longest."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         self.shortest = shortest
@@ -76,8 +71,6 @@ class RecentCounts:
 
     Args:
         capacity: The most units that are remembered; the latest half of them always is.
-        shortest: The length of the shortest n-gram.
-        longest: The length of the longest n-gram.
     """
 
     def __init__(self, capacity: int, shortest: int, longest: int) -> None:

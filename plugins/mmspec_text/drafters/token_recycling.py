@@ -49,11 +49,7 @@ class TokenRecyclingOptions:
 
 
 class TokenRecycling:
-    """Drafts a tree from the target's earlier scores, those of earlier calls included.
-
-    Args:
-        options: The sizes of the tree and of M.
-    """
+    """Drafts a tree from the target's earlier scores, those of earlier calls included."""
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
     example = "mmspec_text.example:recycling"
@@ -123,13 +119,7 @@ class TokenRecycling:
 
 
 class RecyclingInside:
-    """`TokenRecycling` inside a captured round.
-
-    Args:
-        parents: The tree.
-        levels: For every level the nodes' parents and ranks, as `_level_tables`.
-        rows: Room for M.
-    """
+    """`TokenRecycling` inside a captured round."""
 
     def __init__(self, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
         self.parents, self._levels, self._rows = parents, levels, rows

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Categorical
 from mmspec.core.types import TargetOutput
-from mmspec.hosts.any_order import View
+from mmspec_zoo.infill.any_order import View
 from tests.support.mutants.mutant import ASSD, Mutant, replacing
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.growth import Scratch
+from mmspec.core.drafters.growing import Scratch
 from mmspec.core.live import Live
 from mmspec.core.rules import rule
 from mmspec.core.state import State

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, dense, take_nodes
-from mmspec.core.drafters.growth import Growth
+from mmspec.core.drafters.growing import Growth
 from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import Match, RecursiveRejection, siblings, walk, walk_where

@@ -12,18 +12,18 @@ import torch
 
 import mmspec
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.growth import Scratch
-from mmspec.core.drafters.united import added
+from mmspec.core.drafters.growing import Scratch
 from mmspec.core.types import Draft, Step, Verdict
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.kits.text.corpus import read_corpus
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.prompt_lookup import PromptLookup
-from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions
+from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions, United, added
 from mmspec_text.drafters.retrieval.rest import Rest, RestOptions
 from mmspec_text.drafters.retrieval.trie import most_frequent
-from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_corpus import SuffixArray
 
 TEXTS = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 3, 0], [2, 3, 4, 5, 6]]
 
@@ -153,7 +153,7 @@ def test_a_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tokenizer = load_tokenizer("mmspec/text-1m")
     whole = read_corpus(tmp_path / "corpus.txt", tokenizer)
     assert tokenizer.decode(whole) == lines
-    monkeypatch.setattr("mmspec_text.drafters.suffix_corpus.PIECE", 100)
+    monkeypatch.setattr("mmspec.kits.text.corpus.PIECE", 100)
     calls = list[str]()
 
     def counted(text: str, **options: Any) -> Any:
@@ -194,7 +194,6 @@ def test_ids_of_another_tokenizer_and_drafters_with_distributions_are_refused() 
     with pytest.raises(ValueError, match="made with another tokenizer"):
         mmspec.enable(model, "rest", corpus=[[1, 10**6]])
     from mmspec.core.drafters.draft_model import DraftModel
-    from mmspec.core.drafters.united import United
 
-    with pytest.raises(ValueError, match="a union loses"):
+    with pytest.raises(ValueError, match="which is lost"):
         United(DraftModel(counting(3)), PromptLookup(), 4)

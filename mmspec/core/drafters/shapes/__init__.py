@@ -3,8 +3,6 @@
 from mmspec.core.drafters.shapes.beam import Beam
 from mmspec.core.drafters.shapes.branching import Branching
 from mmspec.core.drafters.shapes.chain import Chain
-from mmspec.core.drafters.shapes.comb import Comb
-from mmspec.core.drafters.shapes.falls_back import FallsBack
 from mmspec.core.drafters.shapes.heap import Heap
 from mmspec.core.drafters.shapes.rerank import Rerank
 from mmspec.core.drafters.shapes.shape import Ending, Frontier, Level, Shape
@@ -14,9 +12,7 @@ __all__ = [
     "Beam",
     "Branching",
     "Chain",
-    "Comb",
     "Ending",
-    "FallsBack",
     "Frontier",
     "Heap",
     "Level",

@@ -4,7 +4,7 @@ RSD-S (Jeon et al., arXiv 2402.14160) on stochastic beam search (Kool et al., 19
 probability of its path, and a perturbed value G; a child has G' = φ' + Gumbel, conditioned on its parent's value:
 G~ = -log(e^-G - e^-Z + e^-G') with Z the largest G' among its siblings. The `beams` largest G~ of a level are kept, in
 descending order. The kept children of a node are a prefix of the order in which they were drawn, and the cut does not
-depend on the next child's unit, so that their distributions are those of sampling without replacement.
+depend on the next child's unit, so that they are sampled without replacement.
 Exact under `recursive-rejection` and `match`. If greedy, this is plain beam search.
 Knob: `beams`: nodes per level; 1 is a chain.
 """

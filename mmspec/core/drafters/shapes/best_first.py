@@ -9,13 +9,7 @@ from torch import Tensor
 
 
 def expanded(k: int, most: int, children: int) -> list[int]:
-    """Most nodes that get children at each of `k` levels, beginning with the root.
-
-    Args:
-        k: Number of levels.
-        most: Most nodes that get children at a level.
-        children: Most children of a node.
-    """
+    """Most nodes that get children at each of `k` levels, beginning with the root: at most `most`."""
     sizes = [1] if k else []
     while len(sizes) < k:
         sizes.append(min(most, sizes[-1] * children))
@@ -25,24 +19,16 @@ def expanded(k: int, most: int, children: int) -> list[int]:
 def best_so_far(seen: Tensor | None, value: Tensor, nodes: int) -> Tensor:
     """The `nodes` largest values of all levels, `[batch, nodes]`, descending; fewer where there are fewer candidates.
 
-    Args:
-        seen: The result at the level before; None at the first.
-        value: Values of this level's candidates, `[batch, n]`.
-        nodes: Nodes that are verified.
+    `seen` is the result at the level before, and this level's candidates have the values `value [batch, n]`.
     """
     values = value if seen is None else torch.cat([seen, value], 1)
     return values.topk(min(nodes, values.shape[1]), -1).values
 
 
 def promising(value: Tensor, best: Tensor, nodes: int) -> int:
-    """How many nodes of a level get children in the row that needs most.
+    """How many nodes of a level get children in the row that needs most; a child is worth at most `value [batch, n]`.
 
     Off the CPU, and where drafts are compiled, this is an upper bound: what is grown too much is not chosen.
-
-    Args:
-        value: What a child of each node can be worth at most, `[batch, n]`.
-        best: `best_so_far` at this level.
-        nodes: Nodes that are verified.
     """
     most = min(nodes, value.shape[1])
     if value.device.type != "cpu" or torch.compiler.is_compiling():  # counting would be a sync, or a changing shape

@@ -15,48 +15,28 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class Frontier:
-    """The nodes that get children next, `m` of them in every row.
+    """The nodes that get children next, `m` of them in every row."""
 
-    Attributes:
-        distribution: The draft model's distribution after each, `[batch, m]`, under the call's warp.
-        noise: Noise for one draw, or one race, at each: `[batch, m]`.
-        score: `[batch, m]`: `Level.score` of these nodes; 0 at the root.
-        greedy: Children are the likeliest units of `distribution`, without noise.
-        wants_distribution: Children are sampled with fresh noise, so that the rule will need their distribution.
-        carried: `Level.carried` of the level that these nodes are from; None at the root.
-        auxiliary: `TargetOutput.auxiliary` of the draft model at these nodes, `[batch, m, …]`; or None.
-    """
-
-    distribution: Distribution
-    noise: Noise
-    score: Tensor
-    greedy: bool
-    wants_distribution: bool
-    carried: Any = None
-    auxiliary: Tensor | None = None
+    distribution: Distribution  # the draft model's distribution after each, `[batch, m]`, under the call's warp
+    noise: Noise  # for one draw, or one race, at each: `[batch, m]`
+    score: Tensor  # `[batch, m]`: `Level.score` of these nodes; 0 at the root
+    greedy: bool  # children are the likeliest units of `distribution`, without noise
+    wants_distribution: bool  # children are sampled with fresh noise, so that the rule will need their distribution
+    carried: Any = None  # `Level.carried` of the level that these nodes are from; None at the root
+    auxiliary: Tensor | None = None  # `TargetOutput.auxiliary` of the draft model at these nodes, `[batch, m, …]`
 
 
 @dataclass(frozen=True)
 class Level:
-    """The `n` children of a frontier; siblings are in the order in which they were drawn.
+    """The `n` children of a frontier; siblings are in the order in which they were drawn."""
 
-    Attributes:
-        units: `[batch, n, *unit]`.
-        parent: Index of each node's parent in the frontier: `[batch, n]`, or `[1, n]` for all rows.
-        score: `[batch, n]`, as in `Draft`.
-        valid: `[batch, n]` bool; False where the distribution had too few units.
-        distribution: What the units were drawn from, `[batch, n]`, if the frontier asked for it.
-        frontier: Indices of the nodes that are the next frontier, `[batch, w]`; None: all.
-        carried: State for the shape's next level.
-    """
-
-    units: Tensor
-    parent: Tensor
-    score: Tensor
-    valid: Tensor
-    distribution: Distribution | None = None
-    frontier: Tensor | None = None
-    carried: Any = None
+    units: Tensor  # `[batch, n, *unit]`
+    parent: Tensor  # index of each node's parent in the frontier: `[batch, n]`, or `[1, n]` for all rows
+    score: Tensor  # `[batch, n]`, as in `Draft`
+    valid: Tensor  # `[batch, n]` bool; False where the distribution had too few units
+    distribution: Distribution | None = None  # what the units were drawn from, `[batch, n]`, if asked for
+    frontier: Tensor | None = None  # indices of the nodes that are the next frontier, `[batch, w]`; None: all
+    carried: Any = None  # state for the shape's next level
 
 
 class Shape(Protocol):

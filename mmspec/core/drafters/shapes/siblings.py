@@ -20,13 +20,8 @@ def race(frontier: Frontier) -> Tensor:
 def likeliest(frontier: Frontier, children: int, spread: float) -> tuple[Tensor, Tensor]:
     """The best children of every node, and how likely each is the target's choice: `[batch, m, children]` each.
 
-    If greedy, that is its log probability. With the target's own noise E it is log softmax(log(q / E) / spread), an
-    estimate of how likely the target's race has the same winner.
-
-    Args:
-        frontier: The nodes.
-        children: Children of each; fewer where there are fewer units.
-        spread: Temperature of the estimate.
+    Fewer where there are fewer units. If greedy, that is their log probability. With the target's own noise E it is
+    log softmax(log(q / E) / spread), an estimate of how likely the target's race has the same winner.
     """
     values = race(frontier)
     scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / spread, -1)
@@ -45,11 +40,8 @@ def best_nodes(score: Tensor, nodes: int) -> Tensor:
 def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
     """What each node was drawn from: its parent's distribution without the earlier siblings, renormalised.
 
-    Args:
-        distribution: `[batch, m]`, dense.
-        parent: Index of each node's parent, `[batch, n]` or `[1, n]`.
-        rank: Number of siblings that were drawn before the node, `[batch, n]` or `[1, n]`.
-        children: The children's units of each parent in the order of their draws, `[batch, m, r]`.
+    `parent` is the index of a node's parent and `rank` how many siblings were drawn before it, `[batch, n]` or `[1,
+    n]`; `children [batch, m, r]` are each parent's units in the order of their draws.
     """
     q, drawn = take_nodes(distribution.on(None), parent), take_nodes(children, parent)
     earlier = torch.arange(drawn.shape[-1], device=drawn.device) < rank[..., None]

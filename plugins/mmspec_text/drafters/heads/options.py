@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec.kits.text.tree_form import TreeForm
 
 Stored = TypeVar("Stored")
 

@@ -18,14 +18,15 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.drafters.emitted import KnownTexts
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
+from mmspec.kits.text.corpus import read_corpus
 from mmspec_text.drafters.retrieval.trie import Node, most_frequent
-from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.specs import REST
 
 
@@ -63,19 +64,8 @@ class RestOptions(Datastore):
     )
 
 
-@dataclass
-class RestMemory:
-    """The memory of one call."""
-
-    texts: list[list[int]]  # prompt and output of every row, without padding
-    emitted: EmittedUnits  # what the call emits
-
-
 class Rest:
     """Drafts from a datastore.
-
-    Args:
-        options: What is looked up, and where.
 
     Raises:
         ValueError: There is no corpus, or it cannot be read.
@@ -97,20 +87,16 @@ class Rest:
     def width(self, k: int) -> int:
         return self.options.nodes if k else 0
 
-    def start(self, state: State, inputs: Any) -> RestMemory:
-        prompts = state.history[:, : state.prompt_length].tolist()
-        texts = [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
-        return RestMemory(texts, EmittedUnits(state))
+    def start(self, state: State, inputs: Any) -> KnownTexts:
+        return KnownTexts(state)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: RestMemory = state.memory
-        for text, new in zip(memory.texts, memory.emitted.read(state), strict=True):
-            text += new
-        rows = zip(memory.texts, state.host_done, strict=True)
+        memory: KnownTexts = state.memory
+        rows = zip(memory.read(state), state.host_done, strict=True)
         return drafted([[] if done else self.retrieved(text, k) for text, done in rows], state.root, k)
 
     def observe(self, state: State, step: Step) -> None:
-        state.memory.emitted.observe(state, step)
+        state.memory.observe(state, step)
 
     def retrieved(self, text: list[int], k: int) -> list[Node]:
         """The tree behind a text, at most `k` levels of it."""
@@ -119,13 +105,7 @@ class Rest:
 
 
 def drafted(trees: list[list[Node]], root: torch.Tensor, deepest: int) -> Draft:
-    """A draft of one tree per row, not rooted; rows with a smaller tree are filled with invalid nodes.
-
-    Args:
-        trees: The nodes of every row.
-        root: `[batch]`.
-        deepest: Most levels.
-    """
+    """A draft of one tree per row, not rooted; rows with a smaller tree are filled with invalid nodes."""
     width = max(map(len, trees))
     if not width:
         return Draft.empty(root)

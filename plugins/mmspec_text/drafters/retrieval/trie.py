@@ -20,9 +20,7 @@ class Node(NamedTuple):
 def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:
     """The most frequent prefixes, of equals the shorter first, then those of smaller ids; parents precede children.
 
-    Args:
-        continuations: `[place, length]` int: units, negative ones behind the end.
-        nodes: Most prefixes.
+    `continuations [place, length]` are units, negative ones behind the end.
     """
     found: list[Node] = []
     prefix = np.full(len(continuations), -1)  # of every continuation, the prefix so far

@@ -1,1 +1,0 @@
-"""Targets for text that are no causal decoders."""

@@ -1,0 +1,1 @@
+"""Texts with blanks, which a model fills in any order."""

@@ -1,0 +1,174 @@
+"""`Process`: the draft model runs in a process of its own, while this one verifies.
+
+Requests and answers are pickles on a pipe that only this process and its child have; each computes on a device of its
+own (`crossing`). Whatever becomes of the child costs speed alone: while it loads its model, where it has died, or does
+not answer in time, rounds go on without drafts. A call waits for an answer that is on its way, since a round without a
+draft costs a pass.
+"""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from mmspec.core.protocols import Target
+from mmspec.core.transfer import moved
+from mmspec.registry.warn import warn
+from mmspec_zoo.overlap.ahead import Ahead, Request
+from mmspec_zoo.overlap.continuation import Beginning
+from mmspec_zoo.overlap.crossing import read, written
+
+WORKER = "mmspec_zoo.overlap.worker"
+DIED = "the draft model's process has died; rounds go on without drafts"
+
+
+class Process:
+    """A child process with a draft model, which begins with the first call and serves all of them in turn.
+
+    Args:
+        model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
+        patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
+        device: Where the child's model is, which `model` puts there.
+
+    Attributes:
+        alive: Whether the child runs.
+        ready: Whether it has answered before.
+        child: The process; None before the first call.
+    """
+
+    def __init__(
+        self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1, device: str = "cpu"
+    ) -> None:
+        self.model, self.patience, self.threads, self.device = model, patience, threads, device
+        self.alive = self.ready = False
+        self._lanes: dict[int, ProcessLane] = {}
+        self._opened = 0
+        self.child: subprocess.Popen[bytes] | None = None
+        self._link: Connection
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """The child, which begins now unless it has begun before."""
+        if self.child is not None:
+            return self.child
+        self._link, end = Pipe()
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads), self.device]
+        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()], env=environment)
+        end.close()  # so that the child's end is the only one, and its death is seen
+        self.alive = True
+        self._stop = weakref.finalize(self, _stopped, self.child, self._link)
+        self._send((self.model,))
+        threading.Thread(target=_listen, args=(weakref.ref(self), self._link), daemon=True).start()
+        return self.child
+
+    def open(self, model: Target, how: Beginning) -> "ProcessLane":
+        self.start()
+        if not self.alive:
+            warn(DIED)
+        self._opened += 1
+        lane = ProcessLane(self, self._opened, how.device, patient=self.ready)
+        for number in list(self._lanes):  # of calls that are over
+            self._send(("close", number, None))
+        self._lanes = {lane.number: lane}
+        self._send(("open", lane.number, how))
+        return lane
+
+    def close(self) -> None:
+        """End the child, if it has begun."""
+        if self.child is not None:
+            self._died()
+            self._stop()
+
+    def _send(self, message: Any) -> None:
+        if self.alive:
+            sent = written(message)  # an error here is the caller's: something cannot be pickled
+            try:
+                self._link.send_bytes(sent)
+            except OSError:
+                self._died()
+
+    def _arrived(self, number: int, answer: Ahead) -> None:
+        self.ready = True
+        lane = self._lanes.get(number)
+        if lane is not None:
+            lane.answers.put(answer)
+
+    def _died(self) -> None:
+        if self.alive:
+            self.alive = False
+            for lane in self._lanes.values():
+                lane.answers.put(None)
+
+
+@dataclass
+class ProcessLane:
+    """One call's requests and answers."""
+
+    owner: Process
+    number: int  # of the call
+    device: torch.device  # where the call's units are
+    # What has come; None: the child has died
+    answers: "queue.SimpleQueue[Ahead | None]" = field(default_factory=queue.SimpleQueue)
+    missing: int = 0  # requests without an answer
+    # Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting
+    patient: bool = True
+
+    def submit(self, request: Request) -> None:
+        behind = self.missing and not self.patient  # then it would only answer what nobody waits for any more
+        if self.owner.alive and not behind:
+            self.owner._send(("ask", self.number, request))
+            self.missing += 1
+
+    def verified(self) -> None:
+        """Does nothing: the child has been drafting meanwhile."""
+
+    def collect(self) -> list[Ahead]:
+        found = list[Ahead]()
+        while self.missing:
+            try:
+                answer = self.answers.get(self.patient and self.owner.alive, self.owner.patience)
+            except queue.Empty:
+                if self.patient and self.owner.alive:
+                    warn("the draft model's process does not answer; rounds go on without it until it does")
+                self.patient = False
+                break
+            if answer is None:
+                warn(DIED)
+                self.missing = 0
+                break
+            self.missing, self.patient = self.missing - 1, True
+            found.append(Ahead(*(moved(part, self.device) for part in (answer.emitted, answer.units, answer.length))))
+        return found
+
+
+def _listen(process: "weakref.ref[Process]", link: Connection) -> None:
+    """Hand on answers until the link is closed."""
+    while True:
+        try:
+            number, answer = read(link.recv_bytes())
+        except (EOFError, OSError, pickle.UnpicklingError):
+            owner = process()
+            if owner is not None:
+                owner._died()
+            return
+        owner = process()
+        if owner is None:
+            return
+        owner._arrived(number, answer)
+        del owner
+
+
+def _stopped(child: "subprocess.Popen[bytes]", link: Connection) -> None:
+    link.close()
+    child.kill()
+    child.wait()

@@ -1,0 +1,1 @@
+"""Lossy rules. The exact ones are the core's."""

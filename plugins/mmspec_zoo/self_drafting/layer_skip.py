@@ -1,0 +1,63 @@
+"""`layer-skip`: the target's first layers and its output layer draft a chain.
+
+LayerSkip (Elhoushi et al., arXiv 2404.16710), self-speculative decoding: drafts leave the model at layer E, and the
+whole model verifies them. The paper trains models whose early layers can be read; others draft badly. Its exit cache,
+which spares verification the first E layers, is not built: verification runs all layers.
+Guarantee: the rule's; under rules that need it, a draft has its distribution.
+Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from mmspec.core.drafters.shapes import Chain
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
+from mmspec_zoo.specs import LAYER_SKIP
+
+
+@dataclass(frozen=True)
+class LayerSkipOptions:
+    """Options of `layer-skip`."""
+
+    exit: Annotated[int, Field(ge=1)] | None = field(
+        default=None, metadata={"help": "layers that a draft runs; default: a quarter of the target's"}
+    )
+
+
+class LayerSkip:
+    """Drafts behind an early exit."""
+
+    needs, offers = LAYER_SKIP.needs, LAYER_SKIP.offers
+    example = "mmspec_zoo.self_drafting_example:layer_skip"
+    runs_target = True
+
+    def __init__(self, options: LayerSkipOptions = LayerSkipOptions()) -> None:
+        self.options = options
+
+    def bind(self, target: Target) -> None:
+        """Find the target's layers.
+
+        Raises:
+            ValueError: There is no such exit, or as in `SelfDrafting`.
+        """
+        self._own = SelfDrafting(target, "layer-skip")
+        layers = self.options.exit if self.options.exit is not None else max(1, self._own.layers // 4)
+        self._gone = self._own.sublayers.from_layer(layers)
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> ReadShare:
+        return ReadShare()
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return self._own.draft(self._gone, state, Chain(), k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        """Does nothing: a draft leaves nothing behind."""

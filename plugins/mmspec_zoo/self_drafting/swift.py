@@ -1,0 +1,164 @@
+"""`swift`: the target without some of its sub-layers drafts, and the set of them is searched while it writes.
+
+SWIFT (Xia et al., arXiv 2410.06916), "on-the-fly self-speculative decoding". Attention and feed-forward parts are left
+out one by one; the first and the last layer stay (`skip_search` has the search). Before a round, while the search goes
+on, one more set is measured on the last `window` units of the text. A draft is a chain that ends where the drafter is
+less sure than `sure`; beside each of its units stand the likeliest other ones, as many as the drafter's confidence
+there says (confidence-aware candidates). The paper copies the target's cache for drafts; here they use its scratch
+slots.
+Guarantee: `match`'s, whatever is left out.
+Knobs: `skip` (more left out drafts faster and worse), `sure` (higher ends drafts earlier), `nodes` (more are accepted,
+and each costs), `window` (longer measures sets better and costs more), `k` (the longest draft).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.shapes import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.target_cache import rewound
+from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
+from mmspec_zoo.self_drafting.skip_search import SKIPPED, SkipSearch, numbers_between
+from mmspec_zoo.specs import SWIFT
+
+CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
+"""Published numbers of candidates of a depth, the chain's own node included, by the least confidence they are for."""
+
+
+@dataclass(frozen=True)
+class Comb:
+    """A chain whose every node has siblings, more of them where the drafter is less sure.
+
+    Only the chain is continued. Of all candidates the `nodes` best by cumulative score, as in `rerank`, are
+    verified, which bounds a pass; the published code verifies all.
+    """
+
+    nodes: int = 24  # nodes that are verified
+    # Pairs of a confidence and a number, from the highest confidence to 0
+    candidates: Sequence[tuple[float, int]] = CANDIDATES
+    spread: float = 0.75  # as in `rerank`
+
+    offers = frozenset({"tree"})
+    needs = frozenset({"rerank"})
+
+    @property
+    def widest(self) -> int:
+        return max(number for _, number in self.candidates)
+
+    def levels(self, k: int) -> int:
+        return min(k, self.nodes)
+
+    def width(self, k: int) -> int:
+        return min(self.nodes, self.widest * k)
+
+    def fed(self, k: int) -> int:
+        return max(0, self.levels(k) - 1)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        best, own = (each[:, 0] for each in likeliest(frontier, self.widest, self.spread))  # [batch, candidate]
+        confidence = frontier.distribution.confidence().exp()  # [batch, 1]
+        rank = torch.arange(best.shape[1], device=best.device)
+        score = torch.where(rank < self._number(confidence), frontier.score + own, -torch.inf)
+        parent, chain = torch.zeros_like(best[:1]), torch.zeros_like(best[:1, :1])
+        return Level(best, parent, score, score > -torch.inf, frontier=chain, carried=confidence)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return best_nodes(score, self.nodes)
+
+    def _number(self, confidence: Tensor) -> Tensor:
+        """Candidates at nodes where the drafter is so sure: `[batch, 1]`."""
+        number = torch.zeros_like(confidence, dtype=torch.int64)
+        for least, candidates in self.candidates:
+            number = torch.where((number == 0) & (confidence >= least), candidates, number)
+        return number
+
+
+@dataclass(frozen=True)
+class SwiftOptions:
+    """Options of `swift`."""
+
+    skip: Annotated[float, Field(ge=0, lt=1)] = field(
+        default=SKIPPED, metadata={"help": "share of the inner sub-layers that drafts leave out"}
+    )
+    sure: Annotated[float, Field(ge=0, le=1)] = field(
+        default=0.8, metadata={"help": "a draft ends behind a unit whose likeliest alternative is below this"}
+    )
+    nodes: Annotated[int, Field(ge=1, le=256)] = field(
+        default=16, metadata={"help": "nodes that are verified; more are accepted, and each costs"}
+    )
+    window: Annotated[int, Field(ge=1, le=256)] = field(
+        default=32, metadata={"help": "units of the text on which a set is measured"}
+    )
+
+
+class Swift:
+    """Drafts without the best set of sub-layers that any of its calls has found."""
+
+    needs, offers = SWIFT.needs, SWIFT.offers
+    example = "mmspec_zoo.self_drafting_example:swift"
+    runs_target = True
+
+    def __init__(self, options: SwiftOptions = SwiftOptions()) -> None:
+        self.options, self.shape = options, Comb(options.nodes)
+
+    def bind(self, target: Target) -> None:
+        """Find the target's sub-layers.
+
+        Raises:
+            ValueError: The target has no inner layer, or as in `SelfDrafting` and `SubLayers.parts`.
+        """
+        self._own = SelfDrafting(target, "swift")
+        inner = numbers_between(self._own.layers)
+        if not inner:
+            raise ValueError(f"swift keeps the first and the last layer, and the target has {self._own.layers} layers")
+        assert self._own.sublayers.parts, "a layer has two"
+        assert target.vocab is not None, "the target is discrete"
+        self.shape = Comb(self.options.nodes, [(least, min(n, target.vocab)) for least, n in self.shape.candidates])
+        self._own.target.keep_all = True  # a set is measured from further back than a ring may reach
+        self.search = SkipSearch(self._own.layers, round(self.options.skip * len(inner)))
+
+    def width(self, k: int) -> int:
+        return self.shape.width(k)
+
+    def start(self, state: State, inputs: Any) -> ReadShare:
+        return ReadShare()
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        written = min(n for n, done in zip(state.host_emitted, state.host_done, strict=True) if not done)
+        if not self.search.over and written > self.options.window:
+            numbers = self.search.propose()
+            self.search.observe(numbers, self._matchness(state, numbers))
+        return self._own.draft(self.search.best, state, self.shape, k, noise, partial(self._unsure, state))
+
+    def observe(self, state: State, step: Step) -> None:
+        """Does nothing: a draft leaves nothing behind."""
+
+    def _unsure(self, state: State, level: Level) -> bool:
+        """Whether the draft is long enough for every row that goes on."""
+        return bool(((level.carried[:, 0] < self.options.sure) | state.done).all())
+
+    def _matchness(self, state: State, numbers: frozenset[int]) -> float:
+        """Matchness: how often the model without a set of sub-layers finds the last units of the rows likeliest."""
+        window = self.options.window
+        place = state.known[:, None] - 1 - window + torch.arange(window + 1, device=state.known.device)
+        units = take_nodes(state.history, place.clamp(min=0))  # rows that ended may be shorter
+        chain = Draft.chain(units[:, 1:-1]).rooted(units[:, 0], torch.full_like(state.known, window))
+        with rewound(state.cache, window):
+            logits = self._own.verify(numbers, state, state.cache, chain, 0).logits
+        assert logits is not None, "the target is discrete"
+        found: Tensor = logits.argmax(-1) == units[:, 1:]
+        return float(found[~state.done].float().mean())

@@ -1,0 +1,1 @@
+"""Draft models of fewer tokens than the target's, or of others."""

@@ -1,0 +1,244 @@
+"""`vocab-trim`: a smaller model whose output layer keeps the most frequent ids alone.
+
+VocabTrim (arXiv 2506.22694). With the counts c of all ids over a corpus, best one that the target itself wrote,
+V_trim is the k ids with the largest c, and the drafter's output layer becomes W_trim = W[V_trim]: it computes k logits
+and not V. It drafts from q_trim, normalised over V_trim; q over the target's ids is q_trim there and 0 elsewhere.
+Nothing is trained. Of equally frequent ids the smaller ones are kept, which a tokenizer made earlier. The ends of texts
+and all other special ids are always kept, and count among the k.
+The paper could not be read here, only our notes on it: how ties are broken, the default of k and the schedule of the
+counting while drafting are ours.
+Without a corpus the target's own output is counted from call to call: the whole layer is used until `after` units came,
+and the rows are chosen anew whenever the number of units has doubled, always between two calls.
+With another tokenizer, the ids that are counted are the target's, and the partners of the kept ones are kept.
+Guarantee: `draft-model`'s; the draft's distribution is the trimmed one. The target is as it was.
+Knobs: `keep` (fewer make drafting faster and are accepted less often); `corpus` (the closer to what will be written,
+the fewer ids are enough); `after` (without a corpus: later is a better choice, and a slower begin).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from numbers import Integral
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
+from mmspec.core.drafters.emitted import emitted_units
+from mmspec.core.drafters.shapes import Chain
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.transfer import moved
+from mmspec.core.types import Step
+from mmspec.hosts.translated import TranslatedTarget
+from mmspec.kits.text.corpus import read_pieces
+from mmspec.kits.text.small_model import (
+    DraftModelOptions,
+    in_target_ids,
+    load_small_model,
+    special_ids,
+    target_tokenizer,
+)
+from mmspec_zoo.specs import VOCAB_TRIM
+from mmspec_zoo.vocabularies.cut_head import CutHeadTarget
+
+TOGETHER = 256
+"""Texts that are tokenized at a time."""
+SHARE = 4
+"""By default one of so many ids is kept."""
+
+
+@dataclass(frozen=True)
+class VocabTrimOptions(DraftModelOptions):
+    """Options of `vocab-trim`."""
+
+    keep: Annotated[int, Field(ge=1)] | None = field(
+        default=None,
+        metadata={"help": "k: ids that the output layer keeps, special ones included; by default a quarter of all"},
+    )
+    corpus: Any = field(
+        default=None,
+        metadata={
+            "help": "what is counted: a UTF-8 text file, a file of ids (.json, .safetensors), texts, or lists of ids; "
+            "by default the target's own output"
+        },
+    )
+    after: Annotated[int, Field(ge=1)] = field(
+        default=2048, metadata={"help": "without a corpus: units that are counted before the output layer is cut"}
+    )
+
+
+class VocabTrim(DraftModel):
+    """Drafts a chain with a smaller transformers model and a part of its output layer.
+
+    Raises:
+        ValueError: No model was named, it cannot be loaded, or there is no such corpus.
+    """
+
+    example = "mmspec_zoo.vocabulary_example:vocab_trim"
+
+    def __init__(self, options: VocabTrimOptions = VocabTrimOptions()) -> None:
+        if isinstance(options.corpus, (str, Path)) and not Path(options.corpus).is_file():
+            raise ValueError(f"no corpus at {options.corpus}; give a UTF-8 text file, or ids (.json, .safetensors)")
+        self.options, self._small = options, load_small_model(options, VOCAB_TRIM.name)
+        self.kept: list[int] | None = None
+        self._counts = torch.zeros(0, dtype=torch.int64)
+        self._cut_at = options.after
+        super().__init__(self._small, Chain(options.sure))
+
+    def bind(self, target: Target) -> None:
+        options = self.options
+        if options.assistant_tokenizer is None and self._small.vocab == target.vocab:
+            options = replace(options, tokenizer=None)  # it reads the corpus alone: the ids are the same
+        self.model = self._whole = in_target_ids(self._small, target, options)
+        super().bind(target)
+        assert target.vocab is not None
+        tokenizer = target_tokenizer(target, self.options)
+        self._special = special_ids(target, tokenizer)
+        self._keep = self._wanted(target.vocab)
+        with torch.inference_mode(False):  # calls inside and outside of inference mode write to the counts
+            self._counts = torch.zeros(target.vocab, dtype=torch.int64, device="cpu")
+        if self.options.corpus is not None:
+            self._cut(torch.from_numpy(counted(self.options.corpus, tokenizer, target.vocab)))
+
+    def start(self, state: State, inputs: Any) -> DraftModelMemory:
+        if self.options.corpus is None:
+            with torch.inference_mode(False):
+                self._counts = moved(self._counts, state.root.device)
+            total = int(self._counts.sum())
+            if total >= self._cut_at:
+                self._cut_at = 2 * total
+                self._cut(self._counts.cpu())
+            if state.step is not None:
+                self._count(state, state.step)
+        return super().start(state, inputs)
+
+    def observe(self, state: State, step: Step) -> None:
+        super().observe(state, step)
+        if self.options.corpus is None:
+            self._count(state, step)
+
+    def _count(self, state: State, step: Step) -> None:
+        """Count what a round emitted."""
+        units, emitted = emitted_units(state, step)
+        self._counts.scatter_add_(0, units.flatten(), emitted.flatten().long())
+
+    def _cut(self, counts: Tensor) -> None:
+        """Draft with the rows of the most frequent ids; with the whole layer if those are all."""
+        if self._keep >= len(counts):
+            return
+        whole = self._whole
+        if isinstance(whole, TranslatedTarget):
+            partner = whole.vocabulary.draft_of.cpu()
+            self.kept = kept_ids(counts, self._special, self._keep, partner >= 0)
+            rows = partner[torch.tensor(self.kept)].sort().values.tolist()
+            self.model = TranslatedTarget(CutHeadTarget(self._small, rows), whole.vocabulary)
+        else:
+            self.kept = kept_ids(counts, self._special, self._keep)
+            self.model = CutHeadTarget(self._small, self.kept)
+
+    def _wanted(self, vocab: int) -> int:
+        """How many ids are kept.
+
+        Raises:
+            ValueError: The special ids are not fewer.
+        """
+        keep, least = self.options.keep, len(self._special) + 1
+        if keep is None:
+            return max(-(-vocab // SHARE), least)
+        if keep < min(least, vocab):
+            raise ValueError(
+                f"keep={keep} leaves no id to draft beside the {len(self._special)} special ones, which are always "
+                f"kept; give {least} or more"
+            )
+        return keep
+
+
+def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:
+    """V_trim, ascending: the special ids, then the most frequent ones, of equals the smaller.
+
+    Of `counts [vocab]`, the `keep` ids are kept that are `possible [vocab]`; by default any can be kept.
+    """
+    ranked = counts.clone()
+    ranked[sorted(special)] = counts.max() + 1
+    if possible is not None:
+        ranked[~possible] = -1
+    order = ranked.sort(descending=True, stable=True).indices[:keep]
+    return sorted(order[ranked[order] >= 0].tolist())
+
+
+def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
+    """Count the ids of a corpus: `[vocab]` int64.
+
+    It is a text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of ids.
+
+    Raises:
+        ValueError: The corpus cannot be read, is empty, or has other ids.
+    """
+    counts = np.zeros(vocab, np.int64)
+    for ids in _pieces(source, tokenizer):
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"a corpus is texts, ids, or lists of ids; got numbers of the type {ids.dtype}")
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+            raise ValueError(
+                f"the corpus has token ids {ids.min()} … {ids.max()} and the target's are 0 … {vocab - 1}; "
+                "it was made with another tokenizer"
+            )
+        counts += np.bincount(ids, minlength=vocab)
+    if not counts.any():
+        raise ValueError("the corpus is empty")
+    return counts
+
+
+def _pieces(source: Any, tokenizer: Any) -> Iterator[np.ndarray]:
+    """Arrays of ids, none of them empty."""
+    if isinstance(source, (str, Path)):
+        for piece in read_pieces(Path(source), tokenizer):
+            yield from _flat(piece)
+        return
+    if not isinstance(source, Iterable):
+        raise ValueError(f"a corpus is a file, texts, ids, or lists of ids; got {type(source).__name__}")
+    items = iter(source)
+    first = next(items, None)
+    if first is None:
+        return
+    if isinstance(first, str):
+        if tokenizer is None:
+            raise ValueError("the corpus is texts; name the tokenizer that makes ids of them (tokenizer=…)")
+        yield from _of_texts(chain([first], items), tokenizer)
+    else:
+        yield from _flat(chain([first], items))
+
+
+def _of_texts(texts: Iterator[str], tokenizer: Any) -> Iterator[np.ndarray]:
+    while some := [text for _, text in zip(range(TOGETHER), texts, strict=False)]:
+        if not all(isinstance(text, str) for text in some):
+            raise ValueError("a corpus is texts, or lists of ids, and not both")
+        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
+            yield from _flat(ids)
+
+
+def _flat(ids: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Ids, or lists of them, as arrays."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1:
+        if len(ids):
+            yield ids
+        return
+    alone: list[Any] = []
+    for item in ids:
+        if isinstance(item, Integral):
+            alone.append(item)
+        elif isinstance(item, str) or not isinstance(item, Iterable):
+            raise ValueError(f"a corpus is texts, ids, or lists of ids; got {item!r:.80}")
+        else:
+            document = np.asarray(item)
+            if document.ndim != 1:
+                raise ValueError("a corpus is a list of token ids, or a list of such lists")
+            if len(document):
+                yield document
+    if alone:
+        yield np.asarray(alone)
