@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, negatives_of, one_each
+from mmspec.kits.pictures.arguments import Labels, Prompt, in_range, labels_of, negatives_of, one_each
 from mmspec.kits.pictures.conditions import Condition, lengthened
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
+from mmspec.kits.text.language import listed
 
 Given = tuple[Prompt, Tensor | None, Tensor | None]
 """Captions, or features of captions and their mask."""
@@ -82,7 +83,7 @@ def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | No
         if pipe.text_encoder is None or pipe.tokenizer is None:
             raise ValueError("this pipeline has no text encoder: give prompt_embeds= instead of prompt=")
         assert prompt is not None
-        embeds, mask = encode(captions_of(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
+        embeds, mask = encode(listed(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
     wanted = (model.cls_token_num, model.caption_dim)
     if embeds.dim() != 3 or embeds.shape[1:] != wanted:
         raise ValueError(f"embeddings are [prompt, {wanted[0]}, {wanted[1]}] of this model, not {list(embeds.shape)}")
