@@ -1,8 +1,13 @@
-"""`ContinuousTextToImagePipeline`: captions in, pictures out, by way of continuous tokens."""
+"""`ContinuousTextToImagePipeline`: captions in, pictures out, by way of continuous tokens.
+
+Tokens are an autoencoder's latents in raster order, standardised channel by channel (`latents_mean` and `latents_std`
+of its configuration).
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from diffusers import AutoencoderKL, ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,12 +16,11 @@ from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.encoding import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.kits.pictures.parts import refuse_misfits
 from mmspec.kits.pictures.pipeline import PicturePipeline
-from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
-from mmspec_continuous.models.kl import mark, pictures_of
+from mmspec_continuous.targets.continuous import Guided
 
 GUIDANCE = 3.0
 """Default scale of models that can be guided."""
@@ -128,3 +132,30 @@ class ContinuousTextToImagePipeline(PicturePipeline):
 def _channels(vae: AutoencoderKL) -> int:
     channels: int = vae.config.latent_channels
     return channels
+
+
+def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:
+    """The scales of this autoencoder's latents, which tell it from any other training; None: not measured."""
+    std = vae.config.latents_std
+    return None if std is None else tuple(std)
+
+
+def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
+    """Pictures `[batch, 3, side, side]` in [-1, 1] of tokens `[batch, cell, dim]`."""
+    mean, std = scales_of(vae, tokens)
+    grid = round(tokens.shape[1] ** 0.5)
+    latents = (tokens * std + mean).transpose(1, 2).unflatten(2, (grid, grid))
+    return vae.decode(latents.to(vae.dtype)).sample.float().clamp(-1, 1)
+
+
+def scales_of(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every channel of an autoencoder's latents: of tokens' scale 1.
+
+    Raises:
+        ValueError: They were not measured.
+    """
+    scales = vae.config.latents_mean, vae.config.latents_std
+    if None in scales:
+        raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")
+    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in scales)
+    return mean, std

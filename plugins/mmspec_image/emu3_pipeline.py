@@ -22,10 +22,6 @@ class Emu3Pipeline(WrittenPipeline):
     Without a negative prompt, guidance leads away from the prompt without words. The authors lead away from a list of
     flaws, and add words of quality to every prompt; here a call says what it wants.
 
-    Args:
-        model: The model; it decodes its codes itself.
-        processor: Its processor, which writes the size into the prompt.
-
     Example:
         ```python
         pipe = Emu3Pipeline.from_pretrained("BAAI/Emu3-Gen-hf", dtype="bfloat16", device="cuda")

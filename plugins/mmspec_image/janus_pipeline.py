@@ -9,9 +9,8 @@ from transformers import JanusForConditionalGeneration, ProcessorMixin
 from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.language_pipeline import Ids, LanguageModelPipeline, texts_of
-from mmspec_image.models.janus import JanusForImages
+from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
 from mmspec_image.targets.janus import JanusTarget
-from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
 """The form of a prompt in training, for processors without a chat template; the begin of the picture follows."""
@@ -19,10 +18,6 @@ TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
 
 class JanusPipeline(LanguageModelPipeline):
     """Draws pictures with a Janus, many codes a pass.
-
-    Args:
-        model: The model.
-        processor: The model's processor, whose chat template formats prompts as in training.
 
     Example:
         ```python

@@ -83,13 +83,8 @@ def texts_of(
     guided: bool,
     others: Mapping[str, Any],
 ) -> tuple[list[str], list[str] | None]:
-    """The prompts of a call, and one negative prompt for each if any is given.
-
-    Args:
-        prompt: As a call gives it.
-        negative_prompt: As a call gives it.
-        guided: Whether the call has guidance.
-        others: The call's other arguments of a prompt, none of which these models take.
+    """The prompts of a call, and one negative prompt for each if any is given; these models take no other argument of a
+    prompt.
 
     Raises:
         ValueError: A prompt is empty, the negative prompts do not fit, or another argument was given.

@@ -9,9 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.encoding import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.parts import refuse_misfits
 from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
 

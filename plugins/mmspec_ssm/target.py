@@ -22,10 +22,6 @@ HOOK = "mmspec_tree_ops"
 class RecurrentTarget(TransformersTarget):
     """A recurrent or hybrid decoder of transformers, with the tree operations that installed plugins declare.
 
-    Args:
-        model: The live model.
-        drafting: Whether the model drafts in another target's calls.
-
     Raises:
         ValueError: Drafts cannot be verified with this model, or two plugins declare one operation.
     """

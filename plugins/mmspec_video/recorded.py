@@ -32,11 +32,8 @@ def folder_of(name: str) -> Path:
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
-    """The clips in the folder of a model, or of the shipped denoising model beside it.
-
-    Args:
-        folders: Folders of models.
-        name: The file: held-out clips, or the tour (`TOUR_CLIP`).
+    """The clips in the folder of a model, or of the shipped denoising model beside it: held-out ones, or the tour
+    (`TOUR_CLIP`).
 
     Raises:
         ValueError: None of the folders has clips.

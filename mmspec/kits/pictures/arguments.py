@@ -1,7 +1,7 @@
 """Arguments of a picture pipeline's call: prompts or classes, counted and checked; how it draws; the size."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class Sampling(NamedTuple):
     top_k: int = 0
     top_p: float = 1.0
 
-    def filled(self, **given: float | None) -> Self:
+    def filled(self, **given: Any) -> Self:
         """The same with what a call gives; None: nothing."""
         return self._replace(**{name: value for name, value in given.items() if value is not None})
 

@@ -1,6 +1,6 @@
 """What all pipelines over pictures share: a call from its arguments over prompts and rounds to pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +9,6 @@ from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
-from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures import arguments, encoding
@@ -23,9 +22,8 @@ from mmspec.kits.pictures.callbacks import (
     refuse_steering,
     refuse_unknown,
 )
-from mmspec.kits.pictures.capabilities import Gridded
 from mmspec.kits.pictures.conditions import Condition, Guiding, repeated, replaced
-from mmspec.kits.pictures.grid_spec import GridSpec, Stage
+from mmspec.kits.pictures.grid_spec import Gridded, GridSpec, Stage
 from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers
 
@@ -52,7 +50,7 @@ class PicturePipeline(Pipeline):
         output: The class of a call's output: pictures, report, units and rounds.
     """
 
-    output: ClassVar[Callable[[Any, Report, Tensor, Tensor], Any]]
+    output: ClassVar[type[Any]]
 
     target_module = "transformer"
     makes = "image"
@@ -102,8 +100,8 @@ class PicturePipeline(Pipeline):
         Raises:
             ValueError: A number is out of its range, or the model has no use for it.
         """
-        scale, *how = sampling
-        return Warp.sampling(*how, guidance=scale if sampling.guided else None)
+        scale, temperature, top_k, top_p = sampling
+        return Warp.sampling(temperature, top_k, top_p, guidance=scale if sampling.guided else None)
 
     def asked(self, condition: Any, warp: Warp | None) -> Asked:
         """What a call with a condition (`encode_prompt`) asks the target for."""
@@ -112,12 +110,8 @@ class PicturePipeline(Pipeline):
         return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
     def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What guidance leads away from (`Guiding.null`), with other words for some rows.
-
-        Args:
-            words: For every row; None: it stays as it is.
-            null: What it is now.
-            mask: The mask of `null`.
+        """What guidance leads away from (`Guiding.null`) and its mask, with other words for some rows; None: the row's
+        stays.
 
         Raises:
             ValueError: The model does not know a word, or there are not as many as rows.

@@ -39,12 +39,7 @@ class Timed:
 
 
 def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:
-    """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
-
-    Args:
-        target: The model's name.
-        methods: The methods with their options, as in `METHODS`.
-    """
+    """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain."""
     logging.disable_progress_bar()
     console = terminal.terminal()
     model, tokenizer = load_model(target), load_tokenizer(target)

@@ -23,10 +23,8 @@ from torch import Tensor
 
 from mmspec.core.distributions import Gaussian
 from mmspec.registry.warn import warn
-from mmspec_continuous.denoising.denoiser_call import DenoiserCall, UnsupportedCall
-from mmspec_continuous.denoising.drafting import draft_steps, guided_prediction
-from mmspec_continuous.denoising.nests import equal_nests
-from mmspec_continuous.denoising.noise import GeneratorNoise
+from mmspec_continuous.denoising.denoiser_call import DenoiserCall, UnsupportedCall, equal_nests
+from mmspec_continuous.denoising.drafting import GeneratorNoise, draft_steps, guided_prediction
 from mmspec_continuous.denoising.predictions import Prediction, Predictions, by_step
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.schedulers import (
@@ -43,14 +41,7 @@ _STEP = ("model_output", "timestep", "sample", "generator", "return_dict")
 
 
 class SamplingRun:
-    """From the first noise to the sample.
-
-    Args:
-        scheduler: The pipeline's scheduler.
-        step: The scheduler's own `step`.
-        k: Most steps to draft per network call.
-        report: The report to fill.
-    """
+    """From the first noise to the sample; at most `k` steps are drafted per network call."""
 
     def __init__(self, scheduler: Any, step: Callable[..., Any], k: int, report: DenoisingReport) -> None:
         self.scheduler, self.k, self.report = scheduler, k, report

@@ -51,9 +51,6 @@ class DraftModelOptions:
 class ContinuousDraftModel(DraftModel):
     """Drafts a chain with a smaller `CausalContinuousAR`.
 
-    Args:
-        options: The model, and the share of first tokens that are not drafted.
-
     Raises:
         ValueError: No model was given, or it is no `CausalContinuousAR`.
     """

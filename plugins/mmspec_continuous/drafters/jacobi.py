@@ -14,7 +14,7 @@ from typing import Literal
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.protocols import Target
-from mmspec.kits.pictures.capabilities import Gridded
+from mmspec.kits.pictures.grid_spec import Gridded
 from mmspec_continuous.specs import CONTINUOUS_JACOBI
 
 
@@ -31,11 +31,7 @@ class JacobiOptions:
 
 
 class ContinuousJacobi(Jacobi):
-    """The core's Jacobi window on a target of continuous tokens.
-
-    Args:
-        options: How new slots are filled, and whether drafts are drawn anew.
-    """
+    """The core's Jacobi window on a target of continuous tokens."""
 
     needs, offers = CONTINUOUS_JACOBI.needs, CONTINUOUS_JACOBI.offers
 

@@ -21,8 +21,8 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.specs import DENOISE_AHEAD
+from mmspec_continuous.targets.continuous import refuse_mixtures
 
 
 @dataclass(frozen=True)

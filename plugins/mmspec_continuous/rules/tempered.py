@@ -35,9 +35,9 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.widest import widest
-from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 from mmspec_continuous.specs import TEMPERED
+from mmspec_continuous.targets.continuous import refuse_mixtures
 
 TAUS = {"paper": 1.0, "released": 42.0**2}
 """The published constants, by name."""
@@ -68,11 +68,7 @@ class TemperedOptions:
 
 
 class Tempered:
-    """The rule `tempered`.
-
-    Args:
-        options: How the last step is tested.
-    """
+    """The rule `tempered`."""
 
     exactness: str = TEMPERED.exactness
     needs, offers = TEMPERED.needs, TEMPERED.offers

@@ -20,7 +20,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.kits.pictures.capabilities import Gridded, GridFromPrompt
+from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt
 from mmspec_image.constraint import constrained_to
 from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
@@ -86,11 +86,7 @@ class PreviousImage:
 
 
 class ImageJacobi(Jacobi):
-    """The core's Jacobi window on a target of codes.
-
-    Args:
-        options: How new slots are filled, and whether drafts are drawn anew.
-    """
+    """The core's Jacobi window on a target of codes."""
 
     needs, offers = JACOBI.needs, JACOBI.offers
 

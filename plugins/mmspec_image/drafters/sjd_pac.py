@@ -70,11 +70,7 @@ class Memory:
 
 
 class SjdPac:
-    """See the module.
-
-    Args:
-        options: The front, and how new slots are filled.
-    """
+    """See the module."""
 
     needs, offers = SJD_PAC.needs, SJD_PAC.offers
 

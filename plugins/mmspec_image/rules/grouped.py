@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import excess, signed
-from mmspec_image.rules.groups import Group, Groups, apart
+from mmspec_image.rules.bias import Group, Groups, apart, excess, signed
 from mmspec_image.rules.relax import relax
 from mmspec_image.specs import GROUPED
 

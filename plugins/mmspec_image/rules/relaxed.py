@@ -23,8 +23,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import WIDEST, excess, gain
-from mmspec_image.rules.groups import Group, Groups, apart
+from mmspec_image.rules.bias import WIDEST, Group, Groups, apart, excess, gain
 from mmspec_image.rules.relax import Relaxation, relax, unaltered
 from mmspec_image.specs import RELAXED
 
@@ -54,11 +53,7 @@ class RelaxedOptions:
 
 
 class Relaxed:
-    """The rule `relaxed`.
-
-    Args:
-        options: Which codes are interchangeable, and how far.
-    """
+    """The rule `relaxed`."""
 
     exactness: str = RELAXED.exactness
     needs, offers = RELAXED.needs, RELAXED.offers

@@ -28,13 +28,7 @@ PATIENCE = 10.0
 
 
 class DrawSession:
-    """A page's picture.
-
-    Args:
-        pipe: The model, whose modules all pages share.
-        name: Its name.
-        send: Takes messages to the page.
-    """
+    """A page's picture, by a model whose modules all pages share."""
 
     def __init__(self, pipe: Any, name: str, send: Send) -> None:
         self._pipe, self._name, self._send = pipe, name, send

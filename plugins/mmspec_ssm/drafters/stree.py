@@ -46,9 +46,6 @@ class StreeOptions:
 class Stree(DraftModel):
     """Drafts a static tree with a smaller model.
 
-    Args:
-        options: The small model and the tree.
-
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """

@@ -40,11 +40,7 @@ class ActionModelOptions:
 
 
 class ActionModel:
-    """A drafter of trees: `branches` next actions, each followed by a chain.
-
-    Args:
-        options: Context length and number of branches.
-    """
+    """A drafter of trees: `branches` next actions, each followed by a chain."""
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
     example = "mmspec_video.example:player"

@@ -11,8 +11,8 @@ from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.core.transfer import moved
+from mmspec.kits.pictures.models.blocks import turn
 from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
@@ -22,11 +22,12 @@ from mmspec_video.models.layers import (
     attention,
     modulated,
     modulation,
+    pixel_rotary,
     plain_norm,
+    time_rotary,
     unpatchified,
 )
 from mmspec_video.models.official import LEFT_OUT, oasis_sizes
-from mmspec_video.models.rotary import pixel_rotary, time_rotary
 from mmspec_video.sampling import OasisSampler
 
 MAX_FREQUENCY = 256
@@ -91,17 +92,6 @@ class AxialBlock(nn.Module):
 class OasisDiT(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Args:
-        input_h: Height of a latent frame.
-        input_w: Width of a latent frame.
-        patch_size: Side of a cell, in latents.
-        in_channels: Channels of a latent frame.
-        hidden_size: Width of the transformer.
-        depth: Number of blocks.
-        num_heads: Heads of each attention.
-        external_cond_dim: Length of an action's vector.
-        max_frames: Frames of the attention window, the newest one included.
-
     Attributes:
         sampler: The published sampler.
         vectors: `[action + 1, external_cond_dim]`: the vector of every action of the action space, then that of "no
@@ -111,15 +101,15 @@ class OasisDiT(ModelMixin, ConfigMixin):
     @register_to_config
     def __init__(
         self,
-        input_h: int = 18,
+        input_h: int = 18,  # of a latent frame, as width and channels
         input_w: int = 32,
-        patch_size: int = 2,
+        patch_size: int = 2,  # side of a cell, in latents
         in_channels: int = 16,
         hidden_size: int = 1024,
         depth: int = 16,
         num_heads: int = 16,
-        external_cond_dim: int = 25,
-        max_frames: int = 32,
+        external_cond_dim: int = 25,  # length of an action's vector
+        max_frames: int = 32,  # of the attention window, the newest one included
     ) -> None:
         super().__init__()
         self.x_embedder = PatchEmbed(in_channels, hidden_size, patch_size)
@@ -172,15 +162,8 @@ class OasisDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """v of every frame; arguments are those of `NextFrameDiT`, apart from times and actions.
-
-        Args:
-            x: `[row, frame, channel, height, width]`.
-            time: `[row, frame]`: training times, 0 to 999.
-            actions: `[row, frame, external_cond_dim]`: the vector of the action that led to each frame.
-            position: `[row, frame]`.
-            seen: `[row, frame, slot]`.
-            keys: The cache.
+        """v of every frame; as in `NextFrameDiT`, but times are training times, 0 to 999, and actions vectors `[row,
+        frame, external_cond_dim]`.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))

@@ -9,11 +9,10 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
+from mmspec.kits.pictures.models.blocks import turn
 from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, unpatchified
+from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, pixel_rotary, unpatchified
 from mmspec_video.models.official import vae_sizes
-from mmspec_video.models.rotary import pixel_rotary
 
 SCALE = 0.07843137255
 """Scale from the autoencoder's latents to the transformer's, as published."""
@@ -47,28 +46,15 @@ class VisionLayer(nn.Module):
 
 
 class OasisVAE(ModelMixin, ConfigMixin):
-    """Frames to latents and back.
-
-    Args:
-        latent_dim: Channels of a latent.
-        input_height: Height of a frame, in pixels.
-        input_width: Width of a frame, in pixels.
-        patch_size: Pixels per latent, along a side.
-        enc_dim: Width of the encoder.
-        enc_depth: Blocks of the encoder.
-        enc_heads: Attention heads of an encoder block.
-        dec_dim: Width of the decoder.
-        dec_depth: Blocks of the decoder.
-        dec_heads: Attention heads of a decoder block.
-    """
+    """Frames to latents and back."""
 
     @register_to_config
     def __init__(
         self,
         latent_dim: int = 16,
-        input_height: int = 360,
+        input_height: int = 360,  # of a frame, in pixels
         input_width: int = 640,
-        patch_size: int = 20,
+        patch_size: int = 20,  # pixels per latent, along a side
         enc_dim: int = 1024,
         enc_depth: int = 6,
         enc_heads: int = 16,

@@ -16,11 +16,7 @@ HEADS = {(1024, 16): 16}
 
 
 def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a transformer's weights.
-
-    Args:
-        state: The weights by their published keys.
-        given: Configuration values that override those that the shapes say.
+    """The configuration of a transformer's weights under their published keys; `given` overrides what the shapes say.
 
     Raises:
         ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
@@ -37,11 +33,8 @@ def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[s
 
 
 def vae_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of an autoencoder's weights; the size of a frame is 360 × 640 unless `given` says otherwise.
-
-    Args:
-        state: The weights by their published keys.
-        given: Configuration values that override those that the shapes say.
+    """The configuration of an autoencoder's weights under their published keys; the size of a frame is 360 × 640 unless
+    `given` says otherwise.
 
     Raises:
         ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.

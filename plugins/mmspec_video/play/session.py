@@ -113,14 +113,8 @@ PENDING = 16
 
 
 class Pane:
-    """A picture on the page: a walk by one method, in a thread of its own, which makes a frame for every key.
-
-    Args:
-        number: Which of the pictures it is.
-        pipe: Makes the frames.
-        first: `[3, height, width]` in [0, 1]: the frame that the walk begins with.
-        seed: Of the noise.
-        send: Takes messages to the page.
+    """A picture on the page: a walk by one method from the frame `first [3, height, width]` in [0, 1], in a thread of
+    its own, which makes a frame for every key.
 
     Attributes:
         frames: The frames so far.

@@ -49,10 +49,8 @@ class World:
         return model.config.columns if isinstance(model, TokenWorldModel) else None
 
     def pipes(self, depth: int) -> dict[str, NextFramePipeline]:
-        """Two pipelines over the same modules, by the names of their methods.
-
-        Args:
-            depth: Actions that are guessed ahead, where frames are denoised.
+        """Two pipelines over the same modules, by the names of their methods; where frames are denoised, one guesses
+        `depth` actions ahead.
         """
         config, parts = self.pipe.config, self.pipe.components
         how = {"k": depth, **self.ahead}

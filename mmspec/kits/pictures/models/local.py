@@ -40,12 +40,8 @@ class LocalBlock(nn.Module):
 
 
 class LocalEncoder(nn.Module):
-    """Picture to latents.
-
-    Args:
-        ch: Channels of the first level.
-        multiples: Multiples of `ch`, level by level; each level but the last halves the picture.
-        z_channels: Channels of the latents.
+    """Picture to latents, through levels of `ch` times `multiples` channels; each level but the last halves the
+    picture.
     """
 
     def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:

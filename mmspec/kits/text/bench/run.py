@@ -16,8 +16,7 @@ from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text.bench.batches import batch_rows
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, peers
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
 from mmspec.kits.text.bench.settings import (
     BATCHED,
     GIVEN,
@@ -125,15 +124,8 @@ def bench(
     progress: Callable[[Plan], Callable[[], None]],
     own: Sequence[str] | None = None,
 ) -> Result:
-    """Load target and draft model, and run the benchmark.
-
-    Args:
-        subject: The subject.
-        methods: The names of our methods; None for all that `subject` lists.
-        options: The size of the benchmark.
-        device: The device of the models.
-        progress: Given the plan, returns the function that is called after each call.
-        own: The user's own prompts; None: held-out texts.
+    """Load target and draft model, and run the benchmark: the named methods or all of the subject, on the user's own
+    prompts or held-out texts. `progress` takes the plan, and returns what is called after each call.
     """
     run = prepared(subject, methods, options, device, own)
     run.tick = progress(_plan(run))
@@ -167,13 +159,7 @@ def _plan(run: Bench) -> Plan:
 
 
 def calls_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int:
-    """The number of calls.
-
-    Args:
-        methods: The names of our methods without plain decoding.
-        options: The size of the benchmark.
-        kinds: The number of kinds of text.
-    """
+    """The number of calls for our methods without plain decoding, on so many kinds of text."""
     each = (1 + options.repeats) * options.prompts
     raced = kinds * len(TEMPERATURES) * (each * (1 + len(methods) + len(PEERS)) + _tried(options))
     return raced + 2 * (1 + options.repeats) * _batched(methods, options)
