@@ -25,7 +25,6 @@ GUIDANCE = 3.0
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("continuous")(generate_continuous)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of tokens are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji-continuous", 32, 16, summary)
@@ -34,7 +33,6 @@ def add(app: typer.Typer) -> None:
 
 
 def _pictures() -> Any:
-    """What `mmspec bench continuous` measures."""
     from mmspec.kits.pictures.bench import pictures
 
     return pictures("continuous", "token")

@@ -107,25 +107,20 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             raise ValueError("temperature=, top_k= and top_p= are of codes, and this model draws continuous tokens")
 
     def encode_prompt(self, *args: Any, **how: Any) -> Guided:
-        """The target's condition, as in `PicturePipeline.encode_prompt`, with the scale of the call."""
         return Guided.of(super().encode_prompt(*args, **how), self.guidance_scale)
 
     def guidance_of(self, state: State) -> float | None:
-        """The scale of a call; guidance is part of the distribution, and the target's cache has it."""
         return state.cache.scale
 
     def guide(self, state: State, scale: float) -> None:
-        """Use another scale from the next round on."""
         state.cache.scale = scale
 
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of tokens `[row, cell, token_dim]` in raster order."""
         with awake(self.vae):
             return pictures_of(self.vae, units)
 
     @property
     def side(self) -> int:
-        """Height and width of a picture, in pixels."""
         return self.transformer.config.grid * 2 ** (len(self.vae.config.block_out_channels) - 1)
 
 

@@ -32,7 +32,6 @@ GUIDANCE = 2.0
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of codes are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji", 32, 12, summary)
@@ -43,7 +42,6 @@ def add(app: typer.Typer) -> None:
 
 
 def _pictures() -> Any:
-    """What `mmspec bench image` measures."""
     from mmspec.kits.pictures.bench import pictures
 
     return pictures("image", "code")

@@ -56,12 +56,10 @@ class JanusPipeline(LanguageModelPipeline):
         return JanusPrompt(ids, mask, *self._ids(negative, num_images_per_prompt))
 
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
         return JanusTarget(self.model).decode(units)
 
     @property
     def side(self) -> int:
-        """Height and width of a picture, in pixels."""
         vq = self.model.config.vq_config
         return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
 

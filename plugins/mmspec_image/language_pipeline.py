@@ -73,7 +73,6 @@ class Ids(NamedTuple):
         return Ids(*(part.repeat_interleave(times, 0) for part in self))
 
     def to(self, device: object) -> "Ids":
-        """The same on a device."""
         return Ids(self.ids.to(device), self.mask.to(device))
 
 

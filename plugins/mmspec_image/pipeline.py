@@ -88,12 +88,10 @@ class TextToImagePipeline(PicturePipeline):
         return Sampling(self.config.guidance_scale, top_k=self.config.top_k)
 
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
         grid = round(units.shape[1] ** 0.5)
         with awake(self.vq, self.vq.quantize.embedding):  # the codebook is read, not called
             return self.vq.decode(units.unflatten(1, (grid, grid))).float().clamp(-1, 1)
 
     @property
     def side(self) -> int:
-        """Height and width of a picture, in pixels."""
         return self.transformer.config.grid * self.vq.factor

@@ -22,24 +22,20 @@ class Written(NamedTuple):
 
     @property
     def given(self) -> Tensor:
-        """See `Guiding`."""
         ids: Tensor = self.inputs["input_ids"]
         return ids
 
     @property
     def mask(self) -> Tensor:
-        """See `Guiding`."""
         mask: Tensor = self.inputs["attention_mask"]
         return mask
 
     @property
     def null(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.inputs.get(NULL_INPUTS, {}).get("input_ids")
 
     @property
     def null_mask(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.inputs.get(NULL_INPUTS, {}).get("attention_mask")
 
 

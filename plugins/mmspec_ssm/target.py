@@ -79,7 +79,6 @@ def declared() -> dict[str, TreeOp]:
 
 
 def _loaded(place: str) -> TreeOp:
-    """The operation at `module:Class`."""
     module, _, name = place.partition(":")
     operation: TreeOp = getattr(importlib.import_module(module), name)()
     return operation

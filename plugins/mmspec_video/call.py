@@ -120,7 +120,6 @@ def checked(
 
 
 def _length(wanted: int | None, known: int | None) -> int:
-    """The number of new frames."""
     length = known if wanted is None else wanted
     if length is None:
         raise ValueError("a player acts for ever: say num_frames=")

@@ -16,7 +16,6 @@ WORLDS = ("four-courts", "four-courts-tokens")
 
 
 def add(app: typer.Typer) -> None:
-    """Add the commands to the groups that plugins share."""
     summary = "Compare methods, interleaved, with plain decoding: how fast frames are made where all actions are known."
     bench = pipeline_command(_clips, "mmspec/four-courts-tokens", 4, None, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("video")(bench)
@@ -25,7 +24,6 @@ def add(app: typer.Typer) -> None:
 
 
 def _clips() -> Any:
-    """What `mmspec bench video` measures."""
     from mmspec_video.bench import clips
 
     return clips()

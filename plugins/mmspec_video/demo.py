@@ -23,8 +23,6 @@ EVERY = 4
 
 @dataclass
 class Walk:
-    """The walk by one method."""
-
     method: str
     frames: list[Any]  # PIL pictures
     passes: int  # passes of the transformer after the first frames

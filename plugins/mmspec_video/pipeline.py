@@ -161,7 +161,6 @@ class NextFramePipeline(Pipeline):
         return FrameStream(self._frames(call), call)
 
     def _frames(self, call: CheckedCall) -> Generator[Any, None, None]:
-        """The frames of a call, each as `output_type` says."""
         play, pixels, player = call.play, call.pixels, call.player
         try:
             with self.progress_bar(total=call.length) as bar:
@@ -190,7 +189,6 @@ class FrameStream(Iterator[Any]):
         return next(self._frames)
 
     def close(self) -> None:
-        """End the call."""
         self._frames.close()
 
     @property

@@ -18,8 +18,6 @@ CLIPS, TOUR_CLIP = "clips.npz", "tour.npz"
 
 @dataclass(frozen=True)
 class RecordedClips:
-    """Clips of the simulator."""
-
     frames: Tensor  # `[clip, frame, 3, height, width]` in [-1, 1]
     actions: Tensor  # `[clip, frame - 1]` int64: action `i` leads from frame `i` to frame `i + 1`
 

@@ -142,7 +142,6 @@ class StepEnd:
                 )
 
     def _guide(self, state: State) -> None:
-        """Apply a guidance scale that the callback set."""
         scale, now = self.pipe.guidance_scale, self.pipe.guidance_of(state)
         if now is None and scale != 1:
             raise ValueError(f"this call began without guidance (1), so a callback cannot make it {scale}")
@@ -152,7 +151,6 @@ class StepEnd:
             state.capture.stale = True
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
-        """Guide away from another null condition from here on."""
         self._refuse_unguided(null)
         assert null is not None and self.null is not None
         if _but_length(null) != _but_length(self.null):

@@ -42,7 +42,6 @@ class DemoRow:
 
     @property
     def exactness(self) -> str:
-        """Of the method's rule."""
         return self.reports[0].exactness
 
 
@@ -103,7 +102,6 @@ def draw_demo(
 def _draw(
     pipe: Any, rows: Mapping[str, Mapping[str, Any]], row: DemoRow, caption: str, seed: int, guidance: float
 ) -> None:
-    """One picture, added to a row."""
     pipe.use(**{"method": row.name, **rows[row.name]})
     began = time.perf_counter()
     output = pipe(caption, guidance_scale=guidance, seed=seed)

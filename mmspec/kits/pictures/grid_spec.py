@@ -34,8 +34,6 @@ class Stage:
 
 @dataclass(frozen=True)
 class GridSpec:
-    """The units of a picture."""
-
     stages: tuple[Stage, ...]  # in the order in which they are written; the last one is the picture
     tail: tuple[int, ...] = ()  # ids behind the last stage: known ones, or -1 for one that the model draws
 

@@ -20,8 +20,6 @@ from mmspec_continuous.specs import CONTINUOUS_JACOBI
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    """Options of `continuous-jacobi`."""
-
     init: Literal["left", "above"] = field(
         default="left", metadata={"help": "whose distribution fills slots that enter the window; exact whatever it is"}
     )

@@ -140,13 +140,9 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.project(x[:, caption.shape[1] - 1 :])
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """`[batch, node, dim]` of tokens `[batch, node, token_dim]`."""
         return self.token(tokens.to(self.token.weight.dtype))
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states `[batch, node, dim]` of embedded positions; arguments as in
-        `mmspec.kits.pictures.raster.RasterModel`.
-        """
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position]
         for layer, cache in zip(self.layers, keys, strict=True):

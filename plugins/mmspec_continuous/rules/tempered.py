@@ -47,8 +47,6 @@ POWERS = {"none": 0, "paper": 1, "released": -1}
 
 @dataclass(frozen=True)
 class TemperedOptions:
-    """Options of `tempered`."""
-
     tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = field(
         default=42.0,
         metadata={
@@ -68,8 +66,6 @@ class TemperedOptions:
 
 
 class Tempered:
-    """The rule `tempered`."""
-
     exactness: str = TEMPERED.exactness
     needs, offers = TEMPERED.needs, TEMPERED.offers
 

@@ -31,14 +31,11 @@ class Guided(Condition):
 
     @classmethod
     def of(cls, condition: Condition, scale: float | Tensor) -> "Guided":
-        """The same condition under a scale."""
         return cls(**{**vars(condition), "scale": scale})
 
 
 @dataclass
 class ContinuousCache:
-    """The cache of one call."""
-
     halves: Halves  # keys and values with and without the condition
     # Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
     scale: float | Tensor | None
@@ -117,11 +114,6 @@ class ContinuousTarget:
         return self._output(cache, self.raster.verify(cache.halves, draft, first).scores)
 
     def renew_null(self, cache: ContinuousCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """Replace the null condition of guidance from the next round on; arguments as in `Raster.renew_null`.
-
-        Raises:
-            ValueError: The call began without guidance, or `null` has another shape than a condition.
-        """
         self.raster.renew_null(cache.halves, null, null_mask, units)
 
     @torch.inference_mode()

@@ -31,8 +31,6 @@ Init = Literal["random", "left", "above", "predict-2d", "previous-image", "previ
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    """Options of `jacobi`."""
-
     init: Init = field(
         default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )

@@ -36,8 +36,6 @@ from mmspec_image.specs import SPATIAL_HEAD
 
 @dataclass(frozen=True)
 class SpatialHeadOptions:
-    """Options of `spatial-head`."""
-
     model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
 
 

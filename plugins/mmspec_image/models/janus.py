@@ -34,22 +34,18 @@ class JanusPrompt:
 
     @property
     def given(self) -> Tensor:
-        """See `Guiding`."""
         return self.input_ids
 
     @property
     def mask(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.attention_mask
 
     @property
     def null(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.negative_ids
 
     @property
     def null_mask(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.negative_mask
 
 

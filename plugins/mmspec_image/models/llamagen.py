@@ -95,7 +95,6 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
 
     @property
     def cells(self) -> int:
-        """Number of codes of a picture."""
         return self.config.grid**2
 
     def forward(self, condition: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -117,7 +116,6 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return grid_rotary(of.grid, width, of.cls_token_num, of.rope_base, of.condition_vanishes)
 
     def embed(self, codes: Tensor) -> Tensor:
-        """Embeddings `[batch, node, dim]` of codes `[batch, node]`."""
         return self.tok_embeddings(codes)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:

@@ -33,8 +33,6 @@ FEW = 1 << 18
 
 @dataclass(frozen=True)
 class RelaxedOptions:
-    """Options of `relaxed`."""
-
     k: Annotated[int, Field(ge=0)] = field(
         default=10, metadata={"help": "nearest codes that may stand in; 0 is exact, more accept more and alter more"}
     )
@@ -53,8 +51,6 @@ class RelaxedOptions:
 
 
 class Relaxed:
-    """The rule `relaxed`."""
-
     exactness: str = RELAXED.exactness
     needs, offers = RELAXED.needs, RELAXED.offers
 
@@ -91,7 +87,6 @@ class Relaxed:
         return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """The denominator q(x)."""
         return draft.gather(-1, x)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:

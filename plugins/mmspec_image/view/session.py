@@ -51,7 +51,6 @@ class DrawSession:
                 self._drawings.append(_Drawing(number, pipe, call, self._send))
 
     def close(self) -> None:
-        """End the drawing."""
         with self._lock:
             self._leave()
 
@@ -62,8 +61,6 @@ class DrawSession:
 
 
 class _Drawing:
-    """One of the two pictures, in a thread."""
-
     def __init__(self, number: int, pipe: Any, call: Mapping[str, Any], send: Send) -> None:
         self._number, self._pipe, self._call, self._send = number, pipe, call, send
         self._left, self._began = False, time.perf_counter()

@@ -22,8 +22,6 @@ from mmspec.hosts.draft_models import drafting_target, refuse_other_tokenizer
 
 @dataclass(frozen=True)
 class StreeOptions:
-    """Options of `stree`."""
-
     model: Any = field(
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
     )

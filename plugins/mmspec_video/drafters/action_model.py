@@ -31,8 +31,6 @@ REPEAT = 0.5
 
 @dataclass(frozen=True)
 class ActionModelOptions:
-    """Options of `action-model`."""
-
     ngram: Annotated[int, Field(ge=1, le=16)] = field(default=4, metadata={"help": "longest context, in actions"})
     branches: Annotated[int, Field(ge=1, le=16)] = field(
         default=1, metadata={"help": "next actions that are tried at once, in one batch"}

@@ -18,8 +18,6 @@ from mmspec_video.specs import FRAME_JACOBI
 
 @dataclass(frozen=True)
 class FrameJacobiOptions:
-    """Options of `frame-jacobi`."""
-
     init: Literal["previous-frame", "above", "left", "random"] = field(
         default="previous-frame", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )

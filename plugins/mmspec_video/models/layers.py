@@ -31,8 +31,6 @@ class TimeEmbedding(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between them."""
-
     def __init__(self, dim: int, hidden: int, approximate: str = "tanh") -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
@@ -64,8 +62,6 @@ def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 class FinalLayer(nn.Module):
-    """Norm, modulation and the linear layer to the output."""
-
     def __init__(self, dim: int, outputs: int) -> None:
         super().__init__()
         self.norm_final = plain_norm(dim)

@@ -136,22 +136,18 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a latent frame."""
         return self.config.channels, self.config.height, self.config.width
 
     @property
     def window(self) -> int:
-        """Most frames in the attention window, the newest one included."""
         return self.config.frames
 
     @property
     def action_count(self) -> int:
-        """Size of the action space."""
         return self.config.actions
 
     @property
     def sampler(self) -> Sampler:
-        """The default sampler of the training objective."""
         return SAMPLERS[self.config.objective](self.config.steps, self.config.context_time)
 
     def forward(

@@ -4,6 +4,7 @@ Decart & Etched, "Oasis: A Universe in a Transformer" (2024; open-oasis), after 
 The weights' keys are the published ones. The model predicts v of a sigmoid schedule (`mmspec_video.sampling`).
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from diffusers import ConfigMixin, ModelMixin
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from mmspec.core.transfer import moved
 from mmspec.kits.pictures.models.blocks import turn
-from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
@@ -27,11 +28,14 @@ from mmspec_video.models.layers import (
     time_rotary,
     unpatchified,
 )
-from mmspec_video.models.official import LEFT_OUT, oasis_sizes
 from mmspec_video.sampling import OasisSampler
 
 MAX_FREQUENCY = 256
 """Twice the largest pixel frequency of the rotary embedding, as published."""
+LEFT_OUT = ("rotary_emb.freqs",)
+"""Parts of keys of entries that are not weights: rotary frequencies, which are computed instead."""
+HEADS = {(1024, 16): 16}
+"""Published sizes: (width, blocks) to attention heads, which no shape tells."""
 
 
 class AxialAttention(nn.Module):
@@ -140,17 +144,14 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a latent frame."""
         return self.config.in_channels, self.config.input_h, self.config.input_w
 
     @property
     def window(self) -> int:
-        """Most frames in the attention window, the newest one included."""
         return self.config.max_frames
 
     @property
     def action_count(self) -> int | None:
-        """Size of the action space; None where `vectors` are not set."""
         return None if self.vectors is None else len(self.vectors) - 1
 
     def forward(
@@ -178,3 +179,20 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
 def _with_mlp(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
     return x + gate[:, :, None] * mlp(modulated(norm(x), shift, scale))
+
+
+def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a transformer's weights under their published keys; `given` overrides what the shapes say.
+
+    Raises:
+        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
+    """
+    if "x_embedder.proj.weight" not in state or "blocks.0.t_attn.to_qkv.weight" not in state:
+        raise ValueError("these are no weights of Oasis's transformer: there is no x_embedder or no blocks.0.t_attn")
+    dim, channels, patch, _ = shape_in(state, "x_embedder.proj.weight", 4)
+    depth = count_in(state, "blocks.")
+    heads = given.get("num_heads", HEADS.get((dim, depth)))
+    if heads is None:
+        raise ValueError(f"width {dim} with {depth} blocks is no published size: say num_heads=")
+    sizes = {"in_channels": channels, "patch_size": patch, "hidden_size": dim, "depth": depth, "num_heads": heads}
+    return sizes | {"external_cond_dim": shape_in(state, "external_cond.weight", 2)[1]} | dict(given)

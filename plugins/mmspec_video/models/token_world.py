@@ -63,12 +63,10 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
 
     @property
     def cells(self) -> int:
-        """Codes of a frame."""
         return self.config.rows * self.config.columns
 
     @property
     def action_count(self) -> int:
-        """Size of the action space."""
         return self.config.actions
 
     @property
@@ -95,11 +93,9 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.code_logits(x)
 
     def embed(self, units: Tensor) -> Tensor:
-        """`[batch, node, dim]` of units `[batch, node]`."""
         return self.tok_embeddings(units)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded units; arguments as in `mmspec.kits.pictures.raster.RasterModel`."""
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position].expand(len(x), -1, -1, -1)
         for layer, kept in zip(self.layers, keys, strict=True):

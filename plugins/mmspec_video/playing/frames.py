@@ -72,7 +72,6 @@ class FramePlay:
 
     @property
     def guesses(self) -> bool:
-        """Whether frames are made ahead, for guessed actions."""
         return self.decoder.k > 0
 
     @property

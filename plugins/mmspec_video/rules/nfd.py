@@ -27,8 +27,6 @@ from mmspec_video.targets.joint import Joint
 
 @dataclass(frozen=True)
 class NfdOptions:
-    """Options of `nfd`."""
-
     measure: bool = field(
         default=False,
         metadata={"help": "make every altered frame by plain decoding, too, and report the distance; slow"},

@@ -33,8 +33,6 @@ from mmspec_video.targets.frames import FramesTarget
 
 @dataclass(frozen=True)
 class StudentOptions:
-    """Options of `student`."""
-
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
         default=0.2,
         metadata={"help": "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"},

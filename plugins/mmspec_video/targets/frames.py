@@ -227,7 +227,6 @@ class FramesTarget:
         return self._denoiser().keyed(window)
 
     def _denoiser(self) -> Denoiser | CheckedDenoiser:
-        """The denoiser that makes frames and keys."""
         return self.denoiser if self.check is None else self.check.denoiser(self.denoiser)
 
     def _keeps_keys(self, window: Window, more: int) -> bool:

@@ -115,7 +115,6 @@ class FrameTree:
                 made[node] |= stored
 
     def has_keys(self, nodes: Nodes) -> Flags:
-        """Which of `nodes` have keys."""
         return [[keyed[n] for n in row] for row, keyed in zip(nodes, self.keyed, strict=True)]
 
     def put_keys(self, nodes: Nodes, pairs: Sequence[Pair]) -> None:
@@ -182,8 +181,6 @@ def _scattered(values: Tensor, nodes: Tensor, new: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FramePrompt:
-    """First frames and the first action."""
-
     frames: Tensor  # `[row, n, channel, height, width]` latents; `n` is at least 1
     actions: Tensor  # `[row, n]` int64: the action that led to each frame; the model's "unknown" id where none is known
     action: Tensor  # `[row]` int64: the player's first action, which leads to the first new frame
@@ -192,8 +189,6 @@ class FramePrompt:
 
 @dataclass
 class FramesCache:
-    """The state of a call over denoised frames."""
-
     key: Tensor  # `[row, 2]`: keys of the noise
     window: Window  # the frames that the root's frame attends to
     tree: FrameTree | None = None  # frames that were made since the last commit

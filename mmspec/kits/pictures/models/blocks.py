@@ -79,8 +79,6 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU feed-forward layer."""
-
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
         self.w1 = nn.Linear(dim, hidden, bias=False)

@@ -27,8 +27,6 @@ class ChannelNorm(nn.Module):
 
 
 class LocalBlock(nn.Module):
-    """Residual block of a 3 × 3 and a 1 × 1 convolution."""
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm1, self.conv1 = ChannelNorm(channels), _convolution(channels, channels)
@@ -57,5 +55,4 @@ class LocalEncoder(nn.Module):
 
 
 def _convolution(inner: int, outer: int) -> nn.Conv2d:
-    """3 × 3, edges repeated."""
     return nn.Conv2d(inner, outer, 3, padding=1, padding_mode="replicate")

@@ -25,8 +25,6 @@ LEFT_OUT = ("codebook_used",)
 
 @dataclass(frozen=True)
 class Quantised:
-    """Quantised latents."""
-
     latents: Tensor  # `[batch, width, row, column]`; straight-through gradients
     codes: Tensor  # `[batch, row, column]` int64
     loss: Tensor  # codebook and commitment loss; a scalar
@@ -61,8 +59,6 @@ class Codebook(nn.Module):
 
 
 class LlamaGenVQ(ModelMixin, ConfigMixin):
-    """Pictures to codes and back."""
-
     @register_to_config
     def __init__(
         self,
@@ -111,11 +107,9 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         return self.decode_latents(self.quantize.lookup(codes))
 
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Pictures of latents on the codebook."""
         return self.decoder(self.post_quant_conv(latents))
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Quantised]:
-        """Reconstruction and codes."""
         quantised = self.encode(pictures)
         return self.decode_latents(quantised.latents), quantised
 

@@ -39,8 +39,6 @@ Truth = dict[tuple[int, ...], list[int]]
 
 @dataclass
 class Bench:
-    """One benchmark under way."""
-
     subject: Subject
     model: Any  # the target
     drafter: Any  # the draft model
@@ -58,7 +56,6 @@ class Bench:
     bounds: Callable[[GenerateCall, Truth], Mapping[str, OurMethod]] = lambda call, truth: {}
 
     def run(self) -> Result:
-        """Run everything."""
         for kind, pieces in self.pieces.items():
             for temperature in TEMPERATURES:
                 self._setting(named(kind, temperature), pieces, temperature)
@@ -79,24 +76,19 @@ class Bench:
 
     @property
     def first(self) -> tuple[str, list[Tensor]]:
-        """The first kind of text."""
         return next(iter(self.pieces.items()))
 
     @property
     def task(self) -> dict[str, Tensor]:
-        """One prompt."""
         return prompts(self.first[1], 1, self.device, self.given)[0]
 
     def call(self, temperature: float) -> GenerateCall:
-        """How `generate` is called."""
         return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
 
     def once(self) -> Run:
-        """Run one call of plain decoding."""
         return OurMethod(self.call(0.0), {"method": PLAIN})(self.task)
 
     def _setting(self, setting: str, pieces: list[Tensor], temperature: float) -> None:
-        """Run one race."""
         call, truth = self.call(temperature), Truth()
         racers: dict[str, Contestant] = {PLAIN: OurMethod(call, {"method": PLAIN}, truth)}
         racers |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
@@ -148,7 +140,6 @@ def prepared(
 
 
 def _plan(run: Bench) -> Plan:
-    """The plan of the benchmark, with times estimated from one call of plain decoding."""
     options, kinds = run.options, len(run.pieces)
 
     def work(options: BenchOptions) -> float:
@@ -172,12 +163,10 @@ def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> in
 
 
 def _tried(options: BenchOptions) -> int:
-    """The number of calls that choose the peers' settings."""
     return tuning.calls_of(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:
-    """The number of methods that are tried on a batch."""
     return 1 + len(set(BATCHED) & set(methods)) if options.batch else 0
 
 
