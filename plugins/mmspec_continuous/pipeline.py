@@ -77,11 +77,9 @@ class ContinuousTextToImagePipeline(PicturePipeline):
     ) -> None:
         super().__init__()
         model = transformer.config
+        numbers = "tokens: the transformer's have {} numbers, the autoencoder's {}"
         refuse_misfits(
-            transformer,
-            text_encoder,
-            tokenizer,
-            ("tokens: the transformer's have {} numbers, the autoencoder's {}", model.token_dim, _channels(vae)),
+            transformer, text_encoder, tokenizer, (numbers, model.token_dim, int(vae.config.latent_channels))
         )
         own = mark(vae)
         if model.latents is not None and tuple(model.latents) != own:
@@ -122,11 +120,6 @@ class ContinuousTextToImagePipeline(PicturePipeline):
     @property
     def side(self) -> int:
         return self.transformer.config.grid * 2 ** (len(self.vae.config.block_out_channels) - 1)
-
-
-def _channels(vae: AutoencoderKL) -> int:
-    channels: int = vae.config.latent_channels
-    return channels
 
 
 def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:

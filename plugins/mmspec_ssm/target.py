@@ -74,11 +74,6 @@ def declared() -> dict[str, TreeOp]:
             for name, place in ops.items():
                 if name in owners:
                     raise ValueError(f"plugins {owners[name]!r} and {plugin.name!r} both declare {name!r} over a tree")
-                owners[name], found[name] = plugin.name, _loaded(place)
+                module, _, kind = place.partition(":")
+                owners[name], found[name] = plugin.name, getattr(importlib.import_module(module), kind)()
     return found
-
-
-def _loaded(place: str) -> TreeOp:
-    module, _, name = place.partition(":")
-    operation: TreeOp = getattr(importlib.import_module(module), name)()
-    return operation

@@ -95,24 +95,3 @@ def one_each(values: Tensor, rows: int, what: str) -> Tensor:
     if len(values) not in (1, rows):
         raise ValueError(f"{len(values)} {what} for {rows} prompts; give one, or one a prompt")
     return values.expand(rows, *values.shape[1:])
-
-
-def refuse_size(side: int, height: int | None, width: int | None) -> None:
-    """Refuse a picture of any other size than `side` pixels.
-
-    Raises:
-        ValueError: Names both sizes.
-    """
-    wanted = (side if height is None else height, side if width is None else width)
-    if wanted != (side, side):
-        raise ValueError(f"this model draws {side} × {side} pixels (height × width), not {wanted[0]} × {wanted[1]}")
-
-
-def refuse_count(words: Sequence[str | None], rows: int) -> None:
-    """Refuse negative prompts that are not one a row.
-
-    Raises:
-        ValueError: There are more or fewer, or one is no text.
-    """
-    if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
-        raise ValueError(f"negative_prompt is a list of a text, or None, for each of {rows} rows, and not {words!r}")

@@ -64,7 +64,7 @@ class PicturePipeline(Pipeline):
         return self._guidance_scale
 
     @guidance_scale.setter
-    def guidance_scale(self, scale: float) -> None:
+    def guidance_scale(self, scale: float) -> None:  # no plain attribute: diffusers would change the configuration
         self._guidance_scale = scale
 
     @property
@@ -92,7 +92,10 @@ class PicturePipeline(Pipeline):
         Raises:
             ValueError: The model draws no pictures of that size.
         """
-        arguments.refuse_size(self.side, height, width)
+        wanted = (self.side if height is None else height, self.side if width is None else width)
+        if wanted != (self.side, self.side):
+            own, other = f"{self.side} × {self.side} pixels (height × width)", f"{wanted[0]} × {wanted[1]}"
+            raise ValueError(f"this model draws {own}, not {other}")
 
     def warp_of(self, sampling: Sampling) -> Warp | None:
         """How units are drawn; None: from the target's distribution as it is.
@@ -116,7 +119,10 @@ class PicturePipeline(Pipeline):
         Raises:
             ValueError: The model does not know a word, or there are not as many as rows.
         """
-        arguments.refuse_count(words, len(null))
+        rows = len(null)
+        if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
+            wanted = f"a list of a text, or None, for each of {rows} rows"
+            raise ValueError(f"negative_prompt is {wanted}, and not {words!r}")
         for row, said in enumerate(words):
             if said is not None:
                 null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False))
@@ -270,14 +276,13 @@ class PicturePipeline(Pipeline):
                 if self.interrupt:
                     break
         units = rounds.picture(state)
-        images = None if output_type == "latent" else self._images(units, output_type)
+        images = None
+        if output_type != "latent":
+            # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
+            pixels = torch.cat([self.decode_units(row) for row in units.split(1)])
+            images = VaeImageProcessor().postprocess(pixels, output_type)
         self.maybe_free_model_hooks()
         size = layout.stages[-1].height, layout.stages[-1].width
         units = units.unflatten(1, size)
         drawn = units if images is None else images, state.report, units, rounds.of_cells.unflatten(1, size)
         return self.output(*drawn) if return_dict else drawn
-
-    def _images(self, units: Tensor, output_type: str) -> Any:
-        # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
-        pictures = torch.cat([self.decode_units(row) for row in units.split(1)])
-        return VaeImageProcessor().postprocess(pictures, output_type)

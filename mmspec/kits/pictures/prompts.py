@@ -56,29 +56,21 @@ def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Ten
         ValueError: A caption is empty, too long, or of unknown words only.
     """
     rows = [tokenizer(caption, verbose=False)["input_ids"] for caption in captions]
+    marks = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # they stand for no word
     for i, (caption, row) in enumerate(zip(captions, rows, strict=True)):
-        words = [token for token in row if token not in _marks(tokenizer)]
+        words = [token for token in row if token not in marks]
         if not caption.strip() or not words:
             raise ValueError(f"prompt {i} is empty; say what the picture shows")
         if len(row) > length:
             raise ValueError(f"prompt {i} has {len(row)} tokens and this model reads {length}; shorten it")
         unknown = strange(caption, tokenizer)
         if unknown:
-            _refuse_unknown(caption, unknown, tokenizer, every=set(words) == {tokenizer.unk_token_id})
+            said = hint(unknown, tokenizer)
+            if set(words) == {tokenizer.unk_token_id} or len(unknown) == len(caption.split()):
+                raise ValueError(f"this model knows no word of the prompt {caption!r}; {said}")
+            warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {said}")
     padded = tokenizer.pad({"input_ids": rows}, padding="max_length", max_length=length, return_tensors="pt")
     return padded["input_ids"], padded["attention_mask"].bool()
-
-
-def _refuse_unknown(caption: str, unknown: list[str], tokenizer: Any, every: bool) -> None:
-    """Refuse a caption of unknown words only; warn of unknown words in others."""
-    if every or len(unknown) == len(caption.split()):
-        raise ValueError(f"this model knows no word of the prompt {caption!r}; {hint(unknown, tokenizer)}")
-    warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {hint(unknown, tokenizer)}")
-
-
-def _marks(tokenizer: Any) -> set[int]:
-    """Special tokens but the unknown one: they stand for no word."""
-    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 SHOWN = 5

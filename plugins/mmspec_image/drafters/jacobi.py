@@ -69,18 +69,14 @@ class PreviousImage:
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         above, _ = self._above.fill(state, window, noise)
-        self._turn_to(state)
+        if self._now is not None and self._now[0] is not state.report:  # a call has one report from begin to end
+            self._last = self._now[1][:, self._now[2] : -1]
+        self._now = state.report, state.history, state.prompt_length
         if self._last is None or self._last.device != above.device:
             return above, None
         last = self._last[torch.arange(state.rows, device=above.device) % len(self._last)]
         place = state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
-
-    def _turn_to(self, state: State) -> None:
-        """Notice a new call: a call has one report from its beginning to its end."""
-        if self._now is not None and self._now[0] is not state.report:
-            self._last = self._now[1][:, self._now[2] : -1]
-        self._now = state.report, state.history, state.prompt_length
 
 
 class ImageJacobi(Jacobi):

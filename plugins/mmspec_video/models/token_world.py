@@ -59,7 +59,10 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         self.cls_embedding = PromptEmbedding(self.tok_embeddings)
         # Not a buffer: it stays float32 when the weights are cast.
         self.rotary = _rotary(frames, rows, columns, dim // n_head)
-        self._initialise()
+        for name, weights in self.named_parameters():  # that keep the scale of their input, less where they are added
+            if weights.dim() > 1:
+                deep = name.endswith(("wo.weight", "w2.weight"))
+                nn.init.normal_(weights, std=(dim * (2 * n_layer if deep else 1)) ** -0.5)
 
     @property
     def cells(self) -> int:
@@ -109,13 +112,6 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
     def logits(self, x: Tensor) -> Tensor:
         """Logits `[batch, node, vocab_size + actions]` float32 of hidden states; those of actions are -inf."""
         return nn.functional.pad(self.code_logits(x), (0, self.config.actions), value=-torch.inf)
-
-    def _initialise(self) -> None:
-        """Normal weights that keep the scale of their input; smaller ones where a residual is added."""
-        for name, weights in self.named_parameters():
-            if weights.dim() > 1:
-                deep = name.endswith(("wo.weight", "w2.weight"))
-                nn.init.normal_(weights, std=(self.config.dim * (2 * len(self.layers) if deep else 1)) ** -0.5)
 
 
 def _rotary(frames: int, rows: int, columns: int, width: int) -> Tensor:
