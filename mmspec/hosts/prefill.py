@@ -139,7 +139,7 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
         following: `[batch]` or `[axes, batch]` int64: the position of the next unit.
 
     Raises:
-        ValueError: A layer holds other keys than those of the text.
+        ValueError: A layer holds other keys than the text's.
     """
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)

@@ -89,7 +89,7 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
     if autocast_dtype(model) is not None:
         hint += "; autocast is on, under which passes of different shapes may round very differently: cast the model"
     trouble = finding.trouble or (
-        f"logits of tree nodes differ by {finding.error:.1e} from those of whole paths, where rounding explains "
+        f"logits of tree nodes differ by {finding.error:.1e} from whole paths' logits, where rounding explains "
         f"{finding.tolerance:.1e}"
     )
     raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {trouble}{hint}")
