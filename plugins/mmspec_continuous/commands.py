@@ -1,17 +1,30 @@
 """The continuous plugin's commands. Registering them imports nothing heavy."""
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from mmspec.bench.command import pipeline_command
 from mmspec.cli.groups import group
-from mmspec_continuous.demo import demo_continuous
-from mmspec_continuous.generate import generate_continuous
+from mmspec.kits.pictures import command as kit
+
+MODEL = "mmspec/emoji-continuous"
+ROWS: dict[str, dict[str, Any]] = {"plain": {}, "reflection": {"k": 16}}
+CAPTIONS = (
+    "police officer skin 4",
+    "couple with heart skin 1 2",
+    "construction worker skin 4",
+    "princess skin 4",
+    "guardsman skin 5",
+    "mountain bicyclist skin 4",
+    "raised hand skin 3",
+    "smiling face with sunglasses",
+)
+GUIDANCE = 3.0
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("continuous")(generate_continuous)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of tokens are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji-continuous", 32, 16, summary)
@@ -20,7 +33,49 @@ def add(app: typer.Typer) -> None:
 
 
 def _pictures() -> Any:
-    """What `mmspec bench continuous` measures."""
     from mmspec.kits.pictures.bench import pictures
 
     return pictures("continuous", "token")
+
+
+def generate_continuous(
+    prompt: Annotated[str, typer.Argument(help="What to draw.")],
+    out: kit.Out = Path("out.png"),
+    trace: kit.Trace = None,
+    model: kit.Model = "mmspec/emoji-continuous",
+    method: kit.Method = "auto",
+    rule: kit.Rule = None,
+    num_speculative_tokens: kit.Drafted = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
+    ] = None,
+    negative: kit.Negative = None,
+    seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
+    num_images: kit.NumImages = 1,
+    opt: kit.Options = None,
+    device: kit.Device = "cpu",
+    dtype: kit.Dtype = None,
+) -> None:
+    """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
+    distribution.
+    """
+    call = {
+        "prompt": prompt,
+        "negative_prompt": negative,
+        "num_images_per_prompt": num_images,
+        "guidance_scale": guidance,
+        "seed": seed,
+    }
+    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
+    kit.generate(call, "token", out, trace, model, opt, **how)
+
+
+def demo_continuous(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet; its ending says the format.")] = Path(
+        "demo-output/continuous.png"
+    ),
+) -> None:
+    """Draw emoji of continuous tokens: one distribution, a row for each method."""
+    from mmspec.kits.pictures.demo import demonstrate
+
+    demonstrate(MODEL, ROWS, CAPTIONS, GUIDANCE, out)

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from mmspec.testing.conformance.example import Example
-from mmspec_continuous.conditions import Guided
 from mmspec_continuous.drafters.draft_model import DraftModelOptions
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
-from mmspec_continuous.targets.continuous import ContinuousTarget
+from mmspec_continuous.targets.continuous import ContinuousTarget, Guided
 
 SIZES = dict(
     token_dim=2, grid=7, dim=16, n_layer=2, n_head=2, multiple_of=8, caption_dim=6, cls_token_num=3, head_dim=16

@@ -1,24 +1,26 @@
-"""`ContinuousTextToImagePipeline`: captions in, pictures out, by way of continuous tokens."""
+"""`ContinuousTextToImagePipeline`: captions in, pictures out, by way of continuous tokens.
 
-from collections.abc import Sequence
+Tokens are an autoencoder's latents in raster order, standardised channel by channel (`latents_mean` and `latents_std`
+of its configuration).
+"""
+
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from diffusers import AutoencoderKL, ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mmspec.api.pipeline import Generators, Seed
 from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.hosts.devices import awake
-from mmspec.kits.pictures.callbacks import Callback
+from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.encoding import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.kits.pictures.parts import refuse_misfits
 from mmspec.kits.pictures.pipeline import PicturePipeline
-from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
-from mmspec_continuous.models.kl import mark, pictures_of
+from mmspec_continuous.targets.continuous import Guided
 
 GUIDANCE = 3.0
 """Default scale of models that can be guided."""
@@ -64,6 +66,7 @@ class ContinuousTextToImagePipeline(PicturePipeline):
 
     model_cpu_offload_seq = "text_encoder->transformer->vae"
     _optional_components = ["text_encoder", "tokenizer"]  # noqa: RUF012  diffusers' own form
+    output = ContinuousTextToImageOutput
 
     def __init__(
         self,
@@ -74,11 +77,9 @@ class ContinuousTextToImagePipeline(PicturePipeline):
     ) -> None:
         super().__init__()
         model = transformer.config
+        numbers = "tokens: the transformer's have {} numbers, the autoencoder's {}"
         refuse_misfits(
-            transformer,
-            text_encoder,
-            tokenizer,
-            ("tokens: the transformer's have {} numbers, the autoencoder's {}", model.token_dim, _channels(vae)),
+            transformer, text_encoder, tokenizer, (numbers, model.token_dim, int(vae.config.latent_channels))
         )
         own = mark(vae)
         if model.latents is not None and tuple(model.latents) != own:
@@ -88,108 +89,61 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             )
         self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
 
-    def __call__(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        negative_prompt: str | Sequence[str] | None = None,
-        height: int | None = None,
-        width: int | None = None,
-        num_images_per_prompt: int = 1,
-        guidance_scale: float | None = None,
-        seed: Seed = None,
-        generator: Generators = None,
-        k: int | None = None,
-        prompt_embeds: Tensor | None = None,
-        prompt_attention_mask: Tensor | None = None,
-        negative_prompt_embeds: Tensor | None = None,
-        negative_prompt_attention_mask: Tensor | None = None,
-        output_type: str = "pil",
-        return_dict: bool = True,
-        callback_on_step_end: Callback | None = None,
-        callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
-        steer_every: int | None = None,
-    ) -> ContinuousTextToImageOutput | tuple[Any, Report, Tensor, Tensor]:
-        """Draw pictures, one row each, in one batch.
+    @property
+    def sampling(self) -> Sampling:
+        model = self.transformer.config
+        return Sampling(GUIDANCE if model.head == "diffusion" and model.null_caption else 1.0)
 
-        Args:
-            prompt: A caption, or several.
-            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
-            height: In pixels; a model has one size.
-            width: In pixels.
-            num_images_per_prompt: Pictures of every prompt.
-            guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost. Default: 3, or 1
-                of models that cannot be guided (mixtures; without a null caption).
-            seed: One seed, or one a picture. For a method, a picture does not depend on its batch.
-            generator: A `torch.Generator`, or one a picture, instead of `seed`.
-            k: Tokens to draft per round; default: as set by `use`.
-            prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
-            prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
-            negative_prompt_embeds: Instead of `negative_prompt`.
-            negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
-            output_type: `pil`, `np`, `pt`, or `latent` for the tokens.
-            return_dict: Return the output object, or else a tuple of its fields.
-            callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
-                every round; `timestep` counts the tokens of the slowest row. It may set `pipe.guidance_scale`, return
-                another `negative_prompt` (a list of a text, or None, for every row) or `negative_prompt_embeds`, and
-                stop the call with `pipe._interrupt = True`.
-            callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell, token_dim]`,
-                NaN where not drawn yet), `accepted` (drafted tokens that the round kept, `[row]`), `preview` (the
-                picture so far, `[row, 3, height, width]` in [-1, 1]), `negative_prompt_embeds`,
-                `negative_prompt_attention_mask`.
-            steer_every: Tokens between two calls of the callback, in which all pictures have as many, so that what it
-                sees does not depend on rounds; None: it is called after every round.
+    def warp_of(self, sampling: Sampling) -> None:
+        """None: guidance is part of the tokens' distribution.
 
         Raises:
-            ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
+            ValueError: A temperature, `top_k` or `top_p` was given.
         """
-        if guidance_scale is None:
-            model = self.transformer.config
-            guidance_scale = GUIDANCE if model.head == "diffusion" and model.null_caption else 1.0
-        drawn = self.draw(
-            prompt=prompt,
-            negative_prompt=negative_prompt,
-            prompt_embeds=prompt_embeds,
-            prompt_attention_mask=prompt_attention_mask,
-            negative_prompt_embeds=negative_prompt_embeds,
-            negative_prompt_attention_mask=negative_prompt_attention_mask,
-            guidance_scale=guidance_scale,
-            num_images_per_prompt=num_images_per_prompt,
-            height=height,
-            width=width,
-            seed=seed,
-            generator=generator,
-            k=k,
-            output_type=output_type,
-            callback_on_step_end=callback_on_step_end,
-            callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
-            steer_every=steer_every,
-        )
-        return ContinuousTextToImageOutput(*drawn) if return_dict else tuple(drawn)
+        scale, *how = sampling
+        if how != [*Sampling(scale)][1:]:
+            raise ValueError("temperature=, top_k= and top_p= are of codes, and this model draws continuous tokens")
 
     def encode_prompt(self, *args: Any, **how: Any) -> Guided:
-        """The target's condition, as in `PicturePipeline.encode_prompt`, with the scale of the call."""
         return Guided.of(super().encode_prompt(*args, **how), self.guidance_scale)
 
     def guidance_of(self, state: State) -> float | None:
-        """The scale of a call; guidance is part of the distribution, and the target's cache has it."""
         return state.cache.scale
 
     def guide(self, state: State, scale: float) -> None:
-        """Use another scale from the next round on."""
         state.cache.scale = scale
 
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of tokens `[row, cell, token_dim]` in raster order."""
         with awake(self.vae):
             return pictures_of(self.vae, units)
 
     @property
     def side(self) -> int:
-        """Height and width of a picture, in pixels."""
         return self.transformer.config.grid * 2 ** (len(self.vae.config.block_out_channels) - 1)
 
 
-def _channels(vae: AutoencoderKL) -> int:
-    channels: int = vae.config.latent_channels
-    return channels
+def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:
+    """The scales of this autoencoder's latents, which tell it from any other training; None: not measured."""
+    std = vae.config.latents_std
+    return None if std is None else tuple(std)
+
+
+def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
+    """Pictures `[batch, 3, side, side]` in [-1, 1] of tokens `[batch, cell, dim]`."""
+    mean, std = scales_of(vae, tokens)
+    grid = round(tokens.shape[1] ** 0.5)
+    latents = (tokens * std + mean).transpose(1, 2).unflatten(2, (grid, grid))
+    return vae.decode(latents.to(vae.dtype)).sample.float().clamp(-1, 1)
+
+
+def scales_of(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every channel of an autoencoder's latents: of tokens' scale 1.
+
+    Raises:
+        ValueError: They were not measured.
+    """
+    scales = vae.config.latents_mean, vae.config.latents_std
+    if None in scales:
+        raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")
+    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in scales)
+    return mean, std

@@ -17,19 +17,16 @@ TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The target, the drafters, the rules, the methods, and the adapter for diffusers pipelines."""
     return specs.COMPONENTS
 
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the module of the model's class."""
     return TARGETS.get(type(model).__module__)
 
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add the commands of pictures of tokens."""
     from mmspec_continuous import commands
 
     commands.add(app)
@@ -37,7 +34,6 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 @hookimpl
 def mmspec_shipped_models() -> Iterable[Any]:
-    """The models of our cards."""
     from mmspec_continuous.cards import SHIPPED
 
     return SHIPPED

@@ -12,12 +12,12 @@ from transformers import ProcessorMixin
 from mmspec.api.pipeline import Pipeline
 from mmspec.hosts.devices import awake
 from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import locate_pipeline
+from mmspec.hosts.stored_pipeline import index_of, load_part
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
+from mmspec_image.language_pipeline import Ids
 from mmspec_image.models.chameleon import ChameleonForImages
-from mmspec_image.pipeline import Sampling
-from mmspec_image.prompts import Ids
-from mmspec_image.stored import model_and_processor, placed, settings_of
 from mmspec_image.written_pipeline import WrittenPipeline
 
 
@@ -39,6 +39,7 @@ class ChameleonPipeline(WrittenPipeline):
     """
 
     model_cpu_offload_seq = "model->vq"
+    loads = ChameleonForImages
 
     def __init__(self, model: ChameleonForImages, processor: ProcessorMixin, vq: VQModel, sized: bool = False) -> None:
         Pipeline.__init__(self)
@@ -52,15 +53,7 @@ class ChameleonPipeline(WrittenPipeline):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        vq: VQModel | str | Path | None = None,
-        sized: bool | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
-        **how: Any,
+        cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | None = None, **how: Any
     ) -> Self:
         """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
 
@@ -68,15 +61,11 @@ class ChameleonPipeline(WrittenPipeline):
             name: A folder, or a hub name.
             vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: that of the saved pipeline.
             sized: See the class; None: as it was saved, else False.
-            device: The model's device.
-            dtype: Dtype of the weights, by name or as torch's; default: float32.
-            torch_dtype: diffusers' name for `dtype`.
-            **how: As in `use`; default: as it was saved.
+            **how: As in `LanguageModelPipeline.from_pretrained`.
 
         Raises:
             ValueError: There is no such model, weights are missing, or there is no autoencoder.
         """
-        saved = settings_of(cls, str(name))
         at = Path(name) / "vq" if vq is None else vq
         if not isinstance(at, VQModel):
             if not Path(at).is_dir():
@@ -84,10 +73,11 @@ class ChameleonPipeline(WrittenPipeline):
                     f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
                     "diffusers' VQModel"
                 )
-            at = load_part(VQModel, Path(at), dtype_of(dtype, torch_dtype))
-        chosen = saved.get("sized", False) if sized is None else sized
-        parts = model_and_processor(cls, ChameleonForImages, str(name), device, dtype, torch_dtype)
-        return placed(cls(**parts, vq=at, sized=chosen), name, device, how)
+            at = load_part(VQModel, Path(at), dtype_of(how.get("dtype"), how.get("torch_dtype")))
+        saved = locate_pipeline(str(name))
+        if sized is None:
+            sized = saved is not None and index_of(saved, cls).settings.get("sized", False)
+        return super().from_pretrained(name, vq=at, sized=sized, **how)
 
     @property
     def sampling(self) -> Sampling:

@@ -1,19 +1,37 @@
 """The image plugin's commands. Registering them imports nothing heavy."""
 
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmspec.bench.command import pipeline_command
 from mmspec.cli.groups import group
-from mmspec_image.demo import demo_image
-from mmspec_image.generate import generate_image
-from mmspec_image.train.command import train_image_head
-from mmspec_image.view.command import view_image
+from mmspec.cli.places import refuse_folders
+from mmspec.cli.training import Device, Work, resumable
+from mmspec.kits.pictures import command as kit
+from mmspec.serving.live.command import Port, serve_page
+
+if TYPE_CHECKING:
+    from mmspec.serving.live.stage import Stage
+
+MODEL = "mmspec/emoji"
+ROWS: dict[str, dict[str, Any]] = {"plain": {}, "gs-sjd": {"k": 16}, "gsd": {"k": 16}}
+CAPTIONS = (
+    "heavy black heart",
+    "police officer skin 4",
+    "couple with heart skin 1 2",
+    "construction worker skin 4",
+    "princess skin 4",
+    "guardsman skin 5",
+    "mountain bicyclist skin 4",
+    "raised hand skin 3",
+)
+GUIDANCE = 2.0
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of codes are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji", 32, 12, summary)
@@ -24,7 +42,107 @@ def add(app: typer.Typer) -> None:
 
 
 def _pictures() -> Any:
-    """What `mmspec bench image` measures."""
     from mmspec.kits.pictures.bench import pictures
 
     return pictures("image", "code")
+
+
+def generate_image(
+    prompt: Annotated[str | None, typer.Argument(help="What to draw; models of classes take --class-label.")] = None,
+    out: kit.Out = Path("out.png"),
+    trace: kit.Trace = None,
+    model: kit.Model = "mmspec/emoji",
+    method: kit.Method = "auto",
+    rule: kit.Rule = None,
+    num_speculative_tokens: kit.Drafted = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
+    ] = None,
+    negative: kit.Negative = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same picture.")] = 0,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy. Default: the model's.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all. Default: the model's.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Default: the model's.")] = None,
+    class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
+    num_images: kit.NumImages = 1,
+    opt: kit.Options = None,
+    device: kit.Device = "cpu",
+    dtype: kit.Dtype = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
+    ] = False,
+) -> None:
+    """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
+    if words:
+        kit.list_words(model)
+        return
+    call = {
+        "prompt": prompt,
+        "class_labels": class_label,
+        "negative_prompt": negative,
+        "num_images_per_prompt": num_images,
+        "guidance_scale": guidance,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
+    kit.generate(call, "code", out, trace, model, opt, **how)
+
+
+def demo_image(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet of pictures.")] = Path("demo-output/image.png"),
+) -> None:
+    """The shipped model draws emoji: plainly, the same in fewer passes, and with a lossy rule."""
+    from mmspec.kits.pictures.demo import demonstrate
+
+    demonstrate(MODEL, ROWS, CAPTIONS, GUIDANCE, out)
+
+
+def view_image(
+    model: Annotated[str, typer.Option(help="A model of captions: shipped, or a folder.")] = "mmspec/emoji",
+    port: Port = 8012,
+) -> None:
+    """Watch a picture being drawn in the browser, plainly and by another method, side by side."""
+    serve_page(partial(stage, model), port, "mmspec view image")
+
+
+def stage(model: str) -> "Stage":
+    """The page, with a model that is loaded once for all pages."""
+    from transformers.utils import logging
+
+    from mmspec.api.pipeline import Pipeline
+    from mmspec.serving.live.stage import Stage
+    from mmspec_image.view.session import DrawSession
+
+    logging.disable_progress_bar()
+    open_page = partial(DrawSession, Pipeline.from_pretrained(model, method="plain"), model)
+    return Stage("image", f"A picture by {model}, round by round", Path(__file__).parent / "view" / "page", open_page)
+
+
+def train_image_head(
+    data: kit.Data,
+    out: Annotated[Path, typer.Option(help="Folder that receives the head.")],
+    model: kit.Model = "mmspec/emoji",
+    work: Work = Path("runs/image-head"),
+    pictures: Annotated[int | None, typer.Option(min=1, help="Pictures that are read.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a head that predicts the next row of a picture, for the method spatial-head; resumes where it stopped."""
+    refuse_folders(out, work)
+
+    from mmspec.files import save_whole
+    from mmspec.kits.pictures.data import load
+    from mmspec_image.train.spatial_head import HeadRecipe, overlap, states_of, train_head
+
+    lengths = {"pictures": pictures, "steps": steps}
+    recipe = HeadRecipe(**{name: n for name, n in lengths.items() if n is not None})
+    pipe, shown = kit.pipeline(model, device), load(data)
+    with resumable(work):
+        head = train_head(pipe, shown, recipe, work, typer.echo)
+        states, codes = states_of(pipe, shown, shown.held_out.nonzero()[:96, 0])
+        found = overlap(head, pipe.transformer, states.to(device).float(), codes.to(device), guidance=2.0)
+        typer.echo(f"held-out pictures, guidance 2: overlap with the target's distribution {found:.3f}")
+        save_whole(out, head.save_pretrained)

@@ -23,12 +23,7 @@ from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 
 
 class GridConstraint:
-    """The ids that may follow a prompt that asks for a picture.
-
-    Args:
-        grid: The units of the picture.
-        codes: The ids that cells may have.
-        prompt: Columns of the prompt, padding included.
+    """The ids that may follow a prompt, of so many columns with its padding, that asks for a picture.
 
     Raises:
         ValueError: There is no code, a code twice, or one that the grid has elsewhere than in cells.

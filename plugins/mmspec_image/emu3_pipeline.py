@@ -1,18 +1,15 @@
 """`Emu3Pipeline`: text in, pictures out, with transformers' Emu3."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Self
 
 import torch
 from torch import Tensor
 from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, emu3_grid
-from mmspec_image.pipeline import Sampling
-from mmspec_image.prompts import Ids
-from mmspec_image.stored import model_and_processor, placed
+from mmspec_image.language_pipeline import Ids
 from mmspec_image.written_pipeline import WrittenPipeline
 
 SIDE = 720
@@ -25,10 +22,6 @@ class Emu3Pipeline(WrittenPipeline):
     Without a negative prompt, guidance leads away from the prompt without words. The authors lead away from a list of
     flaws, and add words of quality to every prompt; here a call says what it wants.
 
-    Args:
-        model: The model; it decodes its codes itself.
-        processor: Its processor, which writes the size into the prompt.
-
     Example:
         ```python
         pipe = Emu3Pipeline.from_pretrained("BAAI/Emu3-Gen-hf", dtype="bfloat16", device="cuda")
@@ -36,36 +29,12 @@ class Emu3Pipeline(WrittenPipeline):
         ```
     """
 
+    loads = Emu3ForConditionalGeneration
     sampling = Sampling(guidance_scale=3.0, top_k=2048)
 
     def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
-        **how: Any,
-    ) -> Self:
-        """Load an Emu3 as transformers stores it, or a pipeline as `save_pretrained` stores it.
-
-        Args:
-            name: A folder, or a hub name.
-            device: The model's device.
-            dtype: Dtype of the weights, by name or as torch's; default: float32.
-            torch_dtype: diffusers' name for `dtype`.
-            **how: As in `use`; default: as it was saved.
-
-        Raises:
-            ValueError: There is no such model, or weights are missing.
-        """
-        parts = model_and_processor(cls, Emu3ForConditionalGeneration, str(name), device, dtype, torch_dtype)
-        return placed(cls(**parts), name, device, how)
 
     @property
     def default_size(self) -> tuple[int, int]:

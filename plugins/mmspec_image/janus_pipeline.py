@@ -1,31 +1,23 @@
 """`JanusPipeline`: text in, pictures out, with transformers' Janus."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec_image.models.janus import JanusForImages
-from mmspec_image.pipeline import Sampling, TextToImagePipeline
-from mmspec_image.prompts import Ids, texts_of
-from mmspec_image.stored import model_and_processor, placed
+from mmspec.kits.pictures.arguments import Sampling
+from mmspec_image.language_pipeline import Ids, LanguageModelPipeline, texts_of
+from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
 from mmspec_image.targets.janus import JanusTarget
-from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
 """The form of a prompt in training, for processors without a chat template; the begin of the picture follows."""
 
 
-class JanusPipeline(TextToImagePipeline):
+class JanusPipeline(LanguageModelPipeline):
     """Draws pictures with a Janus, many codes a pass.
-
-    Args:
-        model: The model.
-        processor: The model's processor, whose chat template formats prompts as in training.
 
     Example:
         ```python
@@ -34,39 +26,12 @@ class JanusPipeline(TextToImagePipeline):
         ```
     """
 
-    target_module = "model"
-    model_cpu_offload_seq = "model"
-    _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
+    loads = JanusForImages
     sampling = Sampling(guidance_scale=5.0)
 
     def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
-        **how: Any,
-    ) -> "JanusPipeline":
-        """Load a Janus as transformers stores it, or a pipeline as `save_pretrained` stores it.
-
-        Args:
-            name: A folder, or a hub name.
-            device: The model's device.
-            dtype: Dtype of the weights, by name or as torch's; default: float32.
-            torch_dtype: diffusers' name for `dtype`.
-            **how: As in `use`; default: as it was saved.
-
-        Raises:
-            ValueError: There is no such model, or weights are missing.
-        """
-        parts = model_and_processor(cls, JanusForImages, str(name), device, dtype, torch_dtype)
-        return placed(cls(**parts), name, device, how)
 
     def encode_prompt(  # type: ignore[override]
         self,
@@ -91,12 +56,10 @@ class JanusPipeline(TextToImagePipeline):
         return JanusPrompt(ids, mask, *self._ids(negative, num_images_per_prompt))
 
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
         return JanusTarget(self.model).decode(units)
 
     @property
     def side(self) -> int:
-        """Height and width of a picture, in pixels."""
         vq = self.model.config.vq_config
         return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
 

@@ -29,7 +29,6 @@ SAMPLING = {"t2i": {"guidance_scale": 7.5, "top_k": 1000}, "c2i": {"guidance_sca
 
 
 def llamagen(transformer: LlamaGenTransformer, vq: LlamaGenVQ) -> TextToImagePipeline:
-    """The pipeline of published files."""
     return TextToImagePipeline(transformer, vq, **SAMPLING[transformer.config.model_type])
 
 

@@ -19,7 +19,6 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The targets, the drafters, the rules, then methods."""
     return specs.COMPONENTS
 
 
@@ -35,7 +34,6 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec generate image`, and what else the image models have."""
     from mmspec_image import commands
 
     commands.add(app)
@@ -43,7 +41,6 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 @hookimpl
 def mmspec_shipped_models() -> Iterable[Any]:
-    """The models of our cards."""
     from mmspec_image.cards import SHIPPED
 
     return SHIPPED
@@ -51,7 +48,6 @@ def mmspec_shipped_models() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_bench_shapes() -> Iterable[Any]:
-    """The shapes of `mmspec bench core`."""
     from mmspec_image.shapes import SHAPES
 
     return SHAPES
@@ -59,7 +55,6 @@ def mmspec_bench_shapes() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
-    """Runners of our parity fixtures."""
     from mmspec_image.parity import ARCHITECTURES
 
     return ARCHITECTURES
@@ -67,7 +62,6 @@ def mmspec_parity_runners() -> Mapping[str, Any]:
 
 @hookimpl
 def mmspec_layouts() -> Iterable[Any]:
-    """Published files that we convert."""
     from mmspec_image.layouts import LAYOUTS
 
     return LAYOUTS

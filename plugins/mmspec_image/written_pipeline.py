@@ -9,11 +9,9 @@ from torch import Tensor
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures.pipeline import Asked, Drawn
-from mmspec.registry.numbers import integers
+from mmspec.kits.pictures.pipeline import Asked
 from mmspec_image.constraint import GridConstraint
-from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.prompts import Ids, texts_of
+from mmspec_image.language_pipeline import Ids, LanguageModelPipeline, texts_of
 
 
 class Written(NamedTuple):
@@ -24,37 +22,30 @@ class Written(NamedTuple):
 
     @property
     def given(self) -> Tensor:
-        """See `Guiding`."""
         ids: Tensor = self.inputs["input_ids"]
         return ids
 
     @property
     def mask(self) -> Tensor:
-        """See `Guiding`."""
         mask: Tensor = self.inputs["attention_mask"]
         return mask
 
     @property
     def null(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.inputs.get(NULL_INPUTS, {}).get("input_ids")
 
     @property
     def null_mask(self) -> Tensor | None:
-        """See `Guiding`."""
         return self.inputs.get(NULL_INPUTS, {}).get("attention_mask")
 
 
-class WrittenPipeline(TextToImagePipeline):
+class WrittenPipeline(LanguageModelPipeline):
     """Draws pictures with a language model, many codes a pass.
 
     A subclass registers a `model`, whose `default_size` and `factor` it says. It defines `ids_of`, `null_ids`,
     `constraint_of` and `decode_units`.
     """
 
-    target_module = "model"
-    model_cpu_offload_seq = "model"
-    _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
     _size = 0, 0
 
     @property
@@ -89,15 +80,12 @@ class WrittenPipeline(TextToImagePipeline):
         """Height of a picture of the default size, in pixels."""
         return self.default_size[0] * self.factor
 
-    def draw(
-        self, warp: Warp | None = None, height: int | None = None, width: int | None = None, **call_arguments: Any
-    ) -> Drawn:
-        """As in `PicturePipeline.draw`, of any size.
+    def set_size(self, height: int | None, width: int | None) -> None:
+        """Take any size.
 
         Raises:
             ValueError: Height or width is no whole number of codes.
         """
-        integers(height=height, width=width)
         cells = list[int]()
         for given, usual in zip((height, width), self.default_size, strict=True):
             pixels = usual * self.factor if given is None else given
@@ -105,7 +93,6 @@ class WrittenPipeline(TextToImagePipeline):
                 raise ValueError(f"height and width are multiples of {self.factor} pixels, and not {pixels}")
             cells.append(pixels // self.factor)
         self._size = cells[0], cells[1]
-        return super().draw(warp, **call_arguments)
 
     def encode_prompt(  # type: ignore[override]
         self,

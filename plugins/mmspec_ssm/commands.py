@@ -9,7 +9,6 @@ from mmspec.kits.text.bench.command import bench_command
 
 
 def add(app: typer.Typer) -> None:
-    """Add the commands to the groups that plugins share."""
     summary = "Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."
     bench = bench_command(_subject, "mmspec/ssm-5m", summary)
     group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench)
@@ -25,7 +24,6 @@ def demo() -> None:
 
 
 def _subject(model: str) -> Any:
-    """What `mmspec bench ssm` measures."""
     from mmspec.kits.text.bench.settings import Subject
     from mmspec_ssm.bench import methods_of
 

@@ -24,7 +24,6 @@ OPS = {
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The target for recurrent models and hybrids, and the method that was made for them."""
     return specs.COMPONENTS
 
 
@@ -37,7 +36,6 @@ def mmspec_tree_ops() -> Mapping[str, str]:
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """`recurrent` for a live model of transformers whose cache has layers with states."""
     if not hasattr(getattr(model, "config", None), "model_type") or not hasattr(model, "generate"):
         return None
     from mmspec_ssm import target
@@ -47,7 +45,6 @@ def mmspec_target_for(model: object) -> str | None:
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add `mmspec bench ssm` and a demo."""
     from mmspec_ssm import commands
 
     commands.add(app)
@@ -55,7 +52,6 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 @hookimpl
 def mmspec_shipped_models() -> Iterable[Any]:
-    """The models of our cards."""
     from mmspec_ssm.cards import SHIPPED
 
     return SHIPPED
@@ -63,7 +59,6 @@ def mmspec_shipped_models() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_bench_shapes() -> Iterable[Any]:
-    """The shapes of `mmspec bench core`."""
     from mmspec_ssm.shapes import SHAPES
 
     return SHAPES

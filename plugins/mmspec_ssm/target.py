@@ -22,10 +22,6 @@ HOOK = "mmspec_tree_ops"
 class RecurrentTarget(TransformersTarget):
     """A recurrent or hybrid decoder of transformers, with the tree operations that installed plugins declare.
 
-    Args:
-        model: The live model.
-        drafting: Whether the model drafts in another target's calls.
-
     Raises:
         ValueError: Drafts cannot be verified with this model, or two plugins declare one operation.
     """
@@ -78,12 +74,6 @@ def declared() -> dict[str, TreeOp]:
             for name, place in ops.items():
                 if name in owners:
                     raise ValueError(f"plugins {owners[name]!r} and {plugin.name!r} both declare {name!r} over a tree")
-                owners[name], found[name] = plugin.name, _loaded(place)
+                module, _, kind = place.partition(":")
+                owners[name], found[name] = plugin.name, getattr(importlib.import_module(module), kind)()
     return found
-
-
-def _loaded(place: str) -> TreeOp:
-    """The operation at `module:Class`."""
-    module, _, name = place.partition(":")
-    operation: TreeOp = getattr(importlib.import_module(module), name)()
-    return operation

@@ -12,7 +12,7 @@ from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
     from mmspec.core.report import Report
-    from mmspec.kits.text.stream import TextStream
+    from mmspec.kits.text.pipeline import TextStream
 
 HELP, LEAVE = "/help", ("/exit", "/quit")
 """What can be said to the command and not to the model."""
@@ -42,8 +42,8 @@ def chat(
 
     from mmspec.core.report import Report
     from mmspec.hosts.loading import load_tokenizer
+    from mmspec.kits.text.language import refuse_no_template
     from mmspec.kits.text.pipeline import TextPipeline
-    from mmspec.kits.text.prompts import refuse_no_template
     from mmspec.registry.options import parse
 
     logging.disable_progress_bar()

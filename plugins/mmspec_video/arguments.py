@@ -73,12 +73,7 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
 
 
 def answer_in(answer: Any, rows: int, names: Sequence[str]) -> Tensor:
-    """A player's answer as actions `[row, 1]` int64.
-
-    Args:
-        answer: One action for all rows, or one a row.
-        rows: Rows of the call.
-        names: Names of the actions, by number.
+    """A player's answer, one action for all rows or one a row, as actions `[row, 1]` int64.
 
     Raises:
         ValueError: An action is outside the action space, or their number is neither 1 nor `rows`.

@@ -16,7 +16,6 @@ FRAMES, QUICK_FRAMES = 24, 6
 
 
 def clips() -> Modality:
-    """The modality."""
     return Modality("video", "frame", "clip", calls, units)
 
 
@@ -45,5 +44,4 @@ def calls(pipe: Any, prompts: list[str] | int, short: bool) -> list[Mapping[str,
 
 
 def units(output: Any) -> list[Tensor]:
-    """The new frames of every row."""
     return [row.cpu() for row in output[0]]

@@ -1,6 +1,8 @@
 """A call of `NextFramePipeline`: its arguments, checked before any frame is made, and its output."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,6 @@ def checked(
 
 
 def _length(wanted: int | None, known: int | None) -> int:
-    """The number of new frames."""
     length = known if wanted is None else wanted
     if length is None:
         raise ValueError("a player acts for ever: say num_frames=")
@@ -143,3 +144,33 @@ def _denoiser(model: Any, steps: int | None, cache: Cache | None) -> Denoiser:
         raise ValueError(f"num_inference_steps must be at least 1, got {steps}")
     sampler = model.sampler if steps is None else replace(model.sampler, steps=steps)
     return Denoiser(model, sampler, "exact" if cache is None else cache)
+
+
+def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
+    """The player's answer, asked for in a thread where frames can be made ahead; None: the player quits.
+
+    Raises:
+        Exception: What the player raised.
+    """
+    try:
+        if not play.guesses:
+            return ask()
+        answer = _in_thread(ask)
+        play.ahead(answer.done)
+        return answer.result()
+    except StopIteration:
+        return None
+
+
+def _in_thread(ask: Callable[[], Any]) -> "Future[Any]":
+    """The answer, asked for in a daemon thread: neither CTRL-C nor the interpreter's exit waits for it."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # whoever waits for the answer gets it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="player", daemon=True).start()
+    return answer

@@ -99,7 +99,6 @@ def codec_of(transformer: Any, vae: Any) -> Codec:
 
 
 def frame_size(transformer: Any, vae: Any) -> tuple[int, int]:
-    """Height and width of a frame, in pixels."""
     if isinstance(transformer, TokenWorldModel):
         return transformer.config.rows * vae.factor, transformer.config.columns * vae.factor
     height, width = transformer.frame_shape[1:]

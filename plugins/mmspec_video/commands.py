@@ -1,17 +1,21 @@
 """The video plugin's commands; registering them imports neither torch nor diffusers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mmspec.bench.command import pipeline_command
 from mmspec.cli.groups import group
+from mmspec.serving.live.command import Port, serve_page
 from mmspec_video.demo import demo_video
-from mmspec_video.play.command import play
+
+if TYPE_CHECKING:
+    from mmspec.serving.live.stage import Stage
+
+WORLDS = ("four-courts", "four-courts-tokens")
 
 
 def add(app: typer.Typer) -> None:
-    """Add the commands to the groups that plugins share."""
     summary = "Compare methods, interleaved, with plain decoding: how fast frames are made where all actions are known."
     bench = pipeline_command(_clips, "mmspec/four-courts-tokens", 4, None, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("video")(bench)
@@ -20,7 +24,27 @@ def add(app: typer.Typer) -> None:
 
 
 def _clips() -> Any:
-    """What `mmspec bench video` measures."""
     from mmspec_video.bench import clips
 
     return clips()
+
+
+def play(port: Port = 8010) -> None:
+    """Walk through the shipped worlds in the browser, plainly and with frames that are made ahead, side by side."""
+    serve_page(stage, port, "mmspec play")
+
+
+def stage() -> "Stage":
+    """The page, with both worlds; their models are loaded here, once for all pages."""
+    from functools import partial
+    from pathlib import Path
+
+    from transformers.utils import logging
+
+    from mmspec.serving.live.stage import Stage
+    from mmspec_video.play.session import PlaySession
+    from mmspec_video.play.world import World
+
+    logging.disable_progress_bar()
+    worlds = {name: World.shipped(name) for name in WORLDS}
+    return Stage("play", "Walk through a world", Path(__file__).parent / "play" / "page", partial(PlaySession, worlds))

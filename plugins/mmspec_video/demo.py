@@ -1,4 +1,4 @@
-"""`mmspec demo video`: a walk through each shipped world by plain and by speculative decoding, side by side in a GIF.
+"""`mmspec demo video`: a walk through each shipped world by plain and by speculative decoding, together in a GIF.
 
 For frames of codes all actions are known. Denoised frames are made for a player who thinks after every frame as long as
 plain decoding takes to make one; the seconds are those that the player waits.
@@ -17,12 +17,12 @@ import typer
 from mmspec.cli.places import refuse_folders
 
 MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
+EVERY = 4
+"""Every so many frames one is beside the simulator's on the sheet."""
 
 
 @dataclass
 class Walk:
-    """The walk by one method."""
-
     method: str
     frames: list[Any]  # PIL pictures
     passes: int  # passes of the transformer after the first frames
@@ -58,14 +58,15 @@ def demo_video(
 ) -> None:
     """Walk through the shipped worlds: the same frames plainly and speculatively, as GIFs; and the simulator's."""
     refuse_folders(out)
+    from diffusers.image_processor import VaeImageProcessor
     from diffusers.utils import logging
 
     import mmspec
     from mmspec.files import save_whole
+    from mmspec.kits.pictures.demo import labelled
     from mmspec.report import terminal
     from mmspec_video.clips import refuse_clip, save_clip
     from mmspec_video.recorded import TOUR_CLIP, folder_of, recorded
-    from mmspec_video.sheets import contact_sheet, pictures, side_by_side
 
     logging.disable_progress_bar()  # of loading, which is short
     out.mkdir(parents=True, exist_ok=True)
@@ -77,9 +78,16 @@ def demo_video(
         clips = recorded([folder_of(name)], TOUR_CLIP)
         tour, actions = (clips.frames[0] + 1) / 2, [pipe.config.actions[number] for number in clips.actions[0].tolist()]
         rows = walked(pipe, tour[:1], actions)
-        shown = {row.method: row.frames for row in rows}
-        files.append(save_clip(side_by_side(shown, actions), file, pipe.config.fps))
-        sheet = contact_sheet({"simulator": pictures(tour[1:]), rows[0].method: rows[0].frames})
+        clip = [
+            labelled([[row.frames[number]] for row in rows], [row.method for row in rows], [f"{number + 1}: {action}"])
+            for number, action in enumerate(actions)
+        ]
+        files.append(save_clip(clip, file, pipe.config.fps))
+        simulated = VaeImageProcessor(do_normalize=False).postprocess(tour[1:], "pil", [False] * len(actions))
+        both, numbers = {"simulator": simulated, rows[0].method: rows[0].frames}, range(0, len(actions), EVERY)
+        sheet = labelled(
+            [[of[number] for number in numbers] for of in both.values()], list(both), list(map(str, numbers))
+        )
         files.append(file.with_suffix(".png"))
         save_whole(files[-1], partial(sheet.save, format="PNG"))
         for row in rows:

@@ -32,7 +32,6 @@ class Deviation:
             self.measure(distances[altered.flatten()])
 
     def measure(self, distances: Tensor) -> None:
-        """Add distances `[n]`."""
         if len(distances):
             self.measured += len(distances)
             self.total += float(distances.sum())
@@ -51,8 +50,6 @@ class Deviation:
 
 @dataclass
 class FrameReport(Report):
-    """The report of a call that denoises frames."""
-
     deviation: Deviation | None = None  # altered frames of a lossy method; None where the method is exact
 
     def __str__(self) -> str:

@@ -15,13 +15,12 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
 from mmspec_video.arguments import Frames, Player, answer_in
-from mmspec_video.call import CheckedCall, NextFrameOutput, checked
+from mmspec_video.call import CheckedCall, NextFrameOutput, answer_of, checked
 from mmspec_video.codec import codec_of
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.playing.asking import answer_of
 from mmspec_video.targets.denoiser import Cache
 
 
@@ -162,7 +161,6 @@ class NextFramePipeline(Pipeline):
         return FrameStream(self._frames(call), call)
 
     def _frames(self, call: CheckedCall) -> Generator[Any, None, None]:
-        """The frames of a call, each as `output_type` says."""
         play, pixels, player = call.play, call.pixels, call.player
         try:
             with self.progress_bar(total=call.length) as bar:
@@ -191,7 +189,6 @@ class FrameStream(Iterator[Any]):
         return next(self._frames)
 
     def close(self) -> None:
-        """End the call."""
         self._frames.close()
 
     @property

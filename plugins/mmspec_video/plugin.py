@@ -21,19 +21,16 @@ TARGETS = {
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The targets, the drafters, the lossy rules, then methods."""
     return specs.COMPONENTS
 
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the class's home."""
     return TARGETS.get(type(model).__module__)
 
 
 @hookimpl
 def mmspec_commands(app: typer.Typer) -> None:
-    """Add the commands of frames."""
     from mmspec_video import commands
 
     commands.add(app)
@@ -41,7 +38,6 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 @hookimpl
 def mmspec_shipped_models() -> Iterable[Any]:
-    """The models of our cards."""
     from mmspec_video.cards import SHIPPED
 
     return SHIPPED
@@ -49,7 +45,6 @@ def mmspec_shipped_models() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_bench_shapes() -> Iterable[Any]:
-    """The shapes of `mmspec bench core`."""
     from mmspec_video.shapes import SHAPES
 
     return SHAPES
@@ -57,7 +52,6 @@ def mmspec_bench_shapes() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
-    """Runners of our parity fixtures."""
     from mmspec_video.parity import ARCHITECTURES
 
     return ARCHITECTURES
@@ -65,7 +59,6 @@ def mmspec_parity_runners() -> Mapping[str, Any]:
 
 @hookimpl
 def mmspec_layouts() -> Iterable[Any]:
-    """Published files that we convert."""
     from mmspec_video.layouts import LAYOUTS
 
     return LAYOUTS

@@ -18,8 +18,6 @@ CLIPS, TOUR_CLIP = "clips.npz", "tour.npz"
 
 @dataclass(frozen=True)
 class RecordedClips:
-    """Clips of the simulator."""
-
     frames: Tensor  # `[clip, frame, 3, height, width]` in [-1, 1]
     actions: Tensor  # `[clip, frame - 1]` int64: action `i` leads from frame `i` to frame `i + 1`
 
@@ -32,11 +30,8 @@ def folder_of(name: str) -> Path:
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
-    """The clips in the folder of a model, or of the shipped denoising model beside it.
-
-    Args:
-        folders: Folders of models.
-        name: The file: held-out clips, or the tour (`TOUR_CLIP`).
+    """The clips in the folder of a model, or of the shipped denoising model beside it: held-out ones, or the tour
+    (`TOUR_CLIP`).
 
     Raises:
         ValueError: None of the folders has clips.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmspec.bench.core.shape import Shape, Workload
 from mmspec_video.models.next_frame import SIZES, NextFrameDiT
-from mmspec_video.targets.cache import FramePrompt
+from mmspec_video.targets.tree import FramePrompt
 
 SIZE = "310m"
 SHAPE: Mapping[str, Any] = {

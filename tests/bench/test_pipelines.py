@@ -22,14 +22,14 @@ from mmspec.report import table
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.example import tiny
-from mmspec_continuous.models.kl import mark, measure, small_kl
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS
 from tests.support.worlds import tiny_vq
+from tools.train.pictures.latents import measure, small_kl
 
 WORDS = ["<pad>", "<unk>", "red", "heart", "cat"]
 ACTIONS = ("forward", "back", "left", "right")

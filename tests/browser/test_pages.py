@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mmspec_image.view import command as draw
+from mmspec_image import commands as draw
 from mmspec_text.view import command as view
-from mmspec_video.play import command as play
+from mmspec_video import commands as play
 from tests.support.chromium import PROGRAM, Browser, browser
 from tests.support.live import served
 

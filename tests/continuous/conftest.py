@@ -7,8 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec_continuous.example import tiny
-from mmspec_continuous.models.kl import mark, measure, small_kl
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
+from tools.train.pictures.latents import measure, small_kl
 
 WORDS = ["<pad>", "<unk>", "red", "blue", "heart", "cat", "face", "apple", "star"]
 SIZES = dict(grid=4, caption_dim=12, cls_token_num=6, token_dim=4)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from mmspec.kits.pictures.conditions import Condition, joined, repeated
-from mmspec_continuous.conditions import Guided
 from mmspec_continuous.example import captions, tiny
-from mmspec_continuous.targets.continuous import ContinuousTarget
+from mmspec_continuous.targets.continuous import ContinuousTarget, Guided
 
 
 def test_repeated_keeps_the_scale():

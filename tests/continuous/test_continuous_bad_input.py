@@ -11,9 +11,9 @@ from mmspec.core.rules import Rejection
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import captions, tiny
-from mmspec_continuous.models.kl import mark, measure, small_kl
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tools.train.pictures.latents import measure, small_kl
 
 
 def test_a_head_has_steps_and_scales():

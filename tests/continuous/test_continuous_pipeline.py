@@ -8,8 +8,8 @@ import mmspec
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import tiny
-from mmspec_continuous.models.kl import measure, pictures_of, scaled, small_kl, tokens_of
-from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline, pictures_of
+from tools.train.pictures.latents import measure, scaled, small_kl, tokens_of
 
 PROMPTS = ["red heart", "blue cat face"]
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mmspec.core.report import Bias
 from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, _table, against, draw_demo, labelled, make_room
-from mmspec_continuous import demo
+from mmspec_continuous import commands as demo
 
 CAPTIONS = ("red heart", "blue cat")
 SECONDS = {"plain": [3.0, 4.0, 7.0], "one slow picture": [1.0, 1.5, 20.0]}

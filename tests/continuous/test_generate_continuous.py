@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mmspec import cli
 from mmspec.cli.app import build
-from mmspec.kits.pictures.trace import traced
+from mmspec.kits.pictures.rounds import traced
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 
 

@@ -8,7 +8,7 @@ import torch
 import mmspec
 from mmspec import shipped
 from mmspec.kits.pictures.prompts import tokens_of
-from mmspec_continuous.demo import CAPTIONS, GUIDANCE
+from mmspec_continuous.commands import CAPTIONS, GUIDANCE
 from tools.bench.pictures.quality import load_quality
 
 NAME = "mmspec/emoji-continuous"

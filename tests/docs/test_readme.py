@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmspec_text.view.command import view_text
-from mmspec_video.play.command import play
+from mmspec_video.commands import play
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]

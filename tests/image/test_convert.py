@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.cli.app import build
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.layouts import layouts
 from mmspec.kits.pictures.models.official import read_header
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.options import explain
 from mmspec.testing.parity import read
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.pipeline import Sampling, TextToImagePipeline
+from mmspec_image.pipeline import TextToImagePipeline
 from tests.support.published_vq import published
 
 FIXTURES = Path(__file__).parent / "parity"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mmspec import cli
 from mmspec.cli.app import build
-from mmspec.kits.pictures.trace import RAMP, colours, traced
+from mmspec.kits.pictures.rounds import RAMP, colours, traced
 from mmspec_image.drafters.jacobi import ImageJacobi
 
 

@@ -21,8 +21,8 @@ from mmspec.core.warp import Warp
 from mmspec.testing.statistics import LEVEL, ROWS, joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import bias, grouped, relax
+from mmspec_image.rules.bias import Group, Groups
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
-from mmspec_image.rules.groups import Group, Groups
 from mmspec_image.rules.relax import Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.support.killed import Check, with_the_bug, without_the_bug

@@ -13,7 +13,7 @@ import mmspec
 from mmspec.cli.app import build
 from mmspec.hosts import loading
 from mmspec.serving import models
-from mmspec_image import stored
+from mmspec_image import language_pipeline
 from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.models.janus import JanusForImages
@@ -107,7 +107,7 @@ def test_every_door_knows_it_by_its_config_before_weights_are_read(folder, pipe,
     half = mmspec.Pipeline.from_pretrained(folder, k=5, torch_dtype=torch.bfloat16)
     assert half.model.dtype == torch.bfloat16
     assert np.array_equal(np.asarray(Image.open(file)), np.asarray(half("a red fox", seed=3).images[0]))
-    monkeypatch.setattr(stored, "load_as", lambda kind, *_: asked.append(kind))
+    monkeypatch.setattr(language_pipeline, "load_as", lambda kind, *_: asked.append(kind))
     with pytest.raises(ValueError, match="no dtype of weights is called 'bfloat61'; did you mean 'bfloat16'"):
         mmspec.Pipeline.from_pretrained(folder, dtype="bfloat61")
     asked = list[type]()

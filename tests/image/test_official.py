@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.models.vq_names import renamed
+from mmspec.kits.pictures.models.vq import LlamaGenVQ, renamed
 from mmspec.testing.parity import compare
 from mmspec_image.models.llamagen import HEADS, LlamaGenTransformer
 from mmspec_image.parity import llamagen

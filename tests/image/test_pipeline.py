@@ -12,14 +12,14 @@ from transformers import T5Config, T5EncoderModel
 import mmspec
 from mmspec import shipped
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.example_captions import CAPTIONS
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.prompts import tokens_of
-from mmspec.kits.pictures.words import words_of
+from mmspec.kits.pictures.prompts import tokens_of, words_of
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.pipeline import Sampling, TextToImageOutput, TextToImagePipeline
+from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline
 from tools.train.pictures.captioned import caption_tokenizer
 
 PROMPTS = ["red heart", "blue cat face"]

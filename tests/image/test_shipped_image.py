@@ -11,7 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.example_captions import CAPTIONS
 from mmspec.kits.pictures.prompts import tokens_of
-from mmspec_image.demo import CAPTIONS as SHOWN
+from mmspec_image.commands import CAPTIONS as SHOWN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.same_units import assert_same_units, lost_by
 from tools.bench.pictures.quality import load_quality

@@ -14,8 +14,8 @@ from mmspec.core.types import Draft
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
+from mmspec_image.models.janus import JanusPrompt
 from mmspec_image.targets.janus import JanusTarget
-from mmspec_image.targets.janus_prompt import JanusPrompt
 from tests.image.test_janus import CODES, IDS, PADDED, forced
 
 PROMPTS, SEEDS, EVERY = ["a red fox", "bird", "a blue bird fox"], [5, 6, 7], 4

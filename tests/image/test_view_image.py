@@ -12,8 +12,8 @@ from PIL import Image
 
 import mmspec
 from mmspec.serving.live.stage import Stage
+from mmspec_image import commands as command
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.view import command
 from mmspec_image.view.session import DrawSession
 from tests.support.live import eventually, page, served
 
@@ -25,7 +25,7 @@ def place(tiny: TextToImagePipeline, saved: Path) -> Iterator[str]:
     drawing = {"image": (pipe, "mmspec/emoji"), "tiny": (tiny, str(saved))}
 
     def stage(name: str) -> Stage:
-        folder = Path(command.__file__).parent / "page"
+        folder = Path(command.__file__).parent / "view" / "page"
         return Stage(name, "A picture", folder, lambda send: DrawSession(*drawing[name], send))
 
     with served([stage(name) for name in drawing]) as address:

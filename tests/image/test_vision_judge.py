@@ -8,8 +8,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative
-from mmspec.kits.pictures.vision_judge import QUESTION, VisionJudge
+from mmspec.kits.pictures.adaptive_negative import QUESTION, AdaptiveNegative, VisionJudge
 from mmspec_image.pipeline import TextToImagePipeline
 from tests.image.conftest import WORDS
 from tests.support.zoo import VOCAB

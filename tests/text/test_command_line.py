@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mmspec import cli
+from mmspec.bench.race import Run, Track
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text import demo
@@ -199,17 +200,15 @@ def test_the_demo_shows_every_method_with_its_numbers(small_demo: None) -> None:
     assert run.output.count("class Stack:") == run.output.count("KING RICHARD II:") == 2
 
 
-def test_the_demo_tells_when_a_text_differs(small_demo: None) -> None:
-    model, tokenizer = demo.load_model(""), demo.load_tokenizer("")
-    inputs = dict(tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False))
-    rows = demo._race(model, {"plain": {}, "prompt-lookup": {"k": 2}}, inputs, {"do_sample": False})
-    assert set(rows) == {"transformers", "plain", "prompt-lookup"}
-    assert all(len(row.seconds) == 1 and row.ids.shape == rows["plain"].ids.shape for row in rows.values())
-    assert [names for names, _ in demo._by_text(rows)] == [["transformers", "plain", "prompt-lookup"]]
-    rows["prompt-lookup"].ids = rows["plain"].ids.flip(1)
-    rows["prompt-lookup"].seconds, rows["plain"].seconds = [1.0], [3.0]
-    assert [names for names, _ in demo._by_text(rows)] == [["transformers", "plain"], ["prompt-lookup"]]
-    assert [row[4] for row in demo._numbers(rows)][2] == "3.00"
+def test_the_demo_tells_when_a_text_differs() -> None:
+    def track(seconds: float, *units: int) -> Track:
+        return Track([[Run(seconds, [torch.tensor(units)])]])
+
+    tracks = {"transformers": track(2.0, 1, 2), "plain": track(3.0, 1, 2), "prompt-lookup": track(1.0, 1, 2)}
+    assert [names for names, _ in demo._by_text(tracks)] == [["transformers", "plain", "prompt-lookup"]]
+    tracks["prompt-lookup"] = track(1.0, 2, 1)
+    assert [names for names, _ in demo._by_text(tracks)] == [["transformers", "plain"], ["prompt-lookup"]]
+    assert [row[4] for row in demo._numbers(tracks)][2] == "3.00"
 
 
 def test_first_lines() -> None:

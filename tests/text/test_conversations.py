@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.api.stops import Pieces
 from mmspec.cli.app import build
-from mmspec.kits.text.prompts import encoded
+from mmspec.kits.text.language import encoded
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (

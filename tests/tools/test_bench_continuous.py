@@ -18,8 +18,7 @@ from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.example import captions, tiny
-from mmspec_continuous.models.kl import mark, measure, small_kl
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tools.bench.__main__ import build
 from tools.bench.continuous import run as bench
@@ -32,6 +31,7 @@ from tools.bench.pictures.quality import Features, write_quality
 from tools.bench.pictures.run import bench_pictures
 from tools.bench.pictures.tasks import joined, tasks_of
 from tools.train.pictures.captioned import caption_tokenizer
+from tools.train.pictures.latents import measure, small_kl
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)
 HALF, NOISELESS_ROW = "plain, 2 head steps", "plain, noiseless last step"

@@ -18,7 +18,6 @@ from mmspec.bench.race import Track
 from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec.report.trust import load_result
-from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
@@ -46,6 +45,7 @@ from tools.bench.video.settings import (
     methods_for,
     playing,
 )
+from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.world import ACTIONS
 
 DELAYS = (0, 1)
@@ -172,7 +172,7 @@ def test_frames_of_all_are_compared_with_the_simulators(result: Result, folders:
 def test_lossy_methods_say_what_they_lose(folders: tuple[Path, Path], quick: None) -> None:
     pytest.importorskip("skimage")
     pipe = NextFramePipeline.from_pretrained(folders[0])
-    student = StudentAdapter.of(adaptable(pipe.transformer, 2), 1)
+    student = adapter_of(adaptable(pipe.transformer, 2), 1)
     for weights in student.parameters():
         weights.data.normal_(std=0.05, generator=torch.Generator().manual_seed(2))
     student.half().save_pretrained(folders[0] / STUDENT)

@@ -7,8 +7,7 @@ import torch
 
 import mmspec
 from mmspec.kits.pictures.data import Pictures
-from mmspec_continuous.models.kl import mark
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from tools.bench.pictures.quality import Features
 from tools.train.pictures import tokens as recipes
 from tools.train.pictures.ship import ship

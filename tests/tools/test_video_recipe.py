@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 import mmspec
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.students import StudentAdapter
 from mmspec_video.models.token_world import TokenWorldModel
 from tools.train.video import courts, denoising, faces, ship, tokens, world
+from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.autoencoders import Restarts
 from tools.train.video.coded import CodedEpisodes
 from tools.train.video.recipe import VideoRecipe
@@ -345,7 +346,7 @@ def test_a_student_is_its_teacher_and_a_small_difference(dit, tmp_path):
     for weights in model.parameters():
         if weights.requires_grad:
             weights.data.copy_(torch.randn_like(weights) * 0.1)
-    StudentAdapter.of(model, 2).save_pretrained(tmp_path)
+    adapter_of(model, 2).save_pretrained(tmp_path)
     adapter = StudentAdapter.from_pretrained(tmp_path)
     student = adapter.student(dit)
     torch.testing.assert_close(student(*args), model(*args), rtol=1e-4, atol=1e-4)

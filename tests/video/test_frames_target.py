@@ -14,9 +14,9 @@ from mmspec.core.types import Draft
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.models.oasis import OasisDiT
-from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
 from mmspec_video.targets.frames import FramesTarget
+from mmspec_video.targets.tree import FramePrompt
 
 ACTIONS, WINDOW, LENGTH, GIVEN = 4, 5, 7, 2
 TRACES = {

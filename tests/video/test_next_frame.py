@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mmspec_video.models.keys import FrameKeys, causal
+from mmspec_video.models.layers import frame_rotary
 from mmspec_video.models.next_frame import SIZES, NextFrameDiT
-from mmspec_video.models.rotary import frame_rotary
 from mmspec_video.sampling import ConsistencySampler, FlowSampler, OasisSampler
 
 

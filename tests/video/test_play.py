@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from mmspec.serving.live.stage import Stage
+from mmspec_video import commands as command
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.play import command
 from mmspec_video.play.session import PlaySession
 from mmspec_video.play.world import World
 from tests.support.live import eventually, page, served
@@ -50,7 +50,7 @@ def worlds():
 
 @pytest.fixture(scope="module")
 def place(worlds):
-    folder = command.__file__.replace("command.py", "page")
+    folder = command.__file__.replace("commands.py", "play/page")
     with served([Stage("play", "Walk", folder, lambda send: PlaySession(worlds, send))]) as address:
         yield address
 

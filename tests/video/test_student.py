@@ -11,12 +11,12 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Substream
 from mmspec_video.deviation import distance
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
-from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
 from mmspec_video.rules.student import Student, StudentOptions
 from mmspec_video.targets.checked import CheckedDenoiser
 from mmspec_video.targets.frames import FramesTarget
+from tools.train.video.adapting import adaptable, adapter_of
 
 TRACE = [1, 1, 2, 2, 0, 3]
 RAGGED = [TRACE, [1] * 6, [1, 2, 1, 2, 1, 2]]
@@ -35,7 +35,7 @@ def adapter(dit):
     for name, weights in adapted.named_parameters():
         if name.endswith(".up"):
             weights.data.copy_(torch.randn_like(weights) * 0.05)
-    return StudentAdapter.of(adapted, steps=2)
+    return adapter_of(adapted, steps=2)
 
 
 @pytest.fixture(scope="module")

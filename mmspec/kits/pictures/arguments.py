@@ -1,12 +1,33 @@
-"""Arguments of a picture pipeline's call: prompts or classes, counted and checked, and the size of the picture."""
+"""Arguments of a picture pipeline's call: prompts or classes, counted and checked; how it draws; the size."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from mmspec.kits.text.language import listed
+
 Prompt = str | Sequence[str] | None
 Labels = int | Sequence[int] | Tensor
+
+
+class Sampling(NamedTuple):
+    """How a model's authors draw with it: what a call uses where it does not say."""
+
+    guidance_scale: float
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def filled(self, **given: Any) -> Self:
+        """The same with what a call gives; None: nothing."""
+        return self._replace(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def guided(self) -> bool:
+        """Whether there is an unconditional half."""
+        return self.guidance_scale > 1
 
 
 def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) -> int:
@@ -22,20 +43,8 @@ def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) ->
     if embeds is not None and not isinstance(embeds, Tensor):
         raise ValueError(f"prompt_embeds is a tensor [prompt, length, width], not {embeds!r}")
     if prompt is not None:
-        return len(captions_of(prompt))
+        return len(listed(prompt))
     return len(labels_of(class_labels)) if class_labels is not None else len(embeds)  # type: ignore[arg-type]
-
-
-def captions_of(prompt: str | Sequence[str]) -> list[str]:
-    """One caption or several, as a list.
-
-    Raises:
-        ValueError: The prompt is neither a text nor a list of texts.
-    """
-    captions = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
-    if not captions or not all(isinstance(caption, str) for caption in captions):
-        raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
-    return captions
 
 
 def negatives_of(negative_prompt: str | Sequence[str], prompts: int) -> list[str]:
@@ -44,7 +53,7 @@ def negatives_of(negative_prompt: str | Sequence[str], prompts: int) -> list[str
     Raises:
         ValueError: There are neither one nor as many as prompts, or they are no texts.
     """
-    said = captions_of(negative_prompt)
+    said = listed(negative_prompt)
     if len(said) not in (1, prompts):
         raise ValueError(f"{len(said)} negative prompts for {prompts} prompts; give one, or one a prompt")
     return said * (prompts // len(said))
@@ -86,24 +95,3 @@ def one_each(values: Tensor, rows: int, what: str) -> Tensor:
     if len(values) not in (1, rows):
         raise ValueError(f"{len(values)} {what} for {rows} prompts; give one, or one a prompt")
     return values.expand(rows, *values.shape[1:])
-
-
-def refuse_size(side: int, height: int | None, width: int | None) -> None:
-    """Refuse a picture of any other size than `side` pixels.
-
-    Raises:
-        ValueError: Names both sizes.
-    """
-    wanted = (side if height is None else height, side if width is None else width)
-    if wanted != (side, side):
-        raise ValueError(f"this model draws {side} × {side} pixels (height × width), not {wanted[0]} × {wanted[1]}")
-
-
-def refuse_count(words: Sequence[str | None], rows: int) -> None:
-    """Refuse negative prompts that are not one a row.
-
-    Raises:
-        ValueError: There are more or fewer, or one is no text.
-    """
-    if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
-        raise ValueError(f"negative_prompt is a list of a text, or None, for each of {rows} rows, and not {words!r}")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from mmspec.core.state import State
-from mmspec.kits.pictures.capabilities import Renewing
 from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers, numbers
 
@@ -25,6 +24,24 @@ class NamesTensors(Protocol):
     """A callback that says itself what it wants to see, as `PipelineCallback` of diffusers does."""
 
     tensor_inputs: Sequence[str]  # names of tensors, which take the place of `callback_on_step_end_tensor_inputs`
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """A target whose calls can change, between two rounds, what guidance leads away from."""
+
+    def renew_null(self, cache: Any, null: Tensor, null_mask: Tensor | None, units: Tensor, /) -> None:
+        """Prefill the unconditional half again, from the next round on.
+
+        Args:
+            cache: The call's cache.
+            null: What guidance leads away from, as in `Guiding`, maybe of another length than before.
+            null_mask: Its mask; None: no padding.
+            units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is ignored.
+
+        Raises:
+            ValueError: The call began without guidance, or `null` has another shape than a condition.
+        """
 
 
 def names_for(callback: object, given: Sequence[str]) -> Sequence[str]:
@@ -125,7 +142,6 @@ class StepEnd:
                 )
 
     def _guide(self, state: State) -> None:
-        """Apply a guidance scale that the callback set."""
         scale, now = self.pipe.guidance_scale, self.pipe.guidance_of(state)
         if now is None and scale != 1:
             raise ValueError(f"this call began without guidance (1), so a callback cannot make it {scale}")
@@ -135,7 +151,6 @@ class StepEnd:
             state.capture.stale = True
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
-        """Guide away from another null condition from here on."""
         self._refuse_unguided(null)
         assert null is not None and self.null is not None
         if _but_length(null) != _but_length(self.null):

@@ -58,7 +58,7 @@ def list_words(model: str) -> None:
         ValueError: There is no such model, or it has no tokenizer of captions.
     """
     from mmspec.hosts.loading import load_tokenizer, locate_pipeline
-    from mmspec.kits.pictures.words import words_of
+    from mmspec.kits.pictures.prompts import words_of
 
     folder = locate_pipeline(model)
     if folder is None or not (folder / "tokenizer").is_dir():
@@ -95,7 +95,7 @@ def generate(
         drawn = pipe(**call)
     save_whole(out, sheet(drawn.images).save)
     if trace is not None:
-        from mmspec.kits.pictures.trace import traced
+        from mmspec.kits.pictures.rounds import traced
 
         save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
     typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)

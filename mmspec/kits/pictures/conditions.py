@@ -34,8 +34,6 @@ class Guiding(Protocol):
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition of a batch of pictures."""
-
     given: Tensor  # classes `[batch]` int64, or caption features `[batch, caption, width]`
     mask: Tensor | None = None  # `[batch, caption]` bool: positions that are not padding; None: all
     # What guidance leads away from, in the form of `given`; None: the model's own null condition

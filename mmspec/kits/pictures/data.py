@@ -13,8 +13,6 @@ HELD_OUT = 20
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures and their captions, for training."""
-
     images: Tensor  # `[n, 3, side, side]` uint8
     captions: list[str]  # one caption per picture
 

@@ -42,7 +42,6 @@ class DemoRow:
 
     @property
     def exactness(self) -> str:
-        """Of the method's rule."""
         return self.reports[0].exactness
 
 
@@ -103,7 +102,6 @@ def draw_demo(
 def _draw(
     pipe: Any, rows: Mapping[str, Mapping[str, Any]], row: DemoRow, caption: str, seed: int, guidance: float
 ) -> None:
-    """One picture, added to a row."""
     pipe.use(**{"method": row.name, **rows[row.name]})
     began = time.perf_counter()
     output = pipe(caption, guidance_scale=guidance, seed=seed)
@@ -115,21 +113,23 @@ def _draw(
 def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: Sequence[str]) -> Image.Image:
     """A sheet of pictures of one size: captions above their columns, names before their rows."""
     font = ImageFont.load_default(LETTERS)
-    side = max(CELL, pictures[0][0].width)
+    width, height = pictures[0][0].size
+    side = max(CELL, width)
+    tall = side * height // width
     lines = [textwrap.wrap(caption, max(1, side * 2 // LETTERS)) for caption in captions]
     left = GAP + max(int(font.getlength(name)) for name in names) + GAP
     top = GAP + max(map(len, lines)) * (LETTERS + 4) + GAP
-    size = (left + len(captions) * (side + GAP), top + len(names) * (side + GAP))
+    size = (left + len(captions) * (side + GAP), top + len(names) * (tall + GAP))
     sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
     for column, text in enumerate(lines):
         middle = left + column * (side + GAP) + side // 2
         pen.multiline_text((middle, top - GAP), "\n".join(text), "black", font, anchor="md", align="center")
     for line, (name, drawn) in enumerate(zip(names, pictures, strict=True)):
-        y = top + line * (side + GAP)
-        pen.text((GAP, y + side // 2), name, "black", font, anchor="lm")
+        y = top + line * (tall + GAP)
+        pen.text((GAP, y + tall // 2), name, "black", font, anchor="lm")
         for column, picture in enumerate(drawn):
-            large = picture.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
+            large = picture.convert("RGB").resize((side, tall), Image.Resampling.NEAREST)
             sheet.paste(large, (left + column * (side + GAP), y))
     return sheet
 

@@ -1,4 +1,4 @@
-"""From the classes or captions of a call to the target's condition.
+"""From the classes or captions of a call to the target's condition; and whether a pipeline's parts fit each other.
 
 A pipeline for captions has `text_encoder` and `tokenizer`, and a `transformer` whose `config` says `cls_token_num` and
 `caption_dim`, and whose `cls_embedding` is a `CaptionEmbedder`; one for classes, a transformer whose `config` says
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, negatives_of, one_each
+from mmspec.kits.pictures.arguments import Labels, Prompt, in_range, labels_of, negatives_of, one_each
 from mmspec.kits.pictures.conditions import Condition, lengthened
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
+from mmspec.kits.text.language import listed
 
 Given = tuple[Prompt, Tensor | None, Tensor | None]
 """Captions, or features of captions and their mask."""
@@ -25,14 +26,8 @@ def draws_classes(transformer: Any) -> bool:
 
 
 def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided: bool) -> Condition:
-    """Classes, and the classes that guidance leads away from.
-
-    Args:
-        pipe: The pipeline.
-        labels: One class per prompt.
-        rows: Number of prompts.
-        null: Null classes: one for all, or one a prompt; None: the model's own null class.
-        guided: Whether there is guidance.
+    """Classes, one a prompt, and the classes `null` that guidance leads away from: one for all, or one a prompt; None:
+    the model's own null class.
 
     Raises:
         ValueError: A label is no class of the model.
@@ -46,14 +41,8 @@ def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided
 
 
 def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: bool) -> Condition:
-    """Features of captions, and of those that guidance leads away from.
-
-    Args:
-        pipe: The pipeline.
-        positive: What the pictures show.
-        negative: What guidance leads away from: one for all, or one a prompt; "" and None are the null caption.
-        rows: Number of prompts.
-        guided: Whether there is guidance.
+    """Features of captions, and of the captions that guidance leads away from: one for all, or one a prompt; "" and
+    None are the null caption.
 
     Raises:
         ValueError: A caption is empty, too long, or of unknown words only; features have another shape.
@@ -82,7 +71,7 @@ def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | No
         if pipe.text_encoder is None or pipe.tokenizer is None:
             raise ValueError("this pipeline has no text encoder: give prompt_embeds= instead of prompt=")
         assert prompt is not None
-        embeds, mask = encode(captions_of(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
+        embeds, mask = encode(listed(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
     wanted = (model.cls_token_num, model.caption_dim)
     if embeds.dim() != 3 or embeds.shape[1:] != wanted:
         raise ValueError(f"embeddings are [prompt, {wanted[0]}, {wanted[1]}] of this model, not {list(embeds.shape)}")
@@ -96,3 +85,32 @@ def _no_caption(pipe: Any, rows: int, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The model's own null caption. Our models attend to all of it, published ones to the prompt's positions."""
     null = pipe.transformer.cls_embedding.uncond_embedding.to(mask.device).expand(rows, -1, -1)
     return null, torch.ones_like(mask) if isinstance(pipe.text_encoder, CaptionEncoder) else mask
+
+
+Numbers = tuple[str, int, int]
+"""A text with places for two numbers that have to be equal, and both numbers."""
+
+
+def refuse_misfits(transformer: Any, text_encoder: Any, tokenizer: Any, *others: Numbers) -> None:
+    """Refuse parts that do not fit each other: the transformer and encoder of captions (None: classes, or features are
+    given), and further numbers that have to be equal.
+
+    Raises:
+        ValueError: Names both numbers.
+    """
+    model, numbers = transformer.config, list(others)
+    if text_encoder is not None:
+        if draws_classes(transformer):
+            raise ValueError("the transformer draws classes, so a text encoder has nothing to do; leave it out")
+        ours = isinstance(text_encoder, CaptionEncoder)
+        width = text_encoder.config.dim if ours else text_encoder.config.d_model
+        numbers.append(("widths: the transformer reads features of {}, the encoder makes {}", model.caption_dim, width))
+        if ours:
+            length = text_encoder.config.length
+            numbers.append(("lengths: the transformer reads {} words, the encoder {}", model.cls_token_num, length))
+        if tokenizer is not None and len(tokenizer) > text_encoder.config.vocab_size:
+            known = text_encoder.config.vocab_size
+            raise ValueError(f"the tokenizer has {len(tokenizer)} tokens and the text encoder knows {known} of them")
+    wrong = [text.format(a, b) for text, a, b in numbers if a != b]
+    if wrong:
+        raise ValueError(f"these parts do not fit each other: {'; '.join(wrong)}")

@@ -6,6 +6,7 @@ own. Everything else follows from this: which units are known in advance, where 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,8 +34,6 @@ class Stage:
 
 @dataclass(frozen=True)
 class GridSpec:
-    """The units of a picture."""
-
     stages: tuple[Stage, ...]  # in the order in which they are written; the last one is the picture
     tail: tuple[int, ...] = ()  # ids behind the last stage: known ones, or -1 for one that the model draws
 
@@ -84,10 +83,8 @@ class GridSpec:
         return torch.tensor(places).T
 
     def neighbours(self, of: Callable[[int, int, int], tuple[int, int, int]]) -> Tensor:
-        """`[length]` int64: of every unit, the number of the unit that is its neighbour; -1: it has none.
-
-        Args:
-            of: From the stage, row and column of a cell to those of its neighbour, which may lie outside.
+        """`[length]` int64: of every unit, the number of its neighbour; -1: it has none. `of` takes a cell's stage, row
+        and column to those of its neighbour, which may lie outside.
         """
         units = {cell: number for number, cell in enumerate(self.cells) if cell is not None}
         return torch.tensor([-1 if cell is None else units.get(of(*cell), -1) for cell in self.cells])
@@ -118,3 +115,26 @@ class GridSpec:
             return stage - 1, row * there.height // here.height, column * there.width // here.width
 
         return self.neighbours(before)
+
+
+@runtime_checkable
+class Gridded(Protocol):
+    """A target whose units are the cells of a square picture, in raster order."""
+
+    grid: int  # units per side
+
+
+@runtime_checkable
+class GridFromPrompt(Protocol):
+    """A target whose pictures have the size that the prompt says, in cells of several stages."""
+
+    def grid_of(self, inputs: Any) -> GridSpec | None:
+        """The units of the pictures of a call; None: a constraint of the call has them, or it is a text.
+
+        Args:
+            inputs: The prompt, as `start` takes it.
+
+        Raises:
+            ValueError: The prompt says no size, or several.
+        """
+        ...

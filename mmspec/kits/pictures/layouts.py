@@ -22,8 +22,6 @@ from mmspec.registry.printable import shown
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a layout."""
-
     name: str  # the pipeline's argument that takes the model
     # From a file, or its contents, and a configuration to the model, as a class's `from_official`
     load: Callable[..., torch.nn.Module]

@@ -1,18 +1,18 @@
-"""What all pipelines over pictures share: encoding prompts, the rounds of a call with its callbacks, pictures."""
+"""What all pipelines over pictures share: a call from its arguments over prompts and rounds to pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
-from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures import arguments, encoding
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.callbacks import (
     TENSORS,
     Callback,
@@ -22,51 +22,12 @@ from mmspec.kits.pictures.callbacks import (
     refuse_steering,
     refuse_unknown,
 )
-from mmspec.kits.pictures.capabilities import Gridded
 from mmspec.kits.pictures.conditions import Condition, Guiding, repeated, replaced
-from mmspec.kits.pictures.grid_spec import GridSpec, Stage
+from mmspec.kits.pictures.grid_spec import Gridded, GridSpec, Stage
 from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers
 
 OUTPUTS = ("pil", "np", "pt", "latent")
-
-
-@dataclass(frozen=True)
-class CallOptions:
-    """Arguments of a call beside its prompts and how units are drawn; the pipelines' `__call__` explains them.
-
-    Raises:
-        ValueError: The guidance is below 1, an argument that should be a number is none, or there is no tensor of a
-            name that the callback asks for.
-    """
-
-    guidance_scale: float
-    num_images_per_prompt: int = 1
-    height: int | None = None
-    width: int | None = None
-    seed: Seed = None
-    generator: Generators = None
-    k: int | None = None
-    output_type: str = "pil"
-    callback_on_step_end: Callback | None = None
-    callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",)
-    steer_every: int | None = None
-
-    def __post_init__(self) -> None:
-        refuse_guidance(self.guidance_scale)
-        refuse_unknown(self.shown)
-        refuse_steering(self.steer_every, self.shown)
-        integers(num_images_per_prompt=self.num_images_per_prompt, height=self.height, width=self.width, k=self.k)
-
-    @property
-    def guided(self) -> bool:
-        """Whether there is an unconditional half."""
-        return self.guidance_scale > 1
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """Names of the tensors that the callback receives."""
-        return names_for(self.callback_on_step_end, self.callback_on_step_end_tensor_inputs)
 
 
 class Asked(NamedTuple):
@@ -77,22 +38,19 @@ class Asked(NamedTuple):
     warp: Warp | None  # how they are drawn; None: from the target's distribution as it is
 
 
-class Drawn(NamedTuple):
-    """What a call drew."""
-
-    images: Any  # pictures in the form that `output_type` names
-    report: Report  # counts and times
-    units: Tensor  # `[row, height, width, *unit]`; what a stopped call did not reach is filled in (`Rounds.picture`).
-    rounds: Tensor  # `[row, height, width]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached
-
-
 class PicturePipeline(Pipeline):
     """Draws pictures as units in raster order, many units a pass.
 
-    A subclass names its `target_module` and registers its modules. It defines `__call__`, which passes its arguments to
-    `draw`, and `decode_units` and `side`. Where its parts are others than `mmspec.kits.pictures.encoding` asks for, it
-    defines `encode_prompt`; where guidance is not part of the warp, `guidance_of` and `guide`.
+    A subclass names its `target_module` and its `output`, registers its modules, and defines `decode_units`, `side` and
+    `sampling`. Where its parts are others than `mmspec.kits.pictures.encoding` asks for, it defines `encode_prompt`;
+    where its pictures have several sizes, `set_size`; where guidance is not part of the warp, `warp_of`, `guidance_of`
+    and `guide`.
+
+    Attributes:
+        output: The class of a call's output: pictures, report, units and rounds.
     """
+
+    output: ClassVar[type[Any]]
 
     target_module = "transformer"
     makes = "image"
@@ -106,7 +64,7 @@ class PicturePipeline(Pipeline):
         return self._guidance_scale
 
     @guidance_scale.setter
-    def guidance_scale(self, scale: float) -> None:
+    def guidance_scale(self, scale: float) -> None:  # no plain attribute: diffusers would change the configuration
         self._guidance_scale = scale
 
     @property
@@ -119,9 +77,34 @@ class PicturePipeline(Pipeline):
         """Height and width of a picture, in pixels."""
         raise NotImplementedError
 
+    @property
+    def sampling(self) -> Sampling:
+        """How a call draws where it does not say."""
+        raise NotImplementedError
+
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
         raise NotImplementedError
+
+    def set_size(self, height: int | None, width: int | None) -> None:
+        """Take the size of a call's pictures, in pixels; None: the model's own.
+
+        Raises:
+            ValueError: The model draws no pictures of that size.
+        """
+        wanted = (self.side if height is None else height, self.side if width is None else width)
+        if wanted != (self.side, self.side):
+            own, other = f"{self.side} × {self.side} pixels (height × width)", f"{wanted[0]} × {wanted[1]}"
+            raise ValueError(f"this model draws {own}, not {other}")
+
+    def warp_of(self, sampling: Sampling) -> Warp | None:
+        """How units are drawn; None: from the target's distribution as it is.
+
+        Raises:
+            ValueError: A number is out of its range, or the model has no use for it.
+        """
+        scale, temperature, top_k, top_p = sampling
+        return Warp.sampling(temperature, top_k, top_p, guidance=scale if sampling.guided else None)
 
     def asked(self, condition: Any, warp: Warp | None) -> Asked:
         """What a call with a condition (`encode_prompt`) asks the target for."""
@@ -130,17 +113,16 @@ class PicturePipeline(Pipeline):
         return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
     def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What guidance leads away from (`Guiding.null`), with other words for some rows.
-
-        Args:
-            words: For every row; None: it stays as it is.
-            null: What it is now.
-            mask: The mask of `null`.
+        """What guidance leads away from (`Guiding.null`) and its mask, with other words for some rows; None: the row's
+        stays.
 
         Raises:
             ValueError: The model does not know a word, or there are not as many as rows.
         """
-        arguments.refuse_count(words, len(null))
+        rows = len(null)
+        if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
+            wanted = f"a list of a text, or None, for each of {rows} rows"
+            raise ValueError(f"negative_prompt is {wanted}, and not {words!r}")
         for row, said in enumerate(words):
             if said is not None:
                 null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False))
@@ -188,52 +170,119 @@ class PicturePipeline(Pipeline):
         return repeated(condition, num_images_per_prompt)
 
     @torch.no_grad()
-    def draw(self, warp: Warp | None = None, **call_arguments: Any) -> Drawn:
-        """Draw pictures, one row each, in one batch: start, rounds, output.
+    def __call__(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        class_labels: int | Sequence[int] | Tensor | None = None,
+        negative_prompt: str | Sequence[str] | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        num_images_per_prompt: int = 1,
+        guidance_scale: float | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: Seed = None,
+        generator: Generators = None,
+        k: int | None = None,
+        prompt_embeds: Tensor | None = None,
+        prompt_attention_mask: Tensor | None = None,
+        negative_prompt_embeds: Tensor | None = None,
+        negative_prompt_attention_mask: Tensor | None = None,
+        output_type: str = "pil",
+        return_dict: bool = True,
+        callback_on_step_end: Callback | None = None,
+        callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
+        steer_every: int | None = None,
+    ) -> Any:
+        """Draw pictures, one row each, in one batch; a unit is a code or a continuous token.
 
         Args:
-            warp: How units are drawn, guidance included; None: from the target's distribution as it is.
-            **call_arguments: Fields of `CallOptions`; all others are arguments of `encode_prompt`.
+            prompt: A caption, or several; for models of captions.
+            class_labels: A class, or several; for models of classes.
+            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
+            height: In pixels; most models have one size.
+            width: In pixels.
+            num_images_per_prompt: Pictures of every prompt.
+            guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost. The defaults of
+                this and the next three are in `pipe.sampling`, which says how the model's authors draw.
+            temperature: Higher is more varied; 0 is greedy. This and the next two are for codes.
+            top_k: Draw from the `top_k` likeliest codes; lower is safer, 0 keeps all.
+            top_p: Draw from the likeliest codes that have this mass together; lower is safer, 1 keeps all.
+            seed: One seed, or one a picture. A picture does not depend on its batch, and under an `invariant` method
+                not on the method.
+            generator: A `torch.Generator`, or one a picture, instead of `seed`.
+            k: Units to draft per round; default: as set by `use`.
+            prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
+            prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
+            negative_prompt_embeds: Instead of `negative_prompt`, maybe of fewer positions; for classes, labels to lead
+                away from.
+            negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
+            output_type: `pil`, `np`, `pt`, or `latent` for the units.
+            return_dict: Return the output object, or else a tuple of its fields.
+            callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
+                every round; `timestep` counts the units of the slowest row. It may set `pipe.guidance_scale`, return
+                another `negative_prompt` (a list of a text, or None, for every row) or `negative_prompt_embeds`, and
+                stop the call with `pipe._interrupt = True`.
+            callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell, *unit]`, -1
+                or NaN where not drawn yet), `accepted` (drafted units that the round kept, `[row]`), `preview` (the
+                picture so far, `[row, 3, height, width]` in [-1, 1], filled in from the row above),
+                `negative_prompt_embeds`, `negative_prompt_attention_mask`.
+            steer_every: Units between two calls of the callback, such as those of a row or two. All pictures then have
+                as many units, and `step` counts the calls: under an `invariant` method a steered picture depends on no
+                draft. None: it is called after every round, whose number and length depend on the method.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
-        names = {field.name for field in fields(CallOptions)}
-        call = CallOptions(**{name: value for name, value in call_arguments.items() if name in names})
-        prompts = {name: value for name, value in call_arguments.items() if name not in names}
-        self._guidance_scale, self._interrupt = call.guidance_scale, False
-        if call.output_type not in OUTPUTS:
-            raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
-        decoder = self.decoder(call.k)
-        arguments.refuse_size(self.side, call.height, call.width)
-        times = call.num_images_per_prompt
+        said = {"guidance_scale": guidance_scale, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        sampling = self.sampling.filled(**said)
+        refuse_guidance(sampling.guidance_scale)
+        warp = self.warp_of(sampling)
+        shown = names_for(callback_on_step_end, callback_on_step_end_tensor_inputs)
+        refuse_unknown(shown)
+        refuse_steering(steer_every, shown)
+        times = num_images_per_prompt
+        integers(num_images_per_prompt=times, height=height, width=width, k=k)
+        if output_type not in OUTPUTS:
+            raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         if times < 1:
             raise ValueError(f"num_images_per_prompt must be at least 1, got {times}")
-        given = (prompts.get(name) for name in ("prompt", "class_labels", "prompt_embeds"))
-        rows = times * arguments.count(*given)
-        seeds = seeds_for(rows, call.seed, call.generator, "picture")
-        condition: Guiding = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
+        self.set_size(height, width)
+        seeds = seeds_for(times * arguments.count(prompt, class_labels, prompt_embeds), seed, generator, "picture")
+        self._guidance_scale, self._interrupt = sampling.guidance_scale, False
+        decoder = self.decoder(k)
+        condition: Guiding = self.encode_prompt(
+            prompt,
+            class_labels=class_labels,
+            negative_prompt=negative_prompt,
+            num_images_per_prompt=times,
+            guided=sampling.guided,
+            prompt_embeds=prompt_embeds,
+            prompt_attention_mask=prompt_attention_mask,
+            negative_prompt_embeds=negative_prompt_embeds,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
+        )
         inputs, layout, warp = self.asked(condition, warp)
-        every = call.steer_every
         null, null_mask = condition.null, condition.null_mask
-        step_end = StepEnd(self, decoder.target, call.callback_on_step_end, call.shown, null, null_mask, every)
-        pauses = () if every is None else range(every, layout.length, every)
-        with self.progress_bar(total=rows * layout.length) as bar:
+        step_end = StepEnd(self, decoder.target, callback_on_step_end, shown, null, null_mask, steer_every)
+        pauses = () if steer_every is None else range(steer_every, layout.length, steer_every)
+        with self.progress_bar(total=len(condition.given) * layout.length) as bar:
             rounds = Rounds(layout)
             for state in decoder.rounds(inputs, layout.length, pauses=pauses, seed=seeds, warp=warp):
                 bar.update(rounds.step(state))
                 step_end(state, rounds)
                 if self.interrupt:
                     break
-        size = layout.stages[-1].height, layout.stages[-1].width
         units = rounds.picture(state)
-        images = None if call.output_type == "latent" else self._images(units, call.output_type)
+        images = None
+        if output_type != "latent":
+            # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
+            pixels = torch.cat([self.decode_units(row) for row in units.split(1)])
+            images = VaeImageProcessor().postprocess(pixels, output_type)
         self.maybe_free_model_hooks()
+        size = layout.stages[-1].height, layout.stages[-1].width
         units = units.unflatten(1, size)
-        images = units if images is None else images
-        return Drawn(images, state.report, units, rounds.of_cells.unflatten(1, size))
-
-    def _images(self, units: Tensor, output_type: str) -> Any:
-        # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
-        pictures = torch.cat([self.decode_units(row) for row in units.split(1)])
-        return VaeImageProcessor().postprocess(pictures, output_type)
+        drawn = units if images is None else images, state.report, units, rounds.of_cells.unflatten(1, size)
+        return self.output(*drawn) if return_dict else drawn

@@ -3,9 +3,15 @@
 There are two kinds of encoders: our small one, and T5 as in the published models for captions. For T5, features of
 padding are zero and moved from the right to the left, and captions are lower-cased and stripped (the published code
 also removes links and file names from web captions; this does not).
+
+A sub-word tokenizer encodes any word, also one that no caption had, and the model would draw something arbitrary. So
+our tokenizers list the words of their training captions: the setting `words` of `tokenizer_config.json`, one text with
+spaces between words.
 """
 
-from collections.abc import Sequence
+import difflib
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +19,19 @@ from torch import Tensor
 
 from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.kits.pictures.words import hint, strange
 from mmspec.registry.warn import warn
 
 
 def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Features `[caption, length, width]` and their mask `[caption, length]` bool.
-
-    Args:
-        captions: At least one.
-        tokenizer: The encoder's tokenizer.
-        encoder: Ours, or transformers' `T5EncoderModel`.
-        length: Conditioning positions of the transformer.
-        device: Where the encoder runs.
+    """Features `[caption, length, width]` and their mask `[caption, length]` bool, by our encoder or transformers'
+    `T5EncoderModel`, which runs on `device`.
 
     Raises:
         ValueError: A caption is empty, too long, or of unknown words only.
     """
     ours = isinstance(encoder, CaptionEncoder)
-    ids, mask = (t.to(device) for t in tokens_of(captions if ours else _plain(captions), tokenizer, length))
+    said = captions if ours else [caption.strip().lower() for caption in captions]
+    ids, mask = (t.to(device) for t in tokens_of(said, tokenizer, length))
     if ours:
         with awake(*encoder.modules()):  # torch's attention reads weights of layers that it does not call
             return encoder(ids, mask), mask
@@ -56,30 +56,61 @@ def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Ten
         ValueError: A caption is empty, too long, or of unknown words only.
     """
     rows = [tokenizer(caption, verbose=False)["input_ids"] for caption in captions]
+    marks = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # they stand for no word
     for i, (caption, row) in enumerate(zip(captions, rows, strict=True)):
-        words = [token for token in row if token not in _marks(tokenizer)]
+        words = [token for token in row if token not in marks]
         if not caption.strip() or not words:
             raise ValueError(f"prompt {i} is empty; say what the picture shows")
         if len(row) > length:
             raise ValueError(f"prompt {i} has {len(row)} tokens and this model reads {length}; shorten it")
         unknown = strange(caption, tokenizer)
         if unknown:
-            _refuse_unknown(caption, unknown, tokenizer, every=set(words) == {tokenizer.unk_token_id})
+            said = hint(unknown, tokenizer)
+            if set(words) == {tokenizer.unk_token_id} or len(unknown) == len(caption.split()):
+                raise ValueError(f"this model knows no word of the prompt {caption!r}; {said}")
+            warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {said}")
     padded = tokenizer.pad({"input_ids": rows}, padding="max_length", max_length=length, return_tensors="pt")
     return padded["input_ids"], padded["attention_mask"].bool()
 
 
-def _refuse_unknown(caption: str, unknown: list[str], tokenizer: Any, every: bool) -> None:
-    """Refuse a caption of unknown words only; warn of unknown words in others."""
-    if every or len(unknown) == len(caption.split()):
-        raise ValueError(f"this model knows no word of the prompt {caption!r}; {hint(unknown, tokenizer)}")
-    warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {hint(unknown, tokenizer)}")
+SHOWN = 5
+"""Known words that an error shows."""
+ALL = "`mmspec generate image --words` lists them all"
 
 
-def _marks(tokenizer: Any) -> set[int]:
-    """Special tokens but the unknown one: they stand for no word."""
-    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+def written(captions: Iterable[str]) -> str:
+    """The words of captions, in the form of the setting `words`."""
+    return " ".join(sorted({word for caption in captions for word in _words(caption)}))
 
 
-def _plain(captions: Sequence[str]) -> list[str]:
-    return [caption.strip().lower() for caption in captions]
+def words_of(tokenizer: Any) -> list[str]:
+    """Words of the training captions; where the tokenizer lists none, those of its tokens that look like words."""
+    kept = tokenizer.init_kwargs.get("words")
+    if isinstance(kept, str) and kept.split():
+        return kept.split()
+    by_age = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    known = [word.strip("▁Ġ") for word, _ in by_age if word not in tokenizer.all_special_tokens]
+    return [word for word in known if len(word) > 2 and word.isalpha()]
+
+
+def strange(caption: str, tokenizer: Any) -> list[str]:
+    """Words of a caption that no training caption had."""
+    if isinstance(tokenizer.init_kwargs.get("words"), str):
+        known = set(words_of(tokenizer))
+        return [word for word in _words(caption) if word not in known]
+    unknown = tokenizer.unk_token_id
+    spelled = {word: tokenizer(word, add_special_tokens=False)["input_ids"] for word in caption.split()}
+    return [word for word, ids in spelled.items() if unknown in ids]
+
+
+def hint(words: Sequence[str], tokenizer: Any) -> str:
+    """A hint for an error: similar known words, or some known words."""
+    known = words_of(tokenizer)
+    near = [found for word in words for found in difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)]
+    said = f"did you mean {', '.join(near)}?" if near else f"it knows words such as {', '.join(known[:SHOWN])}"
+    kept = isinstance(tokenizer.init_kwargs.get("words"), str)
+    return f"{said} {len(known)} words are known; {ALL}" if kept else said
+
+
+def _words(caption: str) -> list[str]:
+    return unicodedata.normalize("NFKC", caption).lower().split()

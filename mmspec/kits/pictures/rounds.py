@@ -1,8 +1,9 @@
-"""Which round of a call emitted each unit; and the picture of a call that was stopped, filled in."""
+"""Which round of a call emitted each unit, also as colours; and the picture of a call that was stopped, filled in."""
 
 from dataclasses import dataclass, field
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
@@ -51,14 +52,10 @@ class Rounds:
 
 
 def completed(units: Tensor, there: Tensor, width: int) -> Tensor:
-    """Units of rows that ended early, as whole pictures: a missing unit repeats the last unit above it.
+    """Units `[row, cell, *unit]` of rows that ended early, as whole pictures of so many cells a row: a missing unit
+    (`there [row, cell]` is False) repeats the last unit above it.
 
     Where there is none above, it repeats the row's last unit. A row without any unit is 0 throughout.
-
-    Args:
-        units: `[row, cell, *unit]`.
-        there: `[row, cell]` bool: the first cells of every row.
-        width: Cells of a row.
     """
     cell = torch.arange(units.shape[1], device=units.device)
     last = there.sum(1, keepdim=True) - 1
@@ -66,3 +63,38 @@ def completed(units: Tensor, there: Tensor, width: int) -> Tensor:
     source = torch.where(above >= 0, above, last).clamp(min=0)
     filled = take_nodes(units, torch.where(there, cell, source))
     return where_nodes((last >= 0).expand_as(there), filled, torch.zeros_like(filled))
+
+
+RAMP = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
+"""Even steps of viridis, dark to light, from the first round to the last; brightness alone tells them apart, too."""
+CELL = 16
+"""Least pixels per side of a cell."""
+TINT = 0.65
+"""Share of the round's colour in a pixel; the rest is the picture in grey."""
+SHADE = 0.75
+"""Brightness of every other round, so that cells of one round are seen as a group."""
+
+
+def traced(picture: Image.Image, rounds: Tensor) -> Image.Image:
+    """The square picture in grey under the colours of its `rounds [grid, grid]`; cells that no round reached (-1) are
+    darker grey.
+    """
+    grid = len(rounds)
+    side = picture.width * -(-CELL * grid // picture.width)
+    large = picture.convert("L").resize((side, side), Image.Resampling.NEAREST)
+    grey = torch.frombuffer(bytearray(large.tobytes()), dtype=torch.uint8).view(side, side, 1).float()
+    tint = colours(rounds).repeat_interleave(side // grid, 0).repeat_interleave(side // grid, 1)
+    shown = (1 - TINT) * grey + TINT * tint
+    return Image.fromarray(shown.round().to(torch.uint8).numpy(), "RGB")
+
+
+def colours(rounds: Tensor) -> Tensor:
+    """`[grid, grid, 3]` in 0 … 255; black where there is no round."""
+    ramp = torch.tensor([list(bytes.fromhex(colour)) for colour in RAMP]).float()
+    rounds = rounds.cpu()
+    place = rounds.clamp(min=0) / rounds.max().clamp(min=1) * (len(ramp) - 1)
+    low = place.long().clamp(max=len(ramp) - 2)
+    share = (place - low)[..., None]
+    mixed = ramp[low] * (1 - share) + ramp[low + 1] * share
+    light = torch.where(rounds < 0, 0, torch.where(rounds % 2 == 0, 1, SHADE))
+    return mixed * light[..., None]

@@ -1,8 +1,8 @@
-"""`TextPipeline`: text in, text out, in the manner of diffusers."""
+"""`TextPipeline`: text in, text out, in the manner of diffusers, whole or piece by piece."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from diffusers.utils import BaseOutput
@@ -18,10 +18,44 @@ from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.trace import Trace
 from mmspec.core.warp import Warp
-from mmspec.kits.text.language import LanguagePipeline
-from mmspec.kits.text.prompts import Message, encoded
-from mmspec.kits.text.stream import TextStream
+from mmspec.kits.text.language import LanguagePipeline, Message, encoded
 from mmspec.registry.numbers import integers, numbers
+
+Output = TypeVar("Output")
+
+
+class TextStream(Iterator[str], Generic[Output]):
+    """The pieces of one text; the model runs as they are asked for.
+
+    Attributes:
+        output: The call's output; None until the last piece came.
+
+    Example:
+        `for piece in pipe("def area(", stream=True): print(piece, end="")`
+    """
+
+    def __init__(self, rounds: Generator[State, None, None], pieces: Pieces, finish: Callable[[State], Output]) -> None:
+        self._rounds, self._pieces, self._finish = rounds, pieces, finish
+        self._state: State | None = None
+        self.output: Output | None = None
+
+    def __next__(self) -> str:
+        while self.output is None:
+            with torch.no_grad():  # around each round: a caller's code in between is no business of ours
+                state = next(self._rounds, None)
+                if state is None:
+                    assert self._state is not None, "a call has at least its prefill"
+                    state, self.output = self._state, self._finish(self._state)
+                self._state = state
+                piece = self._pieces.more(state.output()[0], self.output is not None)
+            if piece:
+                return piece
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the call, which then has no output."""
+        self._rounds.close()
+
 
 NEVER = -1
 """An id that no token has."""
@@ -37,12 +71,7 @@ class TextPipelineOutput(BaseOutput):
 
 
 class TextPipeline(LanguagePipeline):
-    """Continues prompts, or answers conversations, with a causal language model.
-
-    Args:
-        model: The language model.
-        tokenizer: Its tokenizer.
-    """
+    """Continues prompts, or answers conversations, with a causal language model."""
 
     @torch.no_grad()
     def __call__(

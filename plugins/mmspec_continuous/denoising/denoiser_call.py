@@ -2,18 +2,17 @@
 
 A pipeline calls its denoiser (unet or transformer) on `copies` of the batch (classifier-free guidance doubles it),
 scaled for the network, with a timestep and conditions. A call of another form raises `UnsupportedCall`; the network is
-then called with the pipeline's arguments as they are.
+then called with the pipeline's arguments as they are. Conditions, and what a denoiser returns, are nests of mappings
+(diffusers' outputs too), lists and tuples.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from mmspec_continuous.denoising.nests import map_leaves
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -110,3 +109,44 @@ class DenoiserCall:
         """Where `rows [m]` of the batch stand in all copies of it: `[copies * m]`."""
         batch = len(self.states) // self.copies
         return torch.cat([rows + batch * copy for copy in range(self.copies)])
+
+
+def map_leaves(nest: Any, change: Callable[[Any], Any]) -> Any:
+    """A nest of the same types with every leaf replaced by `change(leaf)`."""
+    if isinstance(nest, Mapping):
+        changed = {name: map_leaves(inner, change) for name, inner in nest.items()}
+        return type(nest)(**changed) if type(nest) is not dict else changed
+    if isinstance(nest, (list, tuple)):
+        return type(nest)(map_leaves(inner, change) for inner in nest)
+    return change(nest)
+
+
+def leaves_of(nest: Any) -> list[Any]:
+    """All leaves of a nest, in the order of `map_leaves`."""
+    found: list[Any] = []
+    map_leaves(nest, found.append)
+    return found
+
+
+def prediction_in(output: Any) -> Tensor | None:
+    """The prediction in what a denoiser returned: its first entry; None where that is no tensor."""
+    if isinstance(output, Mapping):
+        output = next(iter(output.values()), None)
+    elif isinstance(output, (list, tuple)):
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
+
+
+def equal_nests(a: Any, b: Any) -> bool:
+    """Whether two nests have the same structure and equal leaves."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and bool(torch.equal(a, b))
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(equal_nests(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal_nests, a, b))
+    return bool(a == b)

@@ -6,15 +6,47 @@ network's output: the noise that a drafted step adds then counts as noise at the
 one, also where it was made for a drafted state that was refused. Any mean is exact, as long as its noise is fresh.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
-from mmspec_continuous.denoising.nests import prediction_in
-from mmspec_continuous.denoising.noise import GeneratorNoise
+from mmspec.core.noise import Substream
+from mmspec_continuous.denoising.denoiser_call import prediction_in
 from mmspec_continuous.denoising.schedulers import GaussianSteps, output_of
+
+
+@dataclass(frozen=True)
+class GeneratorNoise:
+    """Noise of one node per row. Numbers are never repeated, so all lanes are independent of each other."""
+
+    # One generator for all rows, one per row, or None for torch's own
+    generator: torch.Generator | Sequence[torch.Generator] | None
+    rows: Sequence[int]  # indices of the rows of the batch that numbers are drawn for
+    device: torch.device  # device of the numbers
+
+    def substream(self, substream: Substream) -> "GeneratorNoise":
+        return self
+
+    def uniform(self) -> Tensor:
+        """Uniform numbers in [0, 1), `[rows, 1]` float32."""
+        if isinstance(self.generator, Sequence):
+            return torch.cat([self._uniform(self.generator[row], 1) for row in self.rows])
+        return self._uniform(self.generator, len(self.rows))
+
+    def normal(self, *unit: int) -> Tensor:
+        """Standard normal numbers, `[rows, 1, *unit]` float32."""
+        generator = self.generator
+        if isinstance(generator, Sequence):
+            generator = [generator[row] for row in self.rows]
+        return randn_tensor((len(self.rows), 1, *unit), generator=generator, device=self.device, dtype=torch.float32)
+
+    def _uniform(self, generator: torch.Generator | None, count: int) -> Tensor:
+        home = self.device if generator is None else generator.device
+        return torch.rand(count, 1, generator=generator, dtype=torch.float32, device=home).to(self.device)
 
 
 @dataclass(frozen=True)
@@ -30,15 +62,8 @@ class DraftedStep:
 def draft_steps(
     steps: GaussianSteps, index: int, most: int, x: Tensor, clean: Tensor, noise: GeneratorNoise
 ) -> list[DraftedStep]:
-    """The present step and at most `most` drafted ones.
-
-    Args:
-        steps: The scheduler's next steps, for these rows.
-        index: The present step.
-        most: Steps to draft.
-        x: The present states, `[m, *unit]`.
-        clean: The frozen prediction of the clean sample, `[m, *unit]`.
-        noise: The noise of these rows.
+    """The present step `index` of states `x [m, *unit]` and at most `most` drafted ones, by the frozen prediction
+    `clean [m, *unit]`.
     """
     draft, mean, sigma = list[DraftedStep](), x, 0.0
     for at in range(index, index + most + 1):

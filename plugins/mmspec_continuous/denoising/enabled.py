@@ -12,8 +12,7 @@ from typing import Any, Self
 from torch import nn
 
 from mmspec.api.adapters import BLOCK, HANDLE
-from mmspec_continuous.denoising.report import DenoisingReport
-from mmspec_continuous.denoising.sampling_run import SamplingRun
+from mmspec_continuous.denoising.sampling_run import DenoisingReport, SamplingRun
 from mmspec_continuous.denoising.schedulers import refuse, refuse_default_call
 
 _ABSENT = object()
@@ -61,7 +60,6 @@ class Denoising:
         return f"<mmspec {self.method} on {type(self._pipe).__name__}, k={self.k}{on}{why}>"
 
     def disable(self) -> None:
-        """Give the pipeline its own denoiser and scheduler back."""
         for owner, name, value in reversed(self._before):
             if value is _ABSENT:
                 vars(owner).pop(name, None)

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec_continuous.denoising.denoiser_call import UnsupportedCall
+from mmspec_continuous.denoising.denoiser_call import UnsupportedCall, leaves_of, map_leaves
 from mmspec_continuous.denoising.drafting import DraftedStep
-from mmspec_continuous.denoising.nests import leaves_of, map_leaves
 
 
 @dataclass
@@ -41,13 +40,8 @@ class Predictions:
         return torch.arange(self.batch, device=device) if known is None else (~known.valid).nonzero().flatten()
 
     def put(self, index: int, rows: Tensor, copied: Tensor, new: Prediction) -> None:
-        """Enter the prediction of some rows.
-
-        Args:
-            index: The step.
-            rows: `[m]`: their places in the batch.
-            copied: `[copies * m]`: their places in the denoiser's output.
-            new: The prediction of these rows only.
+        """Enter the prediction of the rows `[m]` of the batch, which are the rows `copied [copies * m]` of the
+        denoiser's output.
         """
         if len(rows) == self.batch:
             self.at[index] = new
@@ -66,12 +60,7 @@ class Predictions:
 
 
 def by_step(draft: Sequence[DraftedStep], output: Any, each: int) -> list[Prediction]:
-    """The output of one network call, divided into its steps.
-
-    Args:
-        draft: The steps that the network was called for.
-        output: What the denoiser returned: a nest of `[step * each, …]`.
-        each: Rows of the output that belong to one step.
+    """The output of one network call, a nest of `[step * each, …]`, divided into its steps.
 
     Raises:
         UnsupportedCall: The output has another number of rows.

@@ -16,19 +16,18 @@ the state's shape per row that is not coupled. A step without drafts draws what 
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Gaussian
+from mmspec.core.report import Report
 from mmspec.registry.warn import warn
-from mmspec_continuous.denoising.denoiser_call import DenoiserCall, UnsupportedCall
-from mmspec_continuous.denoising.drafting import draft_steps, guided_prediction
-from mmspec_continuous.denoising.nests import equal_nests
-from mmspec_continuous.denoising.noise import GeneratorNoise
+from mmspec_continuous.denoising.denoiser_call import DenoiserCall, UnsupportedCall, equal_nests
+from mmspec_continuous.denoising.drafting import GeneratorNoise, draft_steps, guided_prediction
 from mmspec_continuous.denoising.predictions import Prediction, Predictions, by_step
-from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.schedulers import (
     ConstantNoise,
     GaussianSteps,
@@ -39,18 +38,43 @@ from mmspec_continuous.denoising.schedulers import (
     with_sample,
 )
 
+
+@dataclass
+class DenoisingReport(Report):
+    """A report whose units are denoising steps and whose passes are network calls.
+
+    `acceptance_length` is denoising steps per network call of a row, the first call not counted; the copies that
+    guidance needs are part of one call.
+    """
+
+    steps: int = 0  # denoising steps of the call
+    calls: int = 0  # network calls, one after another, the first included
+
+    @property
+    def saved(self) -> int:
+        """Network calls that plain denoising would have made in addition."""
+        return self.steps - self.calls
+
+    def count_call(self, rows: int) -> None:
+        """Count a network call that was made for so many rows."""
+        self.calls += 1
+        if self.calls > 1:
+            self.rounds += 1
+            self.row_rounds += rows
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method} ({self.exactness}): {self.steps} steps in {self.calls} network calls, {self.saved} saved; "
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}; "
+            f"draft {self.seconds['draft']:.2f} s, network {self.seconds['verify']:.2f} s"
+        )
+
+
 _STEP = ("model_output", "timestep", "sample", "generator", "return_dict")
 
 
 class SamplingRun:
-    """From the first noise to the sample.
-
-    Args:
-        scheduler: The pipeline's scheduler.
-        step: The scheduler's own `step`.
-        k: Most steps to draft per network call.
-        report: The report to fill.
-    """
+    """From the first noise to the sample; at most `k` steps are drafted per network call."""
 
     def __init__(self, scheduler: Any, step: Callable[..., Any], k: int, report: DenoisingReport) -> None:
         self.scheduler, self.k, self.report = scheduler, k, report

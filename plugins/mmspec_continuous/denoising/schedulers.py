@@ -109,10 +109,6 @@ def refuse(scheduler: Any) -> None:
 def refuse_default_call(pipe: Any, method: str) -> None:
     """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise.
 
-    Args:
-        pipe: The live pipeline; its scheduler is one that can be used.
-        method: The method's name, for the message.
-
     Raises:
         ValueError: Names the argument, and what to do.
     """
@@ -134,11 +130,8 @@ def refuse_default_call(pipe: Any, method: str) -> None:
 
 
 def fork(scheduler: Any, rows: Tensor | None = None) -> Any:
-    """A copy of a scheduler, at the same step and for `rows [m]` of the batch, whose steps leave the original as it is.
-
-    Args:
-        scheduler: The scheduler.
-        rows: `[m]` int64; None: all rows.
+    """A copy of a scheduler, at the same step and for `rows [m]` of the batch (None: all), whose steps leave the
+    original as it is.
     """
     twin = copy.copy(scheduler)
     for name, value in list(vars(twin).items()):
@@ -151,12 +144,8 @@ def fork(scheduler: Any, rows: Tensor | None = None) -> Any:
 
 
 class GaussianSteps:
-    """The next steps of a scheduler as Gaussians; the scheduler itself is not moved on.
-
-    Args:
-        scheduler: The scheduler.
-        options: Further arguments of its `step`, such as `eta`.
-        rows: As in `fork`.
+    """The next steps of a scheduler as Gaussians, with further arguments of its `step`, such as `eta`; the scheduler
+    itself is not moved on.
 
     Attributes:
         scheduler: A fork of the scheduler; `mean` moves it on by one step.

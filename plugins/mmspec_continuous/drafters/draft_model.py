@@ -40,8 +40,6 @@ SAME = {
 
 @dataclass(frozen=True)
 class DraftModelOptions:
-    """Options of `continuous-draft-model`."""
-
     model: Any = field(default=None, metadata={"help": "the smaller model: live, or the folder or name of one"})
     prefill: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.0, metadata={"help": "share of a picture's tokens, the first ones, that are not drafted"}
@@ -50,9 +48,6 @@ class DraftModelOptions:
 
 class ContinuousDraftModel(DraftModel):
     """Drafts a chain with a smaller `CausalContinuousAR`.
-
-    Args:
-        options: The model, and the share of first tokens that are not drafted.
 
     Raises:
         ValueError: No model was given, or it is no `CausalContinuousAR`.

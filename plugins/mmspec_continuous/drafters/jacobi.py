@@ -14,14 +14,12 @@ from typing import Literal
 from mmspec.core.drafters.initialisations import EarlierDistribution, LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.protocols import Target
-from mmspec.kits.pictures.capabilities import Gridded
+from mmspec.kits.pictures.grid_spec import Gridded
 from mmspec_continuous.specs import CONTINUOUS_JACOBI
 
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    """Options of `continuous-jacobi`."""
-
     init: Literal["left", "above"] = field(
         default="left", metadata={"help": "whose distribution fills slots that enter the window; exact whatever it is"}
     )
@@ -31,11 +29,7 @@ class JacobiOptions:
 
 
 class ContinuousJacobi(Jacobi):
-    """The core's Jacobi window on a target of continuous tokens.
-
-    Args:
-        options: How new slots are filled, and whether drafts are drawn anew.
-    """
+    """The core's Jacobi window on a target of continuous tokens."""
 
     needs, offers = CONTINUOUS_JACOBI.needs, CONTINUOUS_JACOBI.offers
 

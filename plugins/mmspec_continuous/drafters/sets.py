@@ -23,16 +23,12 @@ from mmspec_continuous.specs import CONTINUOUS_SETS
 
 @dataclass(frozen=True)
 class SetsOptions:
-    """Options of `continuous-sets`."""
-
     init: Literal["left", "above"] = field(
         default="left", metadata={"help": "whose distribution drafts the tokens after which a set is drawn"}
     )
 
 
 class ContinuousSets(ContinuousJacobi):
-    """The drafter `continuous-sets`."""
-
     needs, offers = CONTINUOUS_SETS.needs, CONTINUOUS_SETS.offers
 
     def __init__(self, options: SetsOptions = SetsOptions()) -> None:

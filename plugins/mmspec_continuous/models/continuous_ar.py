@@ -5,7 +5,6 @@ the core's cache needs it; MAR's (2406.11838) is bidirectional. Heads: `mmspec_c
 mixtures of Gaussians.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +15,8 @@ from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.core.distributions import GaussianMixture
-from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, grid_rotary, visible
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
-from mmspec.kits.pictures.models.rope import grid_rotary
 from mmspec_continuous.models.denoiser import Denoiser
 
 
@@ -52,17 +50,10 @@ class MixtureHead(nn.Module):
     ) -> GaussianMixture:
         """The distribution of tokens with `parameters [batch, node, parameters]`; the other arguments are None."""
         assert null is None, "a mixture is not guided"
-        weights, means, scales = self._parts(parameters)
+        weights, means, scales = self.parts(parameters)
         return GaussianMixture(weights.exp(), means, scales)
 
-    def loss(self, parameters: Tensor, tokens: Tensor, generator: torch.Generator, repeats: int = 1) -> Tensor:
-        """Negative log-likelihood of tokens `[batch, cell, dim]`, in nats per number; `generator` is not used."""
-        weights, means, scales = self._parts(parameters)
-        z = (tokens[..., None, :] - means) / scales
-        parts = weights - (z.square() / 2 + scales.log()).sum(-1)
-        return math.log(2 * math.pi) / 2 - parts.logsumexp(-1).mean() / self.dim
-
-    def _parts(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-weights `[…, K]`, means and scales `[…, K, dim]`, float32."""
         weights, means, scales = parameters.float().split(
             [self.components, self.components * self.dim, self.components * self.dim], -1
@@ -77,29 +68,6 @@ HEADS = ("diffusion", "gaussian-mixture")
 class CausalContinuousAR(ModelMixin, ConfigMixin):
     """The transformer and its head.
 
-    Args:
-        token_dim: Numbers per token.
-        grid: Tokens per side of the picture.
-        dim: Width of the transformer.
-        n_layer: Blocks.
-        n_head: Query heads.
-        n_kv_head: Key heads; default: as many as query heads.
-        multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
-        caption_dim: Width of caption features.
-        cls_token_num: Words of a caption: conditioning positions.
-        null_caption: Whether the model was trained with a null caption, too; without one there is no guidance.
-        rope_base: Base of the rotary frequencies.
-        norm_eps: Epsilon of the norms.
-        head: `diffusion` or `gaussian-mixture`.
-        head_dim: Width of the diffusion head.
-        head_depth: Residual blocks of the diffusion head.
-        steps: Denoising steps of the diffusion head.
-        sigma_0: Standard deviation of the last denoising step's noise.
-        components: Components of the mixture head.
-        least: Smallest scale of a component of the mixture head.
-        latents: Scales of the autoencoder's latents (`mmspec_continuous.models.kl.mark`), by which another autoencoder
-            is recognised and refused; None: not known.
-
     Raises:
         ValueError: The heads do not divide the width, the head is unknown or has no steps, or `least` is not positive.
     """
@@ -108,24 +76,26 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
     def __init__(
         self,
         token_dim: int = 8,
-        grid: int = 8,
+        grid: int = 8,  # tokens per side of the picture
         dim: int = 256,
         n_layer: int = 5,
         n_head: int = 4,
         n_kv_head: int | None = None,
-        multiple_of: int = 64,
+        multiple_of: int = 64,  # the hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this
         caption_dim: int = 128,
-        cls_token_num: int = 16,
-        null_caption: bool = True,
+        cls_token_num: int = 16,  # words of a caption: conditioning positions
+        null_caption: bool = True,  # whether the model was trained with one; without one there is no guidance
         rope_base: float = 10_000.0,
         norm_eps: float = 1e-5,
-        head: str = "diffusion",
+        head: str = "diffusion",  # `diffusion` or `gaussian-mixture`
         head_dim: int = 224,
         head_depth: int = 3,
-        steps: int = 16,
-        sigma_0: float = 0.1,
-        components: int = 16,
-        least: float = 0.05,
+        steps: int = 16,  # denoising steps of the diffusion head
+        sigma_0: float = 0.1,  # standard deviation of the last denoising step's noise
+        components: int = 16,  # of the mixture head
+        least: float = 0.05,  # smallest scale of a component
+        # scales of the autoencoder's latents (`mmspec_continuous.pipeline.mark`), by which another autoencoder is
+        # recognised and refused; None: not known
         latents: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
@@ -157,12 +127,8 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.config.grid**2
 
     def forward(self, condition: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing.
-
-        Args:
-            condition: Caption features `[batch, caption, width]`.
-            tokens: The picture's first tokens `[batch, n, token_dim]`.
-            mask: `[batch, caption]` bool: positions of the caption that are not padding; default: all.
+        """Teacher forcing: the captions `[batch, caption, width]` with their mask of padding (`[batch, caption]`), and
+        the picture's first tokens `[batch, n, token_dim]`.
 
         Returns:
             The head's condition of every token, `[batch, n, …]`, as from `project`.
@@ -174,18 +140,9 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.project(x[:, caption.shape[1] - 1 :])
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """`[batch, node, dim]` of tokens `[batch, node, token_dim]`."""
         return self.token(tokens.to(self.token.weight.dtype))
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded positions, `[batch, node, dim]`.
-
-        Args:
-            x: `[batch, node, dim]`.
-            position: `[batch, node]` (or `[1, node]`): conditioning positions first, then cells.
-            mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
-            keys: A key-value cache per layer, as `mmspec.kits.pictures.models.blocks` takes it; None: no cache.
-        """
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position]
         for layer, cache in zip(self.layers, keys, strict=True):

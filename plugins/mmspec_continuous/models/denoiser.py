@@ -28,15 +28,7 @@ EDGE = 0.99
 
 
 class Denoiser(nn.Module):
-    """The network and its chain.
-
-    Args:
-        dim: Numbers per token.
-        input_dim: Width of the transformer's vectors.
-        width: Width of the network.
-        depth: Residual blocks.
-        steps: Denoising steps.
-        sigma_0: Standard deviation of the last step's noise; tokens have about unit variance.
+    """The network, `depth` residual blocks of a width, and its chain for tokens of about unit variance.
 
     Attributes:
         sigmas: `[steps]` on the CPU: standard deviation of every step's noise.
@@ -108,12 +100,8 @@ class Denoiser(nn.Module):
 
     @staticmethod
     def guided(condition: Tensor, null: Tensor | None, scale: float | Tensor | None) -> Tensor:
-        """What `mean` takes: `[batch, node, parts]`; under guidance `[batch, node, 2, parts + 1]`, the scale last.
-
-        Args:
-            condition: `[batch, node, parts]`.
-            null: The null condition, of the same shape; None: no guidance.
-            scale: Guidance scale, one for all or `[batch]`; not read without guidance.
+        """What `mean` takes: the condition `[batch, node, parts]`; under guidance, away from `null` by a scale for all
+        or `[batch]`, `[batch, node, 2, parts + 1]`, the scale last.
         """
         if null is None:
             return condition
@@ -126,23 +114,6 @@ class Denoiser(nn.Module):
     ) -> DenoisingChain:
         """The distribution of tokens; arguments as of `guided`, and `head`: this head, as distributions call it."""
         return DenoisingChain(self.guided(condition, null, scale), head)
-
-    def loss(self, condition: Tensor, tokens: Tensor, generator: torch.Generator, repeats: int = 4) -> Tensor:
-        """Mean squared error of v at random steps.
-
-        Args:
-            condition: `[batch, cell, parts]`.
-            tokens: `[batch, cell, dim]`.
-            generator: Generator of steps and noise, on the CPU.
-            repeats: Random steps per token; the transformer, which costs more, runs once for all of them.
-        """
-        shape = (repeats, *tokens.shape[:-1])
-        step = torch.randint(len(self.sigmas), shape, generator=generator)
-        noise = torch.randn(*shape, self.dim, generator=generator).to(tokens.device)
-        alpha_bar = self.alpha_bar[step][..., None].to(tokens.device)
-        x = alpha_bar.sqrt() * tokens + (1 - alpha_bar).sqrt() * noise
-        v = alpha_bar.sqrt() * noise - (1 - alpha_bar).sqrt() * tokens
-        return F.mse_loss(self(x, step.to(tokens.device), condition.expand(repeats, *condition.shape)), v)
 
 
 def _chain(steps: int, sigma_0: float) -> tuple[Tensor, ...]:

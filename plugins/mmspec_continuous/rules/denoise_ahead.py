@@ -21,22 +21,18 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.specs import DENOISE_AHEAD
+from mmspec_continuous.targets.continuous import refuse_mixtures
 
 
 @dataclass(frozen=True)
 class AheadOptions:
-    """Options of `denoise-ahead`."""
-
     ahead: Annotated[int, Field(ge=1, le=64)] = field(
         default=4, metadata={"help": "denoising steps to draft per call of the head; exact whatever it is"}
     )
 
 
 class DenoiseAhead:
-    """The rule `denoise-ahead`."""
-
     exactness: str = DENOISE_AHEAD.exactness
     needs, offers = DENOISE_AHEAD.needs, DENOISE_AHEAD.offers
 

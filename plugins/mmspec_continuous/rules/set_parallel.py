@@ -27,8 +27,6 @@ from mmspec_continuous.specs import SET_PARALLEL
 
 
 class SetParallel:
-    """The rule `set-parallel`."""
-
     exactness: str = SET_PARALLEL.exactness
     needs, offers = SET_PARALLEL.needs, SET_PARALLEL.offers
 

@@ -35,9 +35,9 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 from mmspec_continuous.specs import TEMPERED
+from mmspec_continuous.targets.continuous import refuse_mixtures
 
 TAUS = {"paper": 1.0, "released": 42.0**2}
 """The published constants, by name."""
@@ -47,8 +47,6 @@ POWERS = {"none": 0, "paper": 1, "released": -1}
 
 @dataclass(frozen=True)
 class TemperedOptions:
-    """Options of `tempered`."""
-
     tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = field(
         default=42.0,
         metadata={
@@ -68,12 +66,6 @@ class TemperedOptions:
 
 
 class Tempered:
-    """The rule `tempered`.
-
-    Args:
-        options: How the last step is tested.
-    """
-
     exactness: str = TEMPERED.exactness
     needs, offers = TEMPERED.needs, TEMPERED.offers
 

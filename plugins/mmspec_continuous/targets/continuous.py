@@ -1,4 +1,7 @@
-"""`CausalContinuousAR` as a target: one pass with, and under guidance one without, the caption scores a draft."""
+"""`CausalContinuousAR` as a target: one pass with, and under guidance one without, the caption scores a draft.
+
+The scale of guidance is not part of the core's warp, which combines logits: here it is part of the distribution.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,22 +10,32 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Schedule
+from mmspec.core.protocols import Target
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import awake, hooks_of
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
-from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.specs import CONTINUOUS_AR
 
 
+@dataclass(frozen=True)
+class Guided(Condition):
+    """A condition under guidance."""
+
+    # Guidance scale, one for all or `[batch]`: 1 is no guidance; larger leads away from the null condition
+    scale: float | Tensor = 1.0
+
+    @classmethod
+    def of(cls, condition: Condition, scale: float | Tensor) -> "Guided":
+        return cls(**{**vars(condition), "scale": scale})
+
+
 @dataclass
 class ContinuousCache:
-    """The cache of one call."""
-
     halves: Halves  # keys and values with and without the condition
     # Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
     scale: float | Tensor | None
@@ -101,11 +114,6 @@ class ContinuousTarget:
         return self._output(cache, self.raster.verify(cache.halves, draft, first).scores)
 
     def renew_null(self, cache: ContinuousCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """Replace the null condition of guidance from the next round on; arguments as in `Raster.renew_null`.
-
-        Raises:
-            ValueError: The call began without guidance, or `null` has another shape than a condition.
-        """
         self.raster.renew_null(cache.halves, null, null_mask, units)
 
     @torch.inference_mode()
@@ -143,3 +151,17 @@ class ContinuousTarget:
                 "lead away from; use guidance 1"
             )
         return scale
+
+
+def refuse_mixtures(target: Target, rule: str, what: str) -> None:
+    """Refuse a target whose head has no steps, which the rule needs for `what`; another target is left to the check of
+    its distributions.
+
+    Raises:
+        ValueError: The head is a mixture.
+    """
+    if isinstance(target, ContinuousTarget) and target.head is None:
+        raise ValueError(
+            f"the rule {rule!r} {what} of a denoising head, and this model's head is a mixture of Gaussians, which has "
+            "no steps; use 'rejection', which is exact"
+        )

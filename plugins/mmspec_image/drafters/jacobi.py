@@ -20,7 +20,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.kits.pictures.capabilities import Gridded, GridFromPrompt
+from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt
 from mmspec_image.constraint import constrained_to
 from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
@@ -31,8 +31,6 @@ Init = Literal["random", "left", "above", "predict-2d", "previous-image", "previ
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    """Options of `jacobi`."""
-
     init: Init = field(
         default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )
@@ -71,26 +69,18 @@ class PreviousImage:
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         above, _ = self._above.fill(state, window, noise)
-        self._turn_to(state)
+        if self._now is not None and self._now[0] is not state.report:  # a call has one report from begin to end
+            self._last = self._now[1][:, self._now[2] : -1]
+        self._now = state.report, state.history, state.prompt_length
         if self._last is None or self._last.device != above.device:
             return above, None
         last = self._last[torch.arange(state.rows, device=above.device) % len(self._last)]
         place = state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
 
-    def _turn_to(self, state: State) -> None:
-        """Notice a new call: a call has one report from its beginning to its end."""
-        if self._now is not None and self._now[0] is not state.report:
-            self._last = self._now[1][:, self._now[2] : -1]
-        self._now = state.report, state.history, state.prompt_length
-
 
 class ImageJacobi(Jacobi):
-    """The core's Jacobi window on a target of codes.
-
-    Args:
-        options: How new slots are filled, and whether drafts are drawn anew.
-    """
+    """The core's Jacobi window on a target of codes."""
 
     needs, offers = JACOBI.needs, JACOBI.offers
 

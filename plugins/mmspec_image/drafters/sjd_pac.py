@@ -37,8 +37,6 @@ from mmspec_image.specs import SJD_PAC
 
 @dataclass(frozen=True)
 class SjdPacOptions:
-    """Options of `sjd-pac`."""
-
     init: Init = field(default="above", metadata={"help": "what fills slots that enter the window"})
     siblings: Annotated[int, Field(ge=1, le=64)] = field(
         default=4,
@@ -63,19 +61,11 @@ class Front:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a call remembers."""
-
     window: Window | None  # the window's own memory
     k: int = 0  # units of the last window, which say what its tree was
 
 
 class SjdPac:
-    """See the module.
-
-    Args:
-        options: The front, and how new slots are filled.
-    """
-
     needs, offers = SJD_PAC.needs, SJD_PAC.offers
 
     def __init__(self, options: SjdPacOptions = SjdPacOptions()) -> None:

@@ -28,7 +28,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.loading import load_as
-from mmspec.kits.pictures.capabilities import Gridded
+from mmspec.kits.pictures.grid_spec import Gridded
 from mmspec_image.drafters.grid_fillings import looked_up
 from mmspec_image.models.spatial_head import SpatialHead
 from mmspec_image.specs import SPATIAL_HEAD
@@ -36,8 +36,6 @@ from mmspec_image.specs import SPATIAL_HEAD
 
 @dataclass(frozen=True)
 class SpatialHeadOptions:
-    """Options of `spatial-head`."""
-
     model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
 
 

@@ -12,10 +12,9 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, grid_rotary, visible
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
-from mmspec.kits.pictures.models.rope import grid_rotary
 
 
 class ClassEmbedder(nn.Module):
@@ -37,23 +36,6 @@ class ClassEmbedder(nn.Module):
 class LlamaGenTransformer(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Args:
-        vocab_size: Number of codes.
-        grid: Codes per side of the picture.
-        dim: Width.
-        n_layer: Number of blocks.
-        n_head: Query heads.
-        n_kv_head: Key heads; default: `n_head`.
-        multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
-        model_type: `c2i` (a class) or `t2i` (a caption).
-        num_classes: Classes of `c2i`, without the null class.
-        caption_dim: Width of the caption features of `t2i`.
-        cls_token_num: Conditioning positions: 1 for a class, the length of captions otherwise.
-        rope_base: Base of the rotary frequencies.
-        norm_eps: Epsilon of the norms.
-        condition_vanishes: As published: queries and keys of conditioning positions are zero
-            (`mmspec.kits.pictures.models.rope`).
-
     Attributes:
         entries: `[vocab, width]`: the codebook of the VQ; None until a pipeline sets it.
 
@@ -65,19 +47,19 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
     def __init__(
         self,
         vocab_size: int = 16384,
-        grid: int = 16,
+        grid: int = 16,  # codes per side of the picture
         dim: int = 768,
         n_layer: int = 12,
         n_head: int = 12,
         n_kv_head: int | None = None,
-        multiple_of: int = 256,
-        model_type: str = "c2i",
-        num_classes: int = 1000,
+        multiple_of: int = 256,  # the hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this
+        model_type: str = "c2i",  # `c2i` (a class) or `t2i` (a caption)
+        num_classes: int = 1000,  # without the null class
         caption_dim: int = 2048,
-        cls_token_num: int = 1,
+        cls_token_num: int = 1,  # conditioning positions: 1 for a class, the length of captions otherwise
         rope_base: float = 10_000.0,
         norm_eps: float = 1e-5,
-        condition_vanishes: bool = True,
+        condition_vanishes: bool = True,  # as published: queries and keys of conditioning positions are zero
     ) -> None:
         super().__init__()
         if dim % n_head or (dim // n_head) % 4:
@@ -113,16 +95,11 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
 
     @property
     def cells(self) -> int:
-        """Number of codes of a picture."""
         return self.config.grid**2
 
     def forward(self, condition: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing.
-
-        Args:
-            condition: Classes `[batch]`, or caption features `[batch, caption, width]`.
-            codes: `[batch, n]` the picture's first codes.
-            mask: `[batch, caption]` bool: positions of the caption that are not padding; default: all.
+        """Teacher forcing: classes `[batch]` or caption features `[batch, caption, width]` with their mask of padding
+        (`[batch, caption]`), and the picture's first codes `[batch, n]`.
 
         Returns:
             `[batch, n, vocab]` float32: entry i predicts code i.
@@ -139,7 +116,6 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return grid_rotary(of.grid, width, of.cls_token_num, of.rope_base, of.condition_vanishes)
 
     def embed(self, codes: Tensor) -> Tensor:
-        """Embeddings `[batch, node, dim]` of codes `[batch, node]`."""
         return self.tok_embeddings(codes)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
@@ -175,11 +151,8 @@ HEADS = {
 
 
 def transformer_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a transformer's weights.
-
-    Args:
-        state: Weights under plain keys.
-        given: Arguments that the user gave: `grid` (default 16), heads of an unpublished size, ….
+    """The configuration of a transformer's weights under plain keys, and what the user gave: `grid` (default 16), heads
+    of an unpublished size, ….
 
     Raises:
         ValueError: The weights are no LlamaGen transformer's, or the number of heads has to be given.

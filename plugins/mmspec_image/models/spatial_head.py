@@ -16,12 +16,7 @@ from mmspec.kits.pictures.models.blocks import FeedForward, RMSNorm
 
 
 class SpatialHead(ModelMixin, ConfigMixin):
-    """The head.
-
-    Args:
-        dim: Width of the target's states and embeddings.
-        hidden: Width of the feed-forward layer.
-    """
+    """The head, for states and embeddings of width `dim`."""
 
     @register_to_config
     def __init__(self, dim: int = 256, hidden: int = 512) -> None:
@@ -31,14 +26,7 @@ class SpatialHead(ModelMixin, ConfigMixin):
         self.feed_forward = FeedForward(dim, hidden)
 
     def forward(self, above: Tensor, right: Tensor, above_unit: Tensor, right_unit: Tensor) -> Tensor:
-        """Predicted states `[…, dim]` of codes.
-
-        Args:
-            above: States from which the codes above were drawn, `[…, dim]`.
-            right: States from which the codes above on the right were drawn.
-            above_unit: Embeddings of the codes above.
-            right_unit: Embeddings of the codes above on the right.
-        """
+        """Predicted states `[…, dim]` of codes, from states and embeddings of codes above, and above on the right."""
         mixed: Tensor = self.mix(torch.cat([above, right, above_unit, right_unit], -1))
         ahead: Tensor = mixed + self.feed_forward(self.norm(mixed))
         return ahead

@@ -1,4 +1,4 @@
-"""The bias of a relaxed rule at a node, in closed form over the vocabulary.
+"""Groups of interchangeable units, and the bias of a relaxed rule at a node, in closed form over the vocabulary.
 
 A draft x ~ q is accepted with probability a(x); an exact rule accepts it with a*(x) = min(1, p / q). A rejected draft
 is replaced by a draw from r = norm((p - q)+). With e = q (a - a*) the emitted unit has the distribution p + e - (Σ e)
@@ -11,11 +11,39 @@ so that TV = Σ e: the excess acceptance is the bias.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mmspec_image.rules.groups import Group, Groups
+
+@dataclass(frozen=True)
+class Group:
+    """The groups of some units."""
+
+    ids: Tensor  # `[batch, node, unit, size]`, no unit twice; the unit itself comes first
+    inside: Tensor  # bool of the same shape: which of `ids` belong to the group
+
+    def mass(self, probs: Tensor) -> Tensor:
+        """Probability of each group under `probs [batch, node, vocab]`: `[batch, node, unit]`."""
+        return (probs.gather(-1, self.ids.flatten(2)).reshape(self.ids.shape) * self.inside).sum(-1)
+
+    def members(self, vocab: int) -> Tensor:
+        """Membership over the vocabulary, `[batch, node, vocab]` bool, where every node has the group of one unit."""
+        ids, inside = self.ids[:, :, 0], self.inside[:, :, 0]
+        count = torch.zeros(*ids.shape[:2], vocab, dtype=torch.uint8, device=ids.device)
+        return count.scatter_add(-1, ids, inside.to(torch.uint8)) > 0
+
+
+Groups = Callable[[Tensor], Group]
+"""From units `[batch, node, unit]` of a round to their groups under the target's distribution."""
+
+
+def apart(codebook: Tensor) -> tuple[Tensor, ...]:
+    """Distances of all codes of `codebook [vocab, width]`, a thousand codes at a time: `[≤ 1024, vocab]` each."""
+    codes = codebook.float()
+    return tuple(torch.cdist(some, codes) for some in codes.split(1024))
+
 
 WIDEST = 4096
 """Most units per node for which e is computed, the likeliest of q; the others count as unaltered."""
@@ -35,17 +63,11 @@ def gain(p: Tensor, q: Tensor, x: Tensor, group: Group, against: Against) -> Ten
 
 
 def excess(p: Tensor, q: Tensor, groups: Groups, size: int, against: Against) -> Tensor:
-    """e over the vocabulary: `[batch, node, vocab]`.
+    """e over the vocabulary: `[batch, node, vocab]`, of target `p` and draft `q` of that shape, and a rule's groups of
+    so many units.
 
     Exact where q has mass on `WIDEST` units at most, as any vocabulary of that size has, and any distribution under
     top-k.
-
-    Args:
-        p: The target's distribution, `[batch, node, vocab]`.
-        q: The draft's distribution.
-        groups: The rule's groups.
-        size: Size of a group, which decides how many units are computed at once.
-        against: The rule's denominator.
     """
     rows, nodes, vocab = p.shape
     if vocab > WIDEST:

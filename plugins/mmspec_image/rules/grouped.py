@@ -18,16 +18,13 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import excess, signed
-from mmspec_image.rules.groups import Group, Groups, apart
+from mmspec_image.rules.bias import Group, Groups, apart, excess, signed
 from mmspec_image.rules.relax import relax
 from mmspec_image.specs import GROUPED
 
 
 @dataclass(frozen=True)
 class GroupedOptions:
-    """Options of `grouped`."""
-
     size: Annotated[int, Field(ge=1, le=256)] = field(
         default=14, metadata={"help": "codes of a group; 1 is exact, more accept more and alter more"}
     )
@@ -43,8 +40,6 @@ class GroupedOptions:
 
 
 class Grouped:
-    """The rule `grouped`."""
-
     exactness: str = GROUPED.exactness
     needs, offers = GROUPED.needs, GROUPED.offers
     example = "mmspec_image.example:grouped"
@@ -84,7 +79,6 @@ class Grouped:
         return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """The denominator q(G)."""
         return group.mass(draft)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:

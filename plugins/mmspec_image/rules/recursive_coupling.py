@@ -22,8 +22,6 @@ from mmspec_image.specs import RECURSIVE_COUPLING
 
 
 class RecursiveCoupling:
-    """See the module."""
-
     exactness: str = RECURSIVE_COUPLING.exactness
     needs, offers = RECURSIVE_COUPLING.needs, RECURSIVE_COUPLING.offers
 

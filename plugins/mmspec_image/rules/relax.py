@@ -18,7 +18,7 @@ from mmspec.core.distributions import Categorical, Mixed, couple, dense
 from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.groups import Group, Groups
+from mmspec_image.rules.bias import Group, Groups
 
 
 class Relaxation(Protocol):

@@ -23,8 +23,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import WIDEST, excess, gain
-from mmspec_image.rules.groups import Group, Groups, apart
+from mmspec_image.rules.bias import WIDEST, Group, Groups, apart, excess, gain
 from mmspec_image.rules.relax import Relaxation, relax, unaltered
 from mmspec_image.specs import RELAXED
 
@@ -34,8 +33,6 @@ FEW = 1 << 18
 
 @dataclass(frozen=True)
 class RelaxedOptions:
-    """Options of `relaxed`."""
-
     k: Annotated[int, Field(ge=0)] = field(
         default=10, metadata={"help": "nearest codes that may stand in; 0 is exact, more accept more and alter more"}
     )
@@ -54,12 +51,6 @@ class RelaxedOptions:
 
 
 class Relaxed:
-    """The rule `relaxed`.
-
-    Args:
-        options: Which codes are interchangeable, and how far.
-    """
-
     exactness: str = RELAXED.exactness
     needs, offers = RELAXED.needs, RELAXED.offers
 
@@ -96,7 +87,6 @@ class Relaxed:
         return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """The denominator q(x)."""
         return draft.gather(-1, x)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:

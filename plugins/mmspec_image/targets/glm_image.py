@@ -26,11 +26,7 @@ FAR = 100.0
 
 
 class GlmImageTarget(TransformersTarget):
-    """Codes of a preview and of a picture.
-
-    Args:
-        model: The live model; ids and codes share a table, and its output layer has codes alone.
-        drafting: Whether the model drafts in another target's calls.
+    """Codes of a preview and of a picture; ids and codes share a table, and the output layer has codes alone.
 
     Raises:
         TypeError: The model is no GLM-Image.

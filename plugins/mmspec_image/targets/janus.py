@@ -28,17 +28,13 @@ from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
+from mmspec_image.models.janus import JanusPrompt, padded_out
 from mmspec_image.specs import JANUS
-from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 
 class CodeDecoder(nn.Module):
-    """Janus' language model as a decoder of the interface that `mmspec.hosts.passes` runs.
-
-    Args:
-        embed: From ids of words, or of codes, `[batch, node]` to `[batch, node, width]`.
-        body: The language model.
-        head: From hidden states to scores of codes.
+    """Janus' language model as a decoder of the interface that `mmspec.hosts.passes` runs: from ids of words, or of
+    codes, `[batch, node]` to scores of codes.
     """
 
     def __init__(self, embed: nn.Module, body: PreTrainedModel, head: nn.Module) -> None:
@@ -61,10 +57,7 @@ class CodeDecoder(nn.Module):
 
 
 class JanusTarget:
-    """Codes of a picture in raster order.
-
-    Args:
-        model: The live model; it is changed during a pass only.
+    """Codes of a picture in raster order. The model is changed during a pass only.
 
     Raises:
         TypeError: The model is no Janus.
@@ -144,14 +137,8 @@ class JanusTarget:
         return cache.output(self._codes.run(cache.slots, units, index, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
-        """Replace what guidance leads away from: the unconditional half is read again, committed codes included.
-
-        Args:
-            cache: The call's cache.
-            null: Ids of the negative prompts `[batch, any]`, padded on the left; they may be longer or shorter than
-                those before.
-            null_mask: Their mask; None: no padding.
-            codes: `[batch, n]`: every row's committed codes first; what follows them in a row is ignored.
+        """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left; the unconditional half is
+        read again, committed codes included.
 
         Raises:
             ValueError: The call began without guidance; or the ids are wrong, as in `start`.

@@ -110,11 +110,6 @@ class LlamaGenTarget:
         return cache.output(*self.raster.verify(cache, draft, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
-        """Replace the null condition of a call; arguments as in `Raster.renew_null`.
-
-        Raises:
-            ValueError: The call began without guidance, or `null` has another shape than a condition.
-        """
         self.raster.renew_null(cache, null, null_mask, codes)
 
     def ready(self, cache: Halves, nodes: int) -> AbstractContextManager[None]:

@@ -23,10 +23,6 @@ from mmspec_image.specs import CHAMELEON, EMU3
 class WrittenTarget(TransformersTarget):
     """Text, and pictures in it; a subclass names the class of its models.
 
-    Args:
-        model: The live model.
-        drafting: Whether the model drafts in another target's calls.
-
     Raises:
         TypeError: The model is of another class.
         ValueError: Drafts cannot be verified with this model.
@@ -45,14 +41,7 @@ class WrittenTarget(TransformersTarget):
         return nn.functional.normalize(self.model.get_input_embeddings().weight.detach(), dim=-1)
 
     def renew_null(self, cache: TransformersTargetCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """Replace what guidance leads away from, from the next round on.
-
-        Args:
-            cache: The call's cache.
-            null: Ids of the negative prompts `[batch, any]`, padded on the left; they may be longer or shorter than
-                those before.
-            null_mask: Their mask; None: no padding.
-            units: `[batch, n]`: every row's committed units first; what follows them in a row is ignored.
+        """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left, from the next round on.
 
         Raises:
             ValueError: The call began without guidance; or the prompts are wrong, or too long for what may follow.

@@ -37,12 +37,7 @@ class HeadRecipe:
 
 @torch.no_grad()
 def states_of(pipe: TextToImagePipeline, pictures: Pictures, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """What codes were drawn from, and the codes.
-
-    Args:
-        pipe: The pipeline, whose tokenizer makes the codes.
-        pictures: All pictures.
-        chosen: Numbers of the pictures, `[n]` int64.
+    """What the codes of the `chosen [n]` pictures were drawn from, and the codes.
 
     Returns:
         States behind the final norm, with and without the caption, `[n, 2, cell, dim]` float16; codes `[n, cell]`.

@@ -28,13 +28,7 @@ PATIENCE = 10.0
 
 
 class DrawSession:
-    """A page's picture.
-
-    Args:
-        pipe: The model, whose modules all pages share.
-        name: Its name.
-        send: Takes messages to the page.
-    """
+    """A page's picture, by a model whose modules all pages share."""
 
     def __init__(self, pipe: Any, name: str, send: Send) -> None:
         self._pipe, self._name, self._send = pipe, name, send
@@ -57,7 +51,6 @@ class DrawSession:
                 self._drawings.append(_Drawing(number, pipe, call, self._send))
 
     def close(self) -> None:
-        """End the drawing."""
         with self._lock:
             self._leave()
 
@@ -68,8 +61,6 @@ class DrawSession:
 
 
 class _Drawing:
-    """One of the two pictures, in a thread."""
-
     def __init__(self, number: int, pipe: Any, call: Mapping[str, Any], send: Send) -> None:
         self._number, self._pipe, self._call, self._send = number, pipe, call, send
         self._left, self._began = False, time.perf_counter()

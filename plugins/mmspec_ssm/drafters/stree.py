@@ -22,8 +22,6 @@ from mmspec.hosts.draft_models import drafting_target, refuse_other_tokenizer
 
 @dataclass(frozen=True)
 class StreeOptions:
-    """Options of `stree`."""
-
     model: Any = field(
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
     )
@@ -45,9 +43,6 @@ class StreeOptions:
 
 class Stree(DraftModel):
     """Drafts a static tree with a smaller model.
-
-    Args:
-        options: The small model and the tree.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.

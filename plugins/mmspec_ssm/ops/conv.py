@@ -49,7 +49,6 @@ class Convolution:
         return out.to(hidden_states.dtype), (inputs, before)
 
     def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: KeptNodes, /) -> Tensor:
-        """The last inputs of every row: `[batch, channel, width]`."""
         inputs, before = stash
         columns = kept.columns(before.shape[2]).to(inputs.device)
         return inputs.gather(2, columns[:, None].expand(-1, inputs.shape[1], -1))

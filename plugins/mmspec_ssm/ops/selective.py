@@ -63,7 +63,6 @@ class SelectiveScan:
         return ((y, state) if return_last_state else y), ScanInputs(branches.path_sums(step), step * x, b, a)
 
     def commit(self, state: Tensor | None, stash: ScanInputs, kept: KeptNodes, /) -> Tensor:
-        """The state after the kept nodes: `[batch, channel, size]`."""
         last = kept.last(stash.total)
         beyond = ~kept.mask.to(last.device)[..., None]
         gap = (last[:, None] - kept.take(stash.total)).to(stash.a.dtype).masked_fill(beyond, 0)

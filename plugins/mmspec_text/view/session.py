@@ -10,8 +10,8 @@ from mmspec.core.state import State
 from mmspec.core.trace import Trace
 from mmspec.core.traced_round import TracedRound
 from mmspec.core.warp import Warp
+from mmspec.kits.text.language import encoded
 from mmspec.kits.text.pipeline import TextPipeline
-from mmspec.kits.text.prompts import encoded
 from mmspec.serving.live import said
 from mmspec.serving.live.stage import Send
 

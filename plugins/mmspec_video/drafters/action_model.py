@@ -31,8 +31,6 @@ REPEAT = 0.5
 
 @dataclass(frozen=True)
 class ActionModelOptions:
-    """Options of `action-model`."""
-
     ngram: Annotated[int, Field(ge=1, le=16)] = field(default=4, metadata={"help": "longest context, in actions"})
     branches: Annotated[int, Field(ge=1, le=16)] = field(
         default=1, metadata={"help": "next actions that are tried at once, in one batch"}
@@ -40,11 +38,7 @@ class ActionModelOptions:
 
 
 class ActionModel:
-    """A drafter of trees: `branches` next actions, each followed by a chain.
-
-    Args:
-        options: Context length and number of branches.
-    """
+    """A drafter of trees: `branches` next actions, each followed by a chain."""
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
     example = "mmspec_video.example:player"

@@ -8,22 +8,27 @@ Knobs: `init` (what enters the window); `k` (the window: a longer one accepts mo
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
 from mmspec_video.specs import FRAME_JACOBI
-from mmspec_video.targets.capabilities import FrameLayout
 
 
 @dataclass(frozen=True)
 class FrameJacobiOptions:
-    """Options of `frame-jacobi`."""
-
     init: Literal["previous-frame", "above", "left", "random"] = field(
         default="previous-frame", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )
+
+
+@runtime_checkable
+class FrameLayout(Protocol):
+    """A target whose sequences are frames of units in raster order."""
+
+    period: int  # units from one frame to the next
+    columns: int  # units of a frame's row
 
 
 class FrameJacobi(Jacobi):

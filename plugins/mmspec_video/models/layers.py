@@ -1,4 +1,8 @@
-"""Layers of diffusion transformers over frames: time embedding, adaptive norms, patches in and out."""
+"""Layers of diffusion transformers over frames: time embedding, adaptive norms, patches in and out, rotary positions.
+
+Rotary positions are a cell's place in its frame and the frame's number: `[…, width / 2, 2]` cosines and sines of
+neighbouring pairs of channels, as `mmspec.kits.pictures.models.blocks.turn` takes them.
+"""
 
 import math
 
@@ -27,8 +31,6 @@ class TimeEmbedding(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between them."""
-
     def __init__(self, dim: int, hidden: int, approximate: str = "tanh") -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
@@ -60,8 +62,6 @@ def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 class FinalLayer(nn.Module):
-    """Norm, modulation and the linear layer to the output."""
-
     def __init__(self, dim: int, outputs: int) -> None:
         super().__init__()
         self.norm_final = plain_norm(dim)
@@ -88,3 +88,43 @@ class PatchEmbed(nn.Module):
 def unpatchified(x: Tensor, rows: int, patch: int) -> Tensor:
     """`[…, channel, height, width]` of `x […, cell, patch · patch · channel]`, cells in raster order."""
     return rearrange(x, "... (h w) (p q c) -> ... c (h p) (w q)", h=rows, p=patch, q=patch)
+
+
+def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: float) -> Tensor:
+    """Oasis's pixel frequencies: angles from -1 to 1 along each axis, rows first, times up to `most / 2` half turns;
+    pairs of a head's channels beyond both axes' frequencies are not rotated.
+
+    Returns:
+        `[rows · columns, width / 2, 2]` float32.
+    """
+    turns = torch.linspace(1.0, most / 2, frequencies, dtype=torch.float32) * math.pi
+    row, column = (torch.linspace(-1, 1, n, dtype=torch.float32)[:, None] * turns for n in (rows, columns))
+    both = [row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1)]
+    still = turns.new_zeros(rows, columns, width // 2 - 2 * frequencies)
+    return _turned(torch.cat([*both, still], -1).flatten(0, 1))
+
+
+def time_rotary(position: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+    """All pairs rotate with the frame's number: `[row, frame, width / 2, 2]` of `position [row, frame]`."""
+    turns = base ** (-torch.arange(0, width, 2, device=position.device).float() / width)
+    return _turned(position[..., None].float() * turns)
+
+
+def frame_rotary(position: Tensor, rows: int, columns: int, width: int, base: float = 100.0) -> Tensor:
+    """A quarter of a head's pairs (16 divides its width) rotates with the frame's number `[row, frame]`, the others
+    with row and column; the base is small, because frames are few and small.
+
+    Returns:
+        `[row, frame, rows · columns, width / 2, 2]` float32.
+    """
+    times, cells = width // 8, 3 * width // 16
+    slow, fast = (base ** (-torch.arange(n, device=position.device).float() / n) for n in (times, cells))
+    when = position[..., None, None].float() * slow  # [row, frame, 1, times]
+    places = torch.arange(rows * columns, device=position.device).float()
+    row, column = (places // columns)[:, None] * fast, (places % columns)[:, None] * fast
+    shape = (*position.shape, rows * columns, -1)
+    return _turned(torch.cat([when.expand(shape), row.expand(shape), column.expand(shape)], -1))
+
+
+def _turned(angles: Tensor) -> Tensor:
+    return torch.stack([angles.cos(), angles.sin()], -1)

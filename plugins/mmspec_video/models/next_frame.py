@@ -12,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.rope import turn
+from mmspec.kits.pictures.models.blocks import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
@@ -20,12 +20,12 @@ from mmspec_video.models.layers import (
     PatchEmbed,
     TimeEmbedding,
     attention,
+    frame_rotary,
     modulated,
     modulation,
     plain_norm,
     unpatchified,
 )
-from mmspec_video.models.rotary import frame_rotary
 from mmspec_video.sampling import ConsistencySampler, FlowSampler, Sampler
 
 SIZES: dict[str, dict[str, int]] = {
@@ -84,20 +84,6 @@ class BlockCausalLayer(nn.Module):
 class NextFrameDiT(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Args:
-        channels: Channels of a latent frame.
-        height: Height of a latent frame.
-        width: Width of a latent frame.
-        actions: Size of the action space; the id `actions` stands for "unknown", where no action led to a frame.
-        patch: Side of a cell, in latents.
-        dim: Width of the transformer.
-        depth: Number of blocks.
-        heads: Attention heads of each block; a head has a multiple of 16 channels.
-        frames: Frames of the attention window, the newest one included.
-        objective: Training objective: `flow` (flow matching) or `consistency` (a student).
-        steps: Default number of steps from noise to a frame.
-        context_time: Time that the model reads for finished frames.
-
     Attributes:
         vectors: None: the model reads actions by their ids.
 
@@ -110,18 +96,18 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
     @register_to_config
     def __init__(
         self,
-        channels: int = 8,
+        channels: int = 8,  # of a latent frame, as height and width
         height: int = 8,
         width: int = 8,
-        actions: int = 4,
-        patch: int = 1,
+        actions: int = 4,  # the id `actions` stands for "unknown", where no action led to a frame
+        patch: int = 1,  # side of a cell, in latents
         dim: int = 64,
         depth: int = 2,
         heads: int = 2,
-        frames: int = 8,
-        objective: str = "flow",
-        steps: int = 8,
-        context_time: float = 0.0,
+        frames: int = 8,  # of the attention window, the newest one included
+        objective: str = "flow",  # `flow` (flow matching) or `consistency` (a student)
+        steps: int = 8,  # default number of steps from noise to a frame
+        context_time: float = 0.0,  # time that the model reads for finished frames
     ) -> None:
         super().__init__()
         if objective not in SAMPLERS:
@@ -150,22 +136,18 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a latent frame."""
         return self.config.channels, self.config.height, self.config.width
 
     @property
     def window(self) -> int:
-        """Most frames in the attention window, the newest one included."""
         return self.config.frames
 
     @property
     def action_count(self) -> int:
-        """Size of the action space."""
         return self.config.actions
 
     @property
     def sampler(self) -> Sampler:
-        """The default sampler of the training objective."""
         return SAMPLERS[self.config.objective](self.config.steps, self.config.context_time)
 
     def forward(

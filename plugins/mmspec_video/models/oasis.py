@@ -4,6 +4,7 @@ Decart & Etched, "Oasis: A Universe in a Transformer" (2024; open-oasis), after 
 The weights' keys are the published ones. The model predicts v of a sigmoid schedule (`mmspec_video.sampling`).
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from diffusers import ConfigMixin, ModelMixin
@@ -11,8 +12,8 @@ from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.core.transfer import moved
-from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.rope import turn
+from mmspec.kits.pictures.models.blocks import turn
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
@@ -22,15 +23,19 @@ from mmspec_video.models.layers import (
     attention,
     modulated,
     modulation,
+    pixel_rotary,
     plain_norm,
+    time_rotary,
     unpatchified,
 )
-from mmspec_video.models.official import LEFT_OUT, oasis_sizes
-from mmspec_video.models.rotary import pixel_rotary, time_rotary
 from mmspec_video.sampling import OasisSampler
 
 MAX_FREQUENCY = 256
 """Twice the largest pixel frequency of the rotary embedding, as published."""
+LEFT_OUT = ("rotary_emb.freqs",)
+"""Parts of keys of entries that are not weights: rotary frequencies, which are computed instead."""
+HEADS = {(1024, 16): 16}
+"""Published sizes: (width, blocks) to attention heads, which no shape tells."""
 
 
 class AxialAttention(nn.Module):
@@ -91,17 +96,6 @@ class AxialBlock(nn.Module):
 class OasisDiT(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Args:
-        input_h: Height of a latent frame.
-        input_w: Width of a latent frame.
-        patch_size: Side of a cell, in latents.
-        in_channels: Channels of a latent frame.
-        hidden_size: Width of the transformer.
-        depth: Number of blocks.
-        num_heads: Heads of each attention.
-        external_cond_dim: Length of an action's vector.
-        max_frames: Frames of the attention window, the newest one included.
-
     Attributes:
         sampler: The published sampler.
         vectors: `[action + 1, external_cond_dim]`: the vector of every action of the action space, then that of "no
@@ -111,15 +105,15 @@ class OasisDiT(ModelMixin, ConfigMixin):
     @register_to_config
     def __init__(
         self,
-        input_h: int = 18,
+        input_h: int = 18,  # of a latent frame, as width and channels
         input_w: int = 32,
-        patch_size: int = 2,
+        patch_size: int = 2,  # side of a cell, in latents
         in_channels: int = 16,
         hidden_size: int = 1024,
         depth: int = 16,
         num_heads: int = 16,
-        external_cond_dim: int = 25,
-        max_frames: int = 32,
+        external_cond_dim: int = 25,  # length of an action's vector
+        max_frames: int = 32,  # of the attention window, the newest one included
     ) -> None:
         super().__init__()
         self.x_embedder = PatchEmbed(in_channels, hidden_size, patch_size)
@@ -150,17 +144,14 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a latent frame."""
         return self.config.in_channels, self.config.input_h, self.config.input_w
 
     @property
     def window(self) -> int:
-        """Most frames in the attention window, the newest one included."""
         return self.config.max_frames
 
     @property
     def action_count(self) -> int | None:
-        """Size of the action space; None where `vectors` are not set."""
         return None if self.vectors is None else len(self.vectors) - 1
 
     def forward(
@@ -172,15 +163,8 @@ class OasisDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """v of every frame; arguments are those of `NextFrameDiT`, apart from times and actions.
-
-        Args:
-            x: `[row, frame, channel, height, width]`.
-            time: `[row, frame]`: training times, 0 to 999.
-            actions: `[row, frame, external_cond_dim]`: the vector of the action that led to each frame.
-            position: `[row, frame]`.
-            seen: `[row, frame, slot]`.
-            keys: The cache.
+        """v of every frame; as in `NextFrameDiT`, but times are training times, 0 to 999, and actions vectors `[row,
+        frame, external_cond_dim]`.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))
@@ -195,3 +179,20 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
 def _with_mlp(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
     return x + gate[:, :, None] * mlp(modulated(norm(x), shift, scale))
+
+
+def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a transformer's weights under their published keys; `given` overrides what the shapes say.
+
+    Raises:
+        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
+    """
+    if "x_embedder.proj.weight" not in state or "blocks.0.t_attn.to_qkv.weight" not in state:
+        raise ValueError("these are no weights of Oasis's transformer: there is no x_embedder or no blocks.0.t_attn")
+    dim, channels, patch, _ = shape_in(state, "x_embedder.proj.weight", 4)
+    depth = count_in(state, "blocks.")
+    heads = given.get("num_heads", HEADS.get((dim, depth)))
+    if heads is None:
+        raise ValueError(f"width {dim} with {depth} blocks is no published size: say num_heads=")
+    sizes = {"in_channels": channels, "patch_size": patch, "hidden_size": dim, "depth": depth, "num_heads": heads}
+    return sizes | {"external_cond_dim": shape_in(state, "external_cond.weight", 2)[1]} | dict(given)

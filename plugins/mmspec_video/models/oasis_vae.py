@@ -3,20 +3,21 @@
 The weights' keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, unpatchified
-from mmspec_video.models.official import vae_sizes
-from mmspec_video.models.rotary import pixel_rotary
+from mmspec.kits.pictures.models.blocks import turn
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, pixel_rotary, unpatchified
 
 SCALE = 0.07843137255
 """Scale from the autoencoder's latents to the transformer's, as published."""
+HEADS = {1024: 16}
+"""Width of the published autoencoder to its attention heads."""
 
 
 class Attention(nn.Module):
@@ -34,8 +35,6 @@ class Attention(nn.Module):
 
 
 class VisionLayer(nn.Module):
-    """Attention, then an MLP, each after a layer norm."""
-
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), Attention(dim, heads)
@@ -47,28 +46,15 @@ class VisionLayer(nn.Module):
 
 
 class OasisVAE(ModelMixin, ConfigMixin):
-    """Frames to latents and back.
-
-    Args:
-        latent_dim: Channels of a latent.
-        input_height: Height of a frame, in pixels.
-        input_width: Width of a frame, in pixels.
-        patch_size: Pixels per latent, along a side.
-        enc_dim: Width of the encoder.
-        enc_depth: Blocks of the encoder.
-        enc_heads: Attention heads of an encoder block.
-        dec_dim: Width of the decoder.
-        dec_depth: Blocks of the decoder.
-        dec_heads: Attention heads of a decoder block.
-    """
+    """Frames to latents and back."""
 
     @register_to_config
     def __init__(
         self,
         latent_dim: int = 16,
-        input_height: int = 360,
+        input_height: int = 360,  # of a frame, in pixels
         input_width: int = 640,
-        patch_size: int = 20,
+        patch_size: int = 20,  # pixels per latent, along a side
         enc_dim: int = 1024,
         enc_depth: int = 6,
         enc_heads: int = 16,
@@ -126,3 +112,23 @@ class OasisVAE(ModelMixin, ConfigMixin):
         side = self.config.patch_size
         pixels = self.predictor(self.dec_norm(x)).unflatten(-1, (3, -1)).transpose(-1, -2).flatten(-2)
         return unpatchified(pixels, self.grid[0], side)
+
+
+def vae_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of an autoencoder's weights under their published keys; the size of a frame is 360 × 640 unless
+    `given` says otherwise.
+
+    Raises:
+        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
+    """
+    if "patch_embed.proj.weight" not in state or "predictor.weight" not in state:
+        raise ValueError("these are no weights of Oasis's autoencoder: there is no patch_embed or no predictor")
+    sizes: dict[str, Any] = {"patch_size": shape_in(state, "patch_embed.proj.weight", 4)[-1]}
+    sizes["latent_dim"] = shape_in(state, "post_quant_conv.weight", 2)[1]
+    for short, half in (("enc", "encoder"), ("dec", "decoder")):
+        width = shape_in(state, f"{short}_norm.weight", 1)[0]
+        heads = given.get(f"{short}_heads", HEADS.get(width))
+        if heads is None:
+            raise ValueError(f"width {width} is no published size: say {short}_heads=")
+        sizes |= {f"{short}_dim": width, f"{short}_heads": heads, f"{short}_depth": count_in(state, f"{half}.")}
+    return sizes | dict(given)

@@ -1,13 +1,61 @@
-"""Find the consistency student of a model; refuse one that does not fit."""
+"""Find the consistency student of a model; refuse one that does not fit.
 
+What a consistency student learns fits into a twentieth of the teacher's weights (as LCM-LoRA found, arXiv 2311.05556),
+so a student is shipped as a small file beside its teacher: low-rank differences of matrices (LoRA, 2106.09685).
+"""
+
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import nn
 
 from mmspec.hosts.stored_pipeline import load_part
-from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
+
+
+class StudentAdapter(ModelMixin, ConfigMixin):
+    """The low-rank differences of a student, by the names of the teacher's weight matrices.
+
+    `shapes` are those of the matrices, `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`, and `steps` is how many the
+    student takes from noise to a frame.
+    """
+
+    @register_to_config
+    def __init__(self, shapes: dict[str, list[int]], rank: int = 8, steps: int = 2) -> None:
+        super().__init__()
+        self.down = nn.ParameterDict({key_of(name): torch.zeros(rank, shape[1]) for name, shape in shapes.items()})
+        self.up = nn.ParameterDict({key_of(name): torch.zeros(shape[0], rank) for name, shape in shapes.items()})
+
+    def student(self, teacher: NextFrameDiT) -> NextFrameDiT:
+        """A copy of the teacher with the differences added: a consistency model.
+
+        Raises:
+            ValueError: The adapter was learned on another model.
+        """
+        own = {name: list(layer.weight.shape) for name, layer in matrices_of(teacher).items()}
+        if own != {name: list(shape) for name, shape in self.config.shapes.items()}:
+            raise ValueError("this student was learned from another teacher: its matrices have other names or shapes")
+        student = copy.deepcopy(teacher)
+        student.register_to_config(objective="consistency", steps=self.config.steps)
+        for name, layer in matrices_of(student).items():
+            difference = self.up[key_of(name)].float() @ self.down[key_of(name)].float()
+            layer.weight.data.add_(difference.to(layer.weight))
+        return student.eval()
+
+
+def matrices_of(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers of the blocks and of the final layer, by name."""
+    named = model.named_modules()
+    return {n: m for n, m in named if isinstance(m, nn.Linear) and n.startswith(("blocks.", "final_layer."))}
+
+
+def key_of(name: str) -> str:
+    return name.replace(".", "/")  # a dot in a name would separate modules
+
 
 FOLDER = "student"
 """The student's folder inside of a pipeline's folder."""
@@ -16,11 +64,8 @@ FITTING = ("channels", "height", "width", "actions", "frames")
 
 
 def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
-    """The student of a model, on its device.
-
-    Args:
-        teacher: The model whose frames the student drafts.
-        given: A student, its adapter, or the adapter's folder; None: the folder `student` beside the model.
+    """The student of a teacher, on its device: as given (a student, its adapter, or the adapter's folder), or from the
+    folder `student` beside the model.
 
     Raises:
         ValueError: The model cannot be a teacher, there is no student, or the student does not fit the model.

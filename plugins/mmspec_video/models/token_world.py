@@ -13,7 +13,7 @@ from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock
-from mmspec_video.models.rotary import frame_rotary
+from mmspec_video.models.layers import frame_rotary
 
 
 class PromptEmbedding(nn.Module):
@@ -30,18 +30,6 @@ class PromptEmbedding(nn.Module):
 class TokenWorldModel(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Args:
-        vocab_size: Number of codes.
-        actions: Size of the action space; action `a` is unit `vocab_size + a`.
-        rows: Rows of a frame's codes.
-        columns: Columns of a frame's codes.
-        frames: Most frames of a sequence.
-        dim: Width of the transformer.
-        n_layer: Number of blocks.
-        n_head: Attention heads; a head has a multiple of 16 channels.
-        multiple_of: The hidden width of the MLPs, 2/3 · 4 · dim, is rounded up to a multiple of this.
-        norm_eps: Epsilon of the norms.
-
     Raises:
         ValueError: The heads do not divide the width.
     """
@@ -50,14 +38,14 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
     def __init__(
         self,
         vocab_size: int = 512,
-        actions: int = 4,
-        rows: int = 8,
+        actions: int = 4,  # action `a` is unit `vocab_size + a`
+        rows: int = 8,  # of a frame's codes, as columns
         columns: int = 8,
-        frames: int = 8,
+        frames: int = 8,  # most of a sequence
         dim: int = 192,
         n_layer: int = 6,
         n_head: int = 4,
-        multiple_of: int = 64,
+        multiple_of: int = 64,  # the hidden width of the MLPs, 2/3 · 4 · dim, is rounded up to a multiple of this
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
@@ -71,16 +59,17 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         self.cls_embedding = PromptEmbedding(self.tok_embeddings)
         # Not a buffer: it stays float32 when the weights are cast.
         self.rotary = _rotary(frames, rows, columns, dim // n_head)
-        self._initialise()
+        for name, weights in self.named_parameters():  # that keep the scale of their input, less where they are added
+            if weights.dim() > 1:
+                deep = name.endswith(("wo.weight", "w2.weight"))
+                nn.init.normal_(weights, std=(dim * (2 * n_layer if deep else 1)) ** -0.5)
 
     @property
     def cells(self) -> int:
-        """Codes of a frame."""
         return self.config.rows * self.config.columns
 
     @property
     def action_count(self) -> int:
-        """Size of the action space."""
         return self.config.actions
 
     @property
@@ -94,10 +83,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.config.frames * self.period - 1
 
     def forward(self, units: Tensor) -> Tensor:
-        """Logits of all codes of known sequences (teacher forcing).
-
-        Args:
-            units: `[batch, n]`: codes and actions, a frame first.
+        """Logits of all codes of known sequences `[batch, n]` of codes and actions, a frame first (teacher forcing).
 
         Returns:
             `[batch, n, vocab_size]` float32: entry i predicts code i + 1; entries before an action have no meaning.
@@ -110,11 +96,9 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.code_logits(x)
 
     def embed(self, units: Tensor) -> Tensor:
-        """`[batch, node, dim]` of units `[batch, node]`."""
         return self.tok_embeddings(units)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded units; arguments as in `mmspec.kits.pictures.raster.RasterModel`."""
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position].expand(len(x), -1, -1, -1)
         for layer, kept in zip(self.layers, keys, strict=True):
@@ -128,13 +112,6 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
     def logits(self, x: Tensor) -> Tensor:
         """Logits `[batch, node, vocab_size + actions]` float32 of hidden states; those of actions are -inf."""
         return nn.functional.pad(self.code_logits(x), (0, self.config.actions), value=-torch.inf)
-
-    def _initialise(self) -> None:
-        """Normal weights that keep the scale of their input; smaller ones where a residual is added."""
-        for name, weights in self.named_parameters():
-            if weights.dim() > 1:
-                deep = name.endswith(("wo.weight", "w2.weight"))
-                nn.init.normal_(weights, std=(self.config.dim * (2 * len(self.layers) if deep else 1)) ** -0.5)
 
 
 def _rotary(frames: int, rows: int, columns: int, width: int) -> Tensor:

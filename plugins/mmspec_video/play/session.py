@@ -50,7 +50,6 @@ class PlaySession:
             follow[said.one_of(message, "type", follow, "message")](message)
 
     def close(self) -> None:
-        """End the walk."""
         with self._lock:
             self._leave()
 
@@ -98,7 +97,6 @@ class PlaySession:
 
 
 def _beside(pictures: list[Image.Image]) -> Image.Image:
-    """Pictures side by side, magnified."""
     width, height = (SCALE * size for size in pictures[0].size)
     sheet = Image.new("RGB", (len(pictures) * (width + GAP) - GAP, height), "white")
     for number, picture in enumerate(pictures):
@@ -113,14 +111,8 @@ PENDING = 16
 
 
 class Pane:
-    """A picture on the page: a walk by one method, in a thread of its own, which makes a frame for every key.
-
-    Args:
-        number: Which of the pictures it is.
-        pipe: Makes the frames.
-        first: `[3, height, width]` in [0, 1]: the frame that the walk begins with.
-        seed: Of the noise.
-        send: Takes messages to the page.
+    """A picture on the page: a walk by one method from the frame `first [3, height, width]` in [0, 1], in a thread of
+    its own, which makes a frame for every key.
 
     Attributes:
         frames: The frames so far.
@@ -151,7 +143,6 @@ class Pane:
         self._keys.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread's end."""
         self._thread.join(seconds)
 
     def _player(self, number: int, frames: Tensor) -> str | None:

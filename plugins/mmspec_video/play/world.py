@@ -20,8 +20,6 @@ DEEPEST = 4
 
 @dataclass(frozen=True)
 class World:
-    """A world."""
-
     name: str  # its name on the page
     pipe: NextFramePipeline  # its pipeline, whose modules all walks share
     beginnings: Tensor  # `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds
@@ -39,7 +37,6 @@ class World:
 
     @property
     def actions(self) -> list[str]:
-        """The names of its actions."""
         return list(self.pipe.config.actions)
 
     @property
@@ -49,10 +46,8 @@ class World:
         return model.config.columns if isinstance(model, TokenWorldModel) else None
 
     def pipes(self, depth: int) -> dict[str, NextFramePipeline]:
-        """Two pipelines over the same modules, by the names of their methods.
-
-        Args:
-            depth: Actions that are guessed ahead, where frames are denoised.
+        """Two pipelines over the same modules, by the names of their methods; where frames are denoised, one guesses
+        `depth` actions ahead.
         """
         config, parts = self.pipe.config, self.pipe.components
         how = {"k": depth, **self.ahead}

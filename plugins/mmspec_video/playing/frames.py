@@ -22,20 +22,14 @@ from mmspec.core.round import Pending
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec_video.deviation import FrameReport
-from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
 from mmspec_video.targets.frames import FramesTarget
+from mmspec_video.targets.tree import FramePrompt
 
 
 class FramePlay:
-    """A call over denoised frames; the rows' players act in step.
-
-    Args:
-        decoder: A decoder with a `FramesTarget`.
-        frames: `[row, n, channel, height, width]` latents of the first frames.
-        actions: `[row, n - 1]`: the actions between them.
-        length: New frames wanted.
-        seed: Seed of the noise: one for all rows, or one a row.
+    """A call over denoised frames, of `length` new ones behind the latents `[row, n, channel, height, width]` and the
+    actions `[row, n - 1]` between them; the rows' players act in step.
 
     Attributes:
         decoder: The loop; its policy is set before every pass, to the depth of the draft.
@@ -78,7 +72,6 @@ class FramePlay:
 
     @property
     def guesses(self) -> bool:
-        """Whether frames are made ahead, for guessed actions."""
         return self.decoder.k > 0
 
     @property
@@ -142,11 +135,8 @@ class FramePlay:
 
 
 class KnownActions:
-    """A drafter of chains. Rows whose next frame is available draft no further: their next frames are made jointly once
-    one is needed.
-
-    Args:
-        drafter: Drafts a chain where no action is known.
+    """A drafter of chains of known actions, else of another drafter's. Rows whose next frame is available draft no
+    further: their next frames are made jointly once one is needed.
 
     Attributes:
         known: `[row, n]`: known actions after the root.

@@ -22,15 +22,7 @@ from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 
 class TokenPlay:
-    """A call over frames of codes, with the members of `FramePlay`.
-
-    Args:
-        decoder: A decoder with a `TokenFramesTarget`.
-        frames: `[row, n, cell]` codes of the first frames.
-        actions: `[row, n - 1]`: the actions between them.
-        length: New frames wanted.
-        seed: Seed of the noise: one for all rows, or one a row.
-        warp: How codes are sampled; None: at temperature 1.
+    """A call over frames of codes `[row, n, cell]`, with the members of `FramePlay`; `warp` says how codes are sampled.
 
     Attributes:
         frames: `[row, n, cell]`: all frames, the first ones included.

@@ -21,14 +21,12 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.specs import NFD
-from mmspec_video.targets.capabilities import Denoising
+from mmspec_video.targets.frames import FramesTarget
 from mmspec_video.targets.joint import Joint
 
 
 @dataclass(frozen=True)
 class NfdOptions:
-    """Options of `nfd`."""
-
     measure: bool = field(
         default=False,
         metadata={"help": "make every altered frame by plain decoding, too, and report the distance; slow"},
@@ -47,7 +45,7 @@ class Nfd:
 
     def wrap(self, target: Target) -> Target:
         """A copy of the target that denoises jointly; a target without frames (a simulated player) as it is."""
-        return target.denoising_with(joint=Joint(self.options.measure)) if isinstance(target, Denoising) else target
+        return target.denoising_with(joint=Joint(self.options.measure)) if isinstance(target, FramesTarget) else target
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return Match().draft_noise(round)

@@ -27,14 +27,12 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
 from mmspec_video.specs import STUDENT
-from mmspec_video.targets.capabilities import Denoising
 from mmspec_video.targets.checked import Check
+from mmspec_video.targets.frames import FramesTarget
 
 
 @dataclass(frozen=True)
 class StudentOptions:
-    """Options of `student`."""
-
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
         default=0.2,
         metadata={"help": "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"},
@@ -66,7 +64,7 @@ class Student:
         Raises:
             ValueError: The target's model has no student, or another model's.
         """
-        if not isinstance(target, Denoising):
+        if not isinstance(target, FramesTarget):
             return target
         if self._student is None or self._teacher is not target.model:
             self._student, self._teacher = student_of(target.model, self.options.student), target.model

@@ -33,11 +33,9 @@ class Check:
     level: float  # noise level, in (0, 1], at which the teacher verifies
 
     def deviation(self) -> Deviation:
-        """The counts of a new call."""
         return Deviation("are the student's", "the teacher sees a gap of")
 
     def denoiser(self, teacher: Denoiser) -> "CheckedDenoiser":
-        """Both models behind one cache."""
         return CheckedDenoiser(teacher, replace(teacher, model=self.student, sampler=self.student.sampler), self)
 
 

@@ -46,13 +46,8 @@ def denoise(
     predict: Callable[[Tensor, float], Tensor],
     until: Callable[[], bool] | None,
 ) -> Tensor:
-    """All steps of a sampler.
-
-    Args:
-        sampler: The steps.
-        noise: Standard normal noise of a step.
-        predict: The network's output for a state at a time.
-        until: Called before every step; None: never stop.
+    """All steps of a sampler, with standard normal noise of a step and the network's output for a state at a time;
+    `until` is called before every step, and stops by True.
 
     Raises:
         StoppedError: `until` returned True.

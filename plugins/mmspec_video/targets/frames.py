@@ -23,21 +23,15 @@ from mmspec_video.deviation import distance
 from mmspec_video.models.keys import Pair, select_frames
 from mmspec_video.sampling import Sampler
 from mmspec_video.specs import FRAMES
-from mmspec_video.targets.cache import FramePrompt, FramesCache
 from mmspec_video.targets.checked import Check, CheckedDenoiser
 from mmspec_video.targets.denoiser import Cache, Denoiser, FrameModel, StoppedError
 from mmspec_video.targets.joint import Joint, joint_frames
-from mmspec_video.targets.tree import Flags, FrameTree, Nodes
+from mmspec_video.targets.tree import Flags, FramePrompt, FramesCache, FrameTree, Nodes
 from mmspec_video.targets.window import Window
 
 
 class FramesTarget:
     """The target.
-
-    Args:
-        model: The transformer.
-        sampler: The sampler; None: the model's own.
-        cache: The cache option of `Denoiser`.
 
     Attributes:
         joint: Joint denoising of a draft's frames; None: they are made one after another.
@@ -233,7 +227,6 @@ class FramesTarget:
         return self._denoiser().keyed(window)
 
     def _denoiser(self) -> Denoiser | CheckedDenoiser:
-        """The denoiser that makes frames and keys."""
         return self.denoiser if self.check is None else self.check.denoiser(self.denoiser)
 
     def _keeps_keys(self, window: Window, more: int) -> bool:

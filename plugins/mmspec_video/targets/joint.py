@@ -27,7 +27,6 @@ class Joint:
     measure: bool = False  # make every frame after the first once more by plain decoding, and record the distance
 
     def deviation(self) -> Deviation:
-        """The counts of a new call."""
         return Deviation("denoised together with the one before", "off by")
 
 

@@ -1,10 +1,11 @@
-"""The tree of frames that were made since the last commit: the root's frame, and those of guessed actions below it.
+"""A call's prompt and cache, and the tree of frames that were made since the last commit.
 
-Frames and keys are on the device. What there is of them is known on the host, which decides what the network computes:
-it reads a draft's actions once, and waits for nothing else here.
+The tree has the root's frame, and the frames of guessed actions below it. Frames and keys are on the device. What there
+is of them is known on the host, which decides what the network computes: it reads a draft's actions once, and waits for
+nothing else here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes, where_nodes
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft
+from mmspec_video.deviation import Deviation
 from mmspec_video.models.keys import Pair, select_frames
+from mmspec_video.targets.window import Window
 
 Nodes = Sequence[Sequence[int]]
 """Nodes of every row, on the host: `[row][m]`."""
@@ -112,7 +115,6 @@ class FrameTree:
                 made[node] |= stored
 
     def has_keys(self, nodes: Nodes) -> Flags:
-        """Which of `nodes` have keys."""
         return [[keyed[n] for n in row] for row, keyed in zip(nodes, self.keyed, strict=True)]
 
     def put_keys(self, nodes: Nodes, pairs: Sequence[Pair]) -> None:
@@ -175,3 +177,21 @@ def _scattered(values: Tensor, nodes: Tensor, new: Tensor) -> Tensor:
     """`values [row, node, …]` with `new [row, m, …]` written to `nodes [row, m]`."""
     index = nodes.reshape(*nodes.shape, *(1,) * (values.dim() - 2)).expand_as(new)
     return values.scatter(1, index, new)
+
+
+@dataclass(frozen=True)
+class FramePrompt:
+    frames: Tensor  # `[row, n, channel, height, width]` latents; `n` is at least 1
+    actions: Tensor  # `[row, n]` int64: the action that led to each frame; the model's "unknown" id where none is known
+    action: Tensor  # `[row]` int64: the player's first action, which leads to the first new frame
+    seed: int | Sequence[int] = 0  # seed of the frames' noise: one for all rows, or one a row
+
+
+@dataclass
+class FramesCache:
+    key: Tensor  # `[row, 2]`: keys of the noise
+    window: Window  # the frames that the root's frame attends to
+    tree: FrameTree | None = None  # frames that were made since the last commit
+    denoised: int = 0  # number of frames that the network made, discarded ones included
+    until: Callable[[], bool] | None = None  # called before every pass while frames are made ahead; True stops it
+    deviation: Deviation | None = None  # altered frames, under a lossy rule

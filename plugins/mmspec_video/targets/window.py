@@ -12,23 +12,14 @@ from mmspec_video.models.keys import Pair, concatenated, select_frames
 
 @dataclass(frozen=True)
 class Window:
-    """Frames of every row, the latest in the last slot; shorter rows begin with empty slots.
+    """Frames of every row, the latest in the last slot; shorter rows begin with empty slots."""
 
-    Attributes:
-        frames: `[row, slot, channel, height, width]`.
-        actions: `[row, slot]` int64: the action that led to each frame.
-        filled: `[row, slot]` bool: False in empty slots.
-        number: `[row]` int64: number of the frame that comes next.
-        fullest: Frames of the fullest row, on the host.
-        keys: Keys and values of the frames, layer by layer; None: not computed, or outdated.
-    """
-
-    frames: Tensor
-    actions: Tensor
-    filled: Tensor
-    number: Tensor
-    fullest: int
-    keys: Sequence[Pair] | None = None
+    frames: Tensor  # `[row, slot, channel, height, width]`
+    actions: Tensor  # `[row, slot]` int64: the action that led to each frame
+    filled: Tensor  # `[row, slot]` bool: False in empty slots
+    number: Tensor  # `[row]` int64: number of the frame that comes next
+    fullest: int  # frames of the fullest row, on the host
+    keys: Sequence[Pair] | None = None  # of the frames, layer by layer; None: not computed, or outdated
 
     @property
     def slots(self) -> int:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mmspec.core.hidden import FINAL
 from mmspec.hosts.draft_models import own_target
-from mmspec.kits.text.prompts import ids_to_answer
+from mmspec.kits.text.language import ids_to_answer
 from mmspec.registry.printable import shown
 from mmspec.untrusted import numbered_json_lines
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.kits.pictures.words import written
+from mmspec.kits.pictures.prompts import written
 
 SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
 """Pixels by which a picture is moved for training: rows, columns."""
@@ -134,7 +134,7 @@ def psnr(pictures: Tensor, true: Tensor) -> float:
 
 
 def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
-    """A lower-case BPE over captions, padded on the left; lists their words (see `mmspec.kits.pictures.words`)."""
+    """A lower-case BPE over captions, padded on the left; lists their words (see `mmspec.kits.pictures.prompts`)."""
     bpe = Tokenizer(models.BPE(unk_token="<unk>"))
     bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

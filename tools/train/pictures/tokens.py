@@ -15,20 +15,11 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
-from mmspec_continuous.models.kl import (
-    autoencoding_loss,
-    latents_of,
-    mark,
-    measure,
-    pictures_of,
-    scaled,
-    small_kl,
-    tokens_of,
-)
-from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark, pictures_of
 from tools.train.pictures import captioned as kit
 from tools.train.pictures import ship
 from tools.train.pictures.captioned import caption_tokenizer
+from tools.train.pictures.latents import autoencoding_loss, head_loss, latents_of, measure, scaled, small_kl, tokens_of
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Generator]
 """Caption ids and mask, tokens that are read, which captions are dropped, tokens that are true, the step's noise."""
@@ -82,7 +73,7 @@ class Captioned(nn.Module):
         features, seen = kit.caption_features(self.encoder, self.transformer, ids, mask, dropped)
         noise = torch.randn(read.shape, generator=generator).to(read.device)
         condition = self.transformer(features, read + self.input_noise * noise, seen)
-        return self.transformer.token_head.loss(condition, true, generator, self.repeats)
+        return head_loss(self.transformer.token_head, condition, true, generator, self.repeats)
 
 
 def untrained_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
@@ -98,7 +89,7 @@ def untrained_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tu
         recipe: Sizes.
         grid: Tokens per side.
         words: Size of the caption vocabulary.
-        latents: What tells the autoencoder from others (`mmspec_continuous.models.kl.mark`).
+        latents: What tells the autoencoder from others (`mmspec_continuous.pipeline.mark`).
     """
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(words, recipe.length, dim=128)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.training.loop import LoopOptions, fit
-from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.keys import FrameKeys
 from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.students import StudentAdapter
+from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.coded import CodedEpisodes
 from tools.train.video.recipe import Say, VideoRecipe
 from tools.train.video.walking import ACTIONS
@@ -63,7 +64,7 @@ def train_student(
 
     options = LoopOptions(recipe.student_steps, 1e-3, warmup=50, weight_decay=0.0)
     fit(model, batch_at, loss_of, options, work / "student", say)
-    return StudentAdapter.of(model, recipe.jumps)
+    return adapter_of(model, recipe.jumps)
 
 
 @torch.no_grad()

@@ -14,8 +14,8 @@ from mmspec.kits.pictures.data import pixels
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.work import claimed
 from mmspec_video.codec import Codes, KLLatents
-from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.students import StudentAdapter
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP

@@ -1,6 +1,11 @@
 """Transformer blocks of LlamaGen (Llama's, with rotary positions of a grid), with keys and values in the slot cache.
 
 Names of weights are the published ones, so that official files load without renaming.
+
+Half of a head's pairs rotates with the row, half with the column. Conditioning positions come before the grid.
+LlamaGen's published weights expect cosine and sine 0 there: queries and keys vanish, and every cell attends to all
+conditioning positions evenly. With `vanish=False` they are not rotated instead, so that cells can tell the words of a
+caption apart. diffusers' rotary embeddings of grids know neither.
 """
 
 from typing import Protocol
@@ -9,7 +14,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.rope import turn
+
+def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vanish: bool = True) -> Tensor:
+    """Cosines and sines by position: `before` conditioning positions, then cells in raster order. A head's width is
+    divisible by 4.
+
+    Returns:
+        `[before + grid², width / 2, 2]` float32.
+    """
+    frequency = base ** (-torch.arange(0, width // 2, 2).float() / (width // 2))  # [width / 4]
+    angle = torch.arange(grid).float()[:, None] * frequency
+    row, column = angle[:, None].expand(grid, grid, -1), angle[None].expand(grid, grid, -1)
+    cells = torch.cat([row, column], -1).flatten(0, 1)  # [cell, width / 2]
+    turned = torch.stack([cells.cos(), cells.sin()], -1)
+    condition = turned.new_zeros(before, *turned.shape[1:])
+    condition[..., 0] = 0.0 if vanish else 1.0
+    return torch.cat([condition, turned])
+
+
+def turn(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of `x [batch, node, head, width]` by `rotary [batch, node, width / 2, 2]`."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))  # a product of complex numbers is many times faster
+    return torch.view_as_real(pairs * torch.view_as_complex(rotary)[:, :, None]).flatten(-2).type_as(x)
 
 
 class Keys(Protocol):
@@ -53,8 +79,6 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU feed-forward layer."""
-
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
         self.w1 = nn.Linear(dim, hidden, bias=False)
@@ -81,14 +105,8 @@ class TransformerBlock(nn.Module):
 
 
 def visible(rows: int, length: int, given: int, mask: Tensor | None, device: torch.device) -> Tensor:
-    """Attention mask `[rows, 1, length, length]` bool: causal; padding of the caption is seen by itself only.
-
-    Args:
-        rows: Rows of the batch.
-        length: Positions, conditioning positions included.
-        given: Conditioning positions.
-        mask: `[rows, given]`: False at padding; None: no padding.
-        device: Of the result.
+    """Attention mask `[rows, 1, length, length]` bool: causal; padding of the `given` conditioning positions (False in
+    `mask [rows, given]`) is seen by itself only.
     """
     causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     seen = causal.expand(rows, 1, length, length)

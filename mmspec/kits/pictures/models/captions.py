@@ -13,15 +13,7 @@ from torch import Tensor, nn
 
 
 class CaptionEncoder(ModelMixin, ConfigMixin):
-    """The text encoder: features of captions.
-
-    Args:
-        vocab_size: Size of the vocabulary.
-        length: Tokens of a caption, padding included.
-        dim: Width of the features.
-        layers: Number of blocks.
-        heads: Attention heads per block.
-    """
+    """The text encoder: features of captions of `length` tokens, padding included."""
 
     @register_to_config
     def __init__(

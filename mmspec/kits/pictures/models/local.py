@@ -27,8 +27,6 @@ class ChannelNorm(nn.Module):
 
 
 class LocalBlock(nn.Module):
-    """Residual block of a 3 × 3 and a 1 × 1 convolution."""
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm1, self.conv1 = ChannelNorm(channels), _convolution(channels, channels)
@@ -40,12 +38,8 @@ class LocalBlock(nn.Module):
 
 
 class LocalEncoder(nn.Module):
-    """Picture to latents.
-
-    Args:
-        ch: Channels of the first level.
-        multiples: Multiples of `ch`, level by level; each level but the last halves the picture.
-        z_channels: Channels of the latents.
+    """Picture to latents, through levels of `ch` times `multiples` channels; each level but the last halves the
+    picture.
     """
 
     def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
@@ -61,5 +55,4 @@ class LocalEncoder(nn.Module):
 
 
 def _convolution(inner: int, outer: int) -> nn.Conv2d:
-    """3 × 3, edges repeated."""
     return nn.Conv2d(inner, outer, 3, padding=1, padding_mode="replicate")

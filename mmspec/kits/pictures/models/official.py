@@ -54,11 +54,8 @@ def from_official(
 
 
 def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The weights of an official file, under their plain keys.
-
-    Args:
-        source: The file, or its contents.
-        left_out: Entries whose keys contain one of these are left out: caches, tables, counts.
+    """The weights of an official file, or of its contents, under their plain keys, without entries whose keys contain a
+    word of `left_out`: caches, tables, counts.
 
     Raises:
         ValueError: There is no such file, it contains no weights, or they are not finite.
@@ -135,12 +132,7 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...]:
-    """The shape of a weight, from which sizes of the model are read.
-
-    Args:
-        state: Weights under plain keys.
-        key: Key of the weight.
-        dims: Number of dimensions that it has to have.
+    """The shape of a weight, which has to have so many dimensions; sizes of the model are read from it.
 
     Raises:
         ValueError: There is no such weight, or it has another number of dimensions.
@@ -154,11 +146,7 @@ def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...
 
 
 def count_in(state: Mapping[str, Tensor], prefix: str) -> int:
-    """The number of blocks in a state, which have to be numbered from 0 on.
-
-    Args:
-        state: Weights under plain keys.
-        prefix: The text before the numbers, such as `layers.`.
+    """The number of blocks in a state, which have to be numbered from 0 on behind a prefix such as `layers.`.
 
     Raises:
         ValueError: There is no block, or a number is missing.

@@ -1,10 +1,12 @@
 """LlamaGen's VQ tokenizer: a convolutional autoencoder whose latent cells are entries of a normalised codebook.
 
 After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Encoder and decoder
-are those of diffusers' `AutoencoderKL`, so weights have diffusers' names; `from_official` renames published files.
+are diffusers' own, of `AutoencoderKL`, so weights have diffusers' names; `from_official` renames published files, whose
+blocks are called `res` and `attn`, and whose projections of attention are convolutions over one pixel.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,8 +17,7 @@ from diffusers.models.autoencoders.vae import Decoder, Encoder
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.local import LocalEncoder
-from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.vq_names import renamed, vq_sizes
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 
 LEFT_OUT = ("codebook_used",)
 """Parts of keys of entries that are no weights."""
@@ -24,21 +25,13 @@ LEFT_OUT = ("codebook_used",)
 
 @dataclass(frozen=True)
 class Quantised:
-    """Quantised latents."""
-
     latents: Tensor  # `[batch, width, row, column]`; straight-through gradients
     codes: Tensor  # `[batch, row, column]` int64
     loss: Tensor  # codebook and commitment loss; a scalar
 
 
 class Codebook(nn.Module):
-    """Nearest entry of a codebook on the unit sphere.
-
-    Args:
-        entries: Number of codes.
-        width: Width of an entry.
-        commitment: Weight of the encoder's commitment loss.
-    """
+    """Nearest entry of a codebook on the unit sphere."""
 
     def __init__(self, entries: int, width: int, commitment: float = 0.25) -> None:
         super().__init__()
@@ -66,29 +59,18 @@ class Codebook(nn.Module):
 
 
 class LlamaGenVQ(ModelMixin, ConfigMixin):
-    """Pictures to codes and back.
-
-    Args:
-        codebook_size: Number of codes.
-        codebook_embed_dim: Width of a codebook entry.
-        ch: Channels of the first level; a multiple of 32.
-        encoder_ch_mult: Multiples of `ch`, level by level; each level but the last halves the picture.
-        decoder_ch_mult: The same for the decoder.
-        z_channels: Channels of the latents before the codebook.
-        num_res_blocks: Residual blocks of an encoder level; a decoder level has one more. A local encoder has none.
-        local: Use the encoder that sees the surroundings of a cell only (`models.local`) instead of the published one.
-    """
-
     @register_to_config
     def __init__(
         self,
         codebook_size: int = 16384,
         codebook_embed_dim: int = 8,
-        ch: int = 128,
+        ch: int = 128,  # channels of the first level; a multiple of 32
+        # multiples of `ch`, level by level; each level but the last halves the picture
         encoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
         decoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
-        z_channels: int = 256,
-        num_res_blocks: int = 2,
+        z_channels: int = 256,  # channels of the latents before the codebook
+        num_res_blocks: int = 2,  # of an encoder level; a decoder level has one more, a local encoder none
+        # the encoder that sees the surroundings of a cell only (`models.local`), not the published one
         local: bool = False,
     ) -> None:
         super().__init__()
@@ -104,11 +86,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model of a published file, or of its contents.
-
-        Args:
-            source: Path or mapping; see `mmspec.kits.pictures.models.official`.
-            **config: Arguments of the class that override those that the shapes say.
+        """The model of a published file, or of its contents; `config` overrides what the shapes say.
 
         Raises:
             ValueError: The weights do not fit.
@@ -129,11 +107,9 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         return self.decode_latents(self.quantize.lookup(codes))
 
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Pictures of latents on the codebook."""
         return self.decoder(self.post_quant_conv(latents))
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Quantised]:
-        """Reconstruction and codes."""
         quantised = self.encode(pictures)
         return self.decode_latents(quantised.latents), quantised
 
@@ -157,3 +133,53 @@ def _decoder(widths: Sequence[int], z_channels: int, blocks: int) -> Decoder:
         block_out_channels=tuple(widths),
         layers_per_block=blocks,
     )
+
+
+#: Patterns of LlamaGen's names, and what diffusers has in their place; applied in this order.
+NAMES = (
+    (r"^encoder\.conv_blocks\.", "encoder.down_blocks."),
+    (r"^decoder\.conv_blocks\.", "decoder.up_blocks."),
+    (r"\.(down|up)sample\.", r".\1samplers.0."),
+    (r"\.res\.", ".resnets."),
+    (r"\.attn\.", ".attentions."),
+    (r"\.mid\.0\.", ".mid_block.resnets.0."),
+    (r"\.mid\.1\.", ".mid_block.attentions.0."),
+    (r"\.mid\.2\.", ".mid_block.resnets.1."),
+    (r"\.nin_shortcut\.", ".conv_shortcut."),
+    (r"\.norm_out\.", ".conv_norm_out."),
+    (r"(\.attentions\.\d+)\.norm\.", r"\1.group_norm."),
+    (r"(\.attentions\.\d+)\.([qkv])\.", r"\1.to_\2."),
+    (r"(\.attentions\.\d+)\.proj_out\.", r"\1.to_out.0."),
+)
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a published file under diffusers' names; attention projections become matrices."""
+    found = {}
+    for published, value in state.items():
+        name = published
+        for pattern, replacement in NAMES:
+            name = re.sub(pattern, replacement, name)
+        projects = ".attentions." in name and value.shape[2:] == (1, 1)
+        found[name] = value[:, :, 0, 0] if projects else value
+    return found
+
+
+def vq_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Arguments of `LlamaGenVQ`, from the shapes of a published file's weights.
+
+    Raises:
+        ValueError: These are no weights of such a tokenizer.
+    """
+    if "quantize.embedding.weight" not in state or "encoder.conv_in.weight" not in state:
+        raise ValueError("these are no weights of LlamaGen's VQ: there is no quantize.embedding or no encoder.conv_in")
+    entries, width = shape_in(state, "quantize.embedding.weight", 2)
+    channels = shape_in(state, "encoder.conv_in.weight", 4)[0]
+    sizes: dict[str, Any] = {"codebook_size": entries, "codebook_embed_dim": width, "ch": channels}
+    for half in ("encoder", "decoder"):
+        levels = range(count_in(state, f"{half}.conv_blocks."))
+        widths = [shape_in(state, f"{half}.conv_blocks.{i}.res.0.conv1.weight", 4)[0] for i in levels]
+        outwards = widths if half == "encoder" else widths[::-1]  # a decoder's first level is the deepest
+        sizes[f"{half}_ch_mult"] = tuple(size // channels for size in outwards)
+    sizes["num_res_blocks"] = count_in(state, "encoder.conv_blocks.0.res.")
+    return sizes | {"z_channels": shape_in(state, "quant_conv.weight", 4)[1]}

@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 def bench_command(
     subject: "Callable[[str], Subject]", target: str, summary: str, measure: Callable[..., Any] | None = None
 ) -> Callable[..., None]:
-    """The command that benchmarks a language model.
-
-    Args:
-        subject: Returns the subject for a model's name; called after the output folders were checked.
-        target: The default model.
-        summary: The first line of the command's help.
-        measure: Measures, with the arguments of `mmspec.kits.text.bench.run.bench`; None: that function.
+    """The command that benchmarks a language model; `subject` is called behind the check of the output folders.
+    `measure` stands for `mmspec.kits.text.bench.run.bench`.
     """
 
     def command(

@@ -1,14 +1,23 @@
-"""The contestants: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
+"""The contestants: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A batch is compared with its rows one by one: the same prompts and method, under a policy that may draft nothing.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import mmspec
 from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
-from mmspec.bench.race import Contestant, Run
+from mmspec.bench.race import Contestant, Run, race
+from mmspec.bench.rows import row_of
+from mmspec.core.report import Report
+from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch, named
+from mmspec.report.result import PLAIN, Row
 
 PEERS = ("generate", "generate, compiled", "generate, prompt lookup", "generate, assistant")
 GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -69,3 +78,50 @@ def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
             {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
     }
+
+
+def batch_rows(
+    call: GenerateCall,
+    subject: Subject,
+    methods: Mapping[str, Mapping[str, Any]],
+    kind: str,
+    pieces: Sequence[Tensor],
+    options: BenchOptions,
+    tick: Callable[[], None],
+) -> list[Row]:
+    """Result rows for one batch, prompts of several lengths from the beginnings of texts, under the methods in
+    `BATCHED`.
+
+    Returns:
+        One row per method. Its quality holds `same_as_alone`, the share of rows of the batch whose output equals that
+        of the row alone; `alone_repeats_s` has the seconds of the batch's rows one after the other.
+    """
+    inputs = batch(pieces, options.batch, str(call.model.device))
+    batched = {PLAIN: OurMethod(call, {"method": PLAIN})}
+    batched |= {m: OurMethod(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
+    alone = {f"{name}, alone": _OneByOne(contestant) for name, contestant in batched.items()}
+    tracks = race({**batched, **alone}, [inputs], options.repeats, tick=tick)
+    rows = []
+    for name in batched:
+        together, apart = tracks[name], tracks[f"{name}, alone"]
+        equal = [torch.equal(a, b) for a, b in zip(together.median[0].units, apart.median[0].units, strict=True)]
+        quality = {"same_as_alone": statistics.mean(equal)}
+        how: dict[str, Any] = {"method": name, "setting": named(kind, 0.0), "batch": len(equal), "quality": quality}
+        own = {} if name == PLAIN else {**subject.methods.get(name, {}), "policy": "goodput"}
+        row = row_of(together, tracks[PLAIN], **how)
+        rows.append(replace(row, options=own, alone_repeats_s=apart.repeats_s))
+    return rows
+
+
+class _OneByOne:
+    """A contestant that decodes the rows of a batch one by one, without their padding."""
+
+    def __init__(self, contestant: OurMethod) -> None:
+        self._contestant = contestant
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        runs = []
+        for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
+            kept = ids[mask.bool()][None]
+            runs.append(self._contestant({"input_ids": kept, "attention_mask": torch.ones_like(kept)}))
+        return Run(sum(run.seconds for run in runs), [run.units[0] for run in runs], Report())

@@ -16,8 +16,7 @@ from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text.bench.batches import batch_rows
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, peers
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
 from mmspec.kits.text.bench.settings import (
     BATCHED,
     GIVEN,
@@ -40,8 +39,6 @@ Truth = dict[tuple[int, ...], list[int]]
 
 @dataclass
 class Bench:
-    """One benchmark under way."""
-
     subject: Subject
     model: Any  # the target
     drafter: Any  # the draft model
@@ -59,7 +56,6 @@ class Bench:
     bounds: Callable[[GenerateCall, Truth], Mapping[str, OurMethod]] = lambda call, truth: {}
 
     def run(self) -> Result:
-        """Run everything."""
         for kind, pieces in self.pieces.items():
             for temperature in TEMPERATURES:
                 self._setting(named(kind, temperature), pieces, temperature)
@@ -80,24 +76,19 @@ class Bench:
 
     @property
     def first(self) -> tuple[str, list[Tensor]]:
-        """The first kind of text."""
         return next(iter(self.pieces.items()))
 
     @property
     def task(self) -> dict[str, Tensor]:
-        """One prompt."""
         return prompts(self.first[1], 1, self.device, self.given)[0]
 
     def call(self, temperature: float) -> GenerateCall:
-        """How `generate` is called."""
         return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
 
     def once(self) -> Run:
-        """Run one call of plain decoding."""
         return OurMethod(self.call(0.0), {"method": PLAIN})(self.task)
 
     def _setting(self, setting: str, pieces: list[Tensor], temperature: float) -> None:
-        """Run one race."""
         call, truth = self.call(temperature), Truth()
         racers: dict[str, Contestant] = {PLAIN: OurMethod(call, {"method": PLAIN}, truth)}
         racers |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
@@ -125,15 +116,8 @@ def bench(
     progress: Callable[[Plan], Callable[[], None]],
     own: Sequence[str] | None = None,
 ) -> Result:
-    """Load target and draft model, and run the benchmark.
-
-    Args:
-        subject: The subject.
-        methods: The names of our methods; None for all that `subject` lists.
-        options: The size of the benchmark.
-        device: The device of the models.
-        progress: Given the plan, returns the function that is called after each call.
-        own: The user's own prompts; None: held-out texts.
+    """Load target and draft model, and run the benchmark: the named methods or all of the subject, on the user's own
+    prompts or held-out texts. `progress` takes the plan, and returns what is called after each call.
     """
     run = prepared(subject, methods, options, device, own)
     run.tick = progress(_plan(run))
@@ -156,7 +140,6 @@ def prepared(
 
 
 def _plan(run: Bench) -> Plan:
-    """The plan of the benchmark, with times estimated from one call of plain decoding."""
     options, kinds = run.options, len(run.pieces)
 
     def work(options: BenchOptions) -> float:
@@ -167,13 +150,7 @@ def _plan(run: Bench) -> Plan:
 
 
 def calls_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int:
-    """The number of calls.
-
-    Args:
-        methods: The names of our methods without plain decoding.
-        options: The size of the benchmark.
-        kinds: The number of kinds of text.
-    """
+    """The number of calls for our methods without plain decoding, on so many kinds of text."""
     each = (1 + options.repeats) * options.prompts
     raced = kinds * len(TEMPERATURES) * (each * (1 + len(methods) + len(PEERS)) + _tried(options))
     return raced + 2 * (1 + options.repeats) * _batched(methods, options)
@@ -186,12 +163,10 @@ def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> in
 
 
 def _tried(options: BenchOptions) -> int:
-    """The number of calls that choose the peers' settings."""
     return tuning.calls_of(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:
-    """The number of methods that are tried on a batch."""
     return 1 + len(set(BATCHED) & set(methods)) if options.batch else 0
 
 

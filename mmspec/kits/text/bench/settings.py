@@ -53,8 +53,6 @@ BATCHED = ("prompt-lookup", "suffix", "auto")
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a benchmark."""
-
     kind: str  # the kind of the result, as in `Result`
     target: str
     # The default methods by label, with their options. An option `method` names the method if the label does not; an
@@ -63,7 +61,6 @@ class Subject:
     drafter: str = DRAFTER
 
     def drafted_by(self, drafter: str) -> "Subject":
-        """The subject with another draft model."""
         own = {"drafter": drafter}
         methods = {label: {**how, **(own if "drafter" in how else {})} for label, how in self.methods.items()}
         return replace(self, methods=methods, drafter=drafter)
@@ -71,8 +68,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The size of a benchmark."""
-
     prompts: int = PROMPTS  # the number of prompts of each kind of text
     new: int = NEW  # tokens of each output
     repeats: int = REPEATS  # counted repeats
@@ -87,7 +82,6 @@ class BenchOptions:
 
 
 def named(text: str, temperature: float) -> str:
-    """The name of a setting."""
     return f"{text}, {f'T = {temperature:g}' if temperature else 'greedy'}"
 
 
@@ -117,7 +111,6 @@ def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]
 
 
 def left_padded(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
-    """Ids and mask of rows, padded on the left."""
     longest = max(map(len, rows))
     ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
     mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long()

@@ -1,4 +1,4 @@
-"""Small KL autoencoders for pictures (diffusers' `AutoencoderKL`), and their latents as tokens.
+"""Small KL autoencoders for pictures (diffusers' `AutoencoderKL`), their latents as tokens, and the losses of both.
 
 Tokens are latents in raster order, standardised channel by channel (`latents_mean` and `latents_std` of the
 configuration). The decoder is trained on latents with added noise, so that the noise `sigma_0` of a denoising head's
@@ -12,6 +12,10 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor
+
+from mmspec_continuous.models.continuous_ar import MixtureHead
+from mmspec_continuous.models.denoiser import Denoiser
+from mmspec_continuous.pipeline import scales_of
 
 
 def small_kl(dim: int, side: int, channels: Sequence[int], groups: int = 8) -> AutoencoderKL:
@@ -78,12 +82,6 @@ def measure(vae: AutoencoderKL, latents: Tensor) -> None:
     vae.register_to_config(latents_mean=mean, latents_std=std)
 
 
-def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:
-    """The scales of this autoencoder's latents, which tell it from any other training; None: not measured."""
-    std = vae.config.latents_std
-    return None if std is None else tuple(std)
-
-
 def latents_of(vae: AutoencoderKL, images: Tensor) -> Tensor:
     """Latents `[batch, cell, dim]` float32, not scaled: the means of the posterior."""
     return vae.encode(images.to(vae.dtype)).latent_dist.mean.float().flatten(2).transpose(1, 2)
@@ -96,21 +94,27 @@ def tokens_of(vae: AutoencoderKL, images: Tensor) -> Tensor:
 
 def scaled(vae: AutoencoderKL, latents: Tensor) -> Tensor:
     """Tokens of latents `[…, dim]`."""
-    mean, std = _scales(vae, latents)
+    mean, std = scales_of(vae, latents)
     return (latents - mean) / std
 
 
-def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
-    """Pictures `[batch, 3, side, side]` in [-1, 1] of tokens `[batch, cell, dim]`."""
-    mean, std = _scales(vae, tokens)
-    grid = round(tokens.shape[1] ** 0.5)
-    latents = (tokens * std + mean).transpose(1, 2).unflatten(2, (grid, grid))
-    return vae.decode(latents.to(vae.dtype)).sample.float().clamp(-1, 1)
+def head_loss(
+    head: Denoiser | MixtureHead, condition: Tensor, tokens: Tensor, generator: torch.Generator, repeats: int
+) -> Tensor:
+    """The loss of a head on tokens `[batch, cell, dim]`, given the condition of each (`project`).
 
-
-def _scales(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
-    scales = vae.config.latents_mean, vae.config.latents_std
-    if None in scales:
-        raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")
-    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in scales)
-    return mean, std
+    Of a denoising head it is the mean squared error of v at `repeats` random steps per token: the transformer, which
+    costs more, runs once for all of them. Of a mixture it is the negative log-likelihood in nats per number.
+    """
+    if isinstance(head, MixtureHead):
+        weights, means, scales = head.parts(condition)
+        z = (tokens[..., None, :] - means) / scales
+        parts = weights - (z.square() / 2 + scales.log()).sum(-1)
+        return math.log(2 * math.pi) / 2 - parts.logsumexp(-1).mean() / head.dim
+    shape = (repeats, *tokens.shape[:-1])
+    step = torch.randint(len(head.sigmas), shape, generator=generator)
+    noise = torch.randn(*shape, head.dim, generator=generator).to(tokens.device)
+    alpha_bar = head.alpha_bar[step][..., None].to(tokens.device)
+    x = alpha_bar.sqrt() * tokens + (1 - alpha_bar).sqrt() * noise
+    v = alpha_bar.sqrt() * noise - (1 - alpha_bar).sqrt() * tokens
+    return F.mse_loss(head(x, step.to(tokens.device), condition.expand(repeats, *condition.shape)), v)
