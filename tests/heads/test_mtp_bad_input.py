@@ -141,8 +141,8 @@ def test_layers_are_loaded_once_and_tried(folder: Path, monkeypatch: pytest.Monk
     read = mtp.read_checkpoint
     monkeypatch.setattr(mtp, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
     monkeypatch.setattr("mmspec_text.drafters.mtp.warn", said.append)
-    attempt = mtp.try_rows
-    monkeypatch.setattr(mtp, "try_rows", lambda *args: trials.append(args) or attempt(*args))
+    attempt = mtp.try_head
+    monkeypatch.setattr(mtp, "try_head", lambda *args: trials.append(args) or attempt(*args))
     prompt = torch.randint(3, 131, (1, 40), generator=torch.Generator().manual_seed(2))
     plain = model.generate(prompt, max_new_tokens=6, do_sample=False)
     for _ in range(2):

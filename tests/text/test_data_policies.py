@@ -15,8 +15,8 @@ import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training.losses import DraftLoss, draft_loss
 from mmspec.training.token_filter import TokenFilter, largest
+from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training import data, own_text
-from mmspec_text.training.along import along
 from mmspec_text.training.answers import Answer, Answers
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter

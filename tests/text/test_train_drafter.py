@@ -24,7 +24,6 @@ from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.trial import teacher_forced
 from mmspec_text.training import own_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
@@ -38,6 +37,7 @@ from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 from mmspec_text.training.written import continued
 from tests.support import byte_llama
+from tests.support.cached_heads import teacher_forced
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]

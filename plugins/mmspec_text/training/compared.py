@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.unroll import unrolled_blocks
-from mmspec_text.training.along import along
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.unroll import along, unrolled_blocks
 from mmspec_text.training.batch import Batch
 
 
@@ -65,3 +65,17 @@ def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
     noise = torch.rand(fit.shape, generator=torch.Generator().manual_seed(batch.seed)).to(fit.device)
     best = torch.where(fit, noise, -1.0).topk(min(most, fit.shape[1]), 1)
     return best.indices + 1, best.values >= 0
+
+
+def own_ids(head: Any) -> Tensor | None:
+    """The target's ids that a head scores, ascending; None: all of them."""
+    return head.ids if isinstance(head, EagleNetwork) else None
+
+
+def over_own_ids(head: Any, p: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+    """A distribution `[…, vocab]` and units `[…]` over the ids that a head scores; units without one are -1."""
+    ids = own_ids(head)
+    if ids is None:
+        return p, units
+    place = units.new_full((p.shape[-1],), -1).index_copy(0, ids, torch.arange(len(ids), device=units.device))
+    return p[..., ids], place[units]

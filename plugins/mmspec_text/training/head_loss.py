@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from mmspec.training.losses import DraftLoss, draft_loss
 from mmspec.training.token_filter import TokenFilter
-from mmspec_text.training.along import over_own_ids
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.compared import compared
+from mmspec_text.training.compared import compared, over_own_ids
 
 
 def head_loss(
