@@ -117,7 +117,7 @@ def test_only_the_files_that_hold_the_layers_are_opened(model: Any, folder: Path
     assert set(read.taken) == set(parts["own.safetensors"])
     index[PROJECTION] = "absent.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    refused(model, "absent.safetensors is damaged, truncated or missing", tmp_path)
+    refused(model, "absent.safetensors' is damaged, truncated or missing", tmp_path)
 
 
 def test_a_target_from_the_hub_gets_the_layers_of_its_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

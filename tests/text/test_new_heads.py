@@ -20,13 +20,12 @@ from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.medusa import read_medusa
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.compared import compared, drawn_roots
 from mmspec_text.training.dflash import begun_dflash, inner_boundaries
-from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.heads import Begin
+from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.metrics import depth_metrics
 from mmspec_text.training.mtp import begun_mtp, new_mtp
+from mmspec_text.training.new_head import Begin
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts

@@ -24,14 +24,13 @@ from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.training import own_text
+from mmspec_text.training import run
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
-from mmspec_text.training.export import config_of, tensors_of, write_head
+from mmspec_text.training.eagle import HeadSizes, config_of, new_head, tensors_of, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics
-from mmspec_text.training.new_head import HeadSizes, new_head
 from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
@@ -195,7 +194,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
         train(data, name="broken", self_generated=600)
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(own_text, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(run, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
     one, other = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
     assert all(torch.equal(value, other[key]) for key, value in one.items())

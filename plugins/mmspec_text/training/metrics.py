@@ -13,7 +13,7 @@ import torch
 from mmspec.training.losses import acceptance
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.compared import over_own_ids, own_ids
+from mmspec_text.training.head_loss import over_own_ids, own_ids
 from mmspec_text.training.teacher import Teacher
 
 

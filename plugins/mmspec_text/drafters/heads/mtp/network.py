@@ -29,10 +29,6 @@ from mmspec_text.drafters.heads.mtp.family import Family
 class MtpNetwork(HeadNetwork):
     """See the module. It is a `Head`, whose states have one number more: how far behind the known units they are.
 
-    Args:
-        checkpoint: The layers.
-        model_info: The target; it lends classes and configuration, and `join` its embedding, output and rotary layers.
-
     Raises:
         ValueError: The layers do not fit the target.
     """
@@ -147,13 +143,7 @@ class MtpNetwork(HeadNetwork):
 class Depth(nn.Module):
     """One depth: norms of embedding and state, their projection, a block, and the norm behind it.
 
-    Args:
-        block: The block.
-        family: What goes with it.
-        hidden: Numbers of a state.
-        eps: Of the norms.
-        biased: Whether the projection has a bias.
-        rows: Rows of its own embedding; None: it has none.
+    `rows` are those of an embedding of its own; None: it has none.
     """
 
     def __init__(
