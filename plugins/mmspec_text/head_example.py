@@ -17,9 +17,9 @@ from mmspec_text.drafters.falcon import FalconOptions
 from mmspec_text.drafters.heads.apple.example import random_masks
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.mtp.example import random_checkpoint as random_layers
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK
-from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.hydra import HydraSizes, hydra_network

@@ -1,13 +1,20 @@
 """What drafters with trained heads are, and their methods; as in `mmspec_text.specs`. Imports no torch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmspec.registry import DrafterSpec
 
 TEXT = frozenset({"text"})
+READS: Mapping[str, Any] = {
+    "needs": frozenset({"discrete", "hidden"}),
+    "offers": frozenset({"chain", "tree", "q"}),
+}
+"""What a head that reads the target's hidden states needs and offers."""
 EAGLE = DrafterSpec(
     name="eagle",
     factory="mmspec_text.drafters.eagle:Eagle",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
@@ -16,8 +23,7 @@ EAGLE = DrafterSpec(
 DFLASH = DrafterSpec(
     name="dflash",
     factory="mmspec_text.drafters.dflash:DFlash",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A trained head drafts a whole block in one pass: DFlash, DSpark.",
     paper="https://arxiv.org/abs/2602.06036",
     options="mmspec_text.drafters.dflash:DFlashOptions",
@@ -25,8 +31,7 @@ DFLASH = DrafterSpec(
 P_EAGLE = DrafterSpec(
     name="p-eagle",
     factory="mmspec_text.drafters.p_eagle:PEagle",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="An EAGLE head trained to draft all units in one pass: P-EAGLE.",
     paper="https://arxiv.org/abs/2602.01469",
     options="mmspec_text.drafters.p_eagle:PEagleOptions",
@@ -34,8 +39,7 @@ P_EAGLE = DrafterSpec(
 FALCON = DrafterSpec(
     name="falcon",
     factory="mmspec_text.drafters.falcon:Falcon",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A trained head drafts blocks of units, one pass a block: Falcon.",
     paper="https://doi.org/10.1609/aaai.v39i22.34566",
     options="mmspec_text.drafters.falcon:FalconOptions",
@@ -62,8 +66,7 @@ APPLE_MTP = DrafterSpec(
 MEDUSA = DrafterSpec(
     name="medusa",
     factory="mmspec_text.drafters.medusa:Medusa",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="Trained heads, one for each depth, read the target's last state: Medusa.",
     paper="https://arxiv.org/abs/2401.10774",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
@@ -71,8 +74,7 @@ MEDUSA = DrafterSpec(
 HYDRA = DrafterSpec(
     name="hydra",
     factory="mmspec_text.drafters.hydra:Hydra",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
     paper="https://arxiv.org/abs/2402.05109",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
@@ -80,8 +82,7 @@ HYDRA = DrafterSpec(
 CLOVER = DrafterSpec(
     name="clover",
     factory="mmspec_text.drafters.clover:Clover",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A state steps along the path by attention; not the cell of Clover's authors.",
     paper="https://arxiv.org/abs/2405.00263",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
@@ -89,8 +90,7 @@ CLOVER = DrafterSpec(
 MLP_SPECULATOR = DrafterSpec(
     name="mlp-speculator",
     factory="mmspec_text.drafters.mlp_speculator:MlpSpeculator",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A trained MLP folds every drafted unit into the target's last state.",
     paper="https://arxiv.org/abs/2404.19124",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
@@ -98,8 +98,7 @@ MLP_SPECULATOR = DrafterSpec(
 ARCTIC_LSTM = DrafterSpec(
     name="arctic-lstm",
     factory="mmspec_text.drafters.mlp_speculator:ArcticLstm",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="A trained LSTM folds every drafted unit into the target's last state.",
     paper="https://github.com/snowflakedb/ArcticInference",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
@@ -107,8 +106,7 @@ ARCTIC_LSTM = DrafterSpec(
 MTP = DrafterSpec(
     name="mtp",
     factory="mmspec_text.drafters.mtp:Mtp",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "tree", "q"}),
+    **READS,
     summary="The layers for multi-token prediction that the target's checkpoint holds.",
     paper="https://arxiv.org/abs/2412.19437",
     options="mmspec_text.drafters.mtp:MtpOptions",

@@ -13,10 +13,10 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.dflash import DFlash, DFlashOptions
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions, dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
-from mmspec_text.drafters.heads.trial import BLOCKS, try_blocks
+from mmspec_text.drafters.heads.trial import BLOCKS, try_head
 from tests.heads.test_dflash_drafts import HEADS, expected
 from tests.support import eagle_layouts
 from tests.support.dflash_layouts import LAYOUTS, VOCAB
@@ -44,7 +44,7 @@ def test_a_head_of_another_target(tmp_path: Path) -> None:
     refused(ZLAB.save(tmp_path / "c", changed=inner(target_layer_ids=[1, 2, 3])), "reads 2 states and names 3 layers")
     refused(ZLAB.save(tmp_path / "d", changed=inner(mask_token_id=151)), "mask token 151, and there are embeddings")
     unsaid = {"aux_hidden_state_layer_ids": None}
-    refused(SPEC.save(tmp_path / "e", changed=unsaid), "does not say of which layers")
+    refused(SPEC.save(tmp_path / "e", changed=unsaid), "does not say which of the target's")
     with pytest.raises(ValueError, match="nothing offers hidden"):
         Decoder(MarkovTarget(torch.rand(7, 7, 7)), DFlash(DFlashOptions(model=random_dflash(), form="chain")))
 
@@ -52,10 +52,11 @@ def test_a_head_of_another_target(tmp_path: Path) -> None:
 def test_the_authors_choice_of_layers() -> None:
     """Where a config names none: from the second layer to the last but three, the outputs of."""
     head = random_dflash(layer_ids=())
-    assert head.boundaries(28) == (2, 26)
+    assert dflash_features(head, 28).boundaries == (2, 26)
     five = replace(head, architecture=replace(PRODUCT, features=5))
-    assert five.boundaries(36) == (2, 10, 18, 26, 34)
-    assert replace(head, architecture=replace(PRODUCT, features=1)).boundaries(28) == (15,)
+    assert dflash_features(five, 36).boundaries == (2, 10, 18, 26, 34)
+    one = replace(head, architecture=replace(PRODUCT, features=1))
+    assert dflash_features(one, 28).boundaries == (15,)
 
 
 def test_files_that_are_no_heads(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_trial_counts_first_units() -> None:
     for name in ("product", "markov"):
         network = HEADS[name].network(7)
         network.join(target.model.model.embed_tokens, target.model.lm_head, ids.device, torch.float32)
-        trial = try_blocks(network, target, HEADS[name].boundaries(2), "output", ids)
+        trial = try_head(network, target, dflash_features(HEADS[name], 2), ids)
         with torch.no_grad():
             theirs = target.model(input_ids=ids[None]).logits[0].argmax(-1)
         roots = torch.linspace(1, 23, BLOCKS).long().tolist()

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mmspec.core.types import Draft
+from mmspec_text.drafters.dflash import dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.dflash.context import Context
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
@@ -69,7 +70,7 @@ def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None
     checkpoint = read_dflash(str(stored.save(tmp_path)))
     assert set(checkpoint.taken) == set(stored.weights()) and set(checkpoint.ignored) == set(stored.extra)
     assert set(checkpoint.shared) == {"embed_tokens.weight", "lm_head.weight"} - set(stored.weights())
-    assert checkpoint.layout.name == name.split("-")[0] and checkpoint.boundaries(6) == (2, 4)
+    assert checkpoint.layout.name == name.split("-")[0] and dflash_features(checkpoint, 6).boundaries == (2, 4)
 
 
 @pytest.mark.parametrize("name", ["dspark-rnn", pytest.param("speculators-dspark", marks=pytest.mark.slow)])

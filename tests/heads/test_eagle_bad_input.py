@@ -13,9 +13,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.eagle import Eagle, EagleOptions, eagle_features
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.features import features_of
 from mmspec_text.drafters.heads.vocabulary import mapped_ids
 from tests.heads.conftest import checkpoint
 from tests.support.eagle_layouts import FIRST, LAYOUTS, TARGET, VOCAB
@@ -106,9 +105,9 @@ def test_nothing_is_refused() -> None:
 def test_both_meanings_of_a_layer_id(tmp_path: Path) -> None:
     """Explicit ids differ by one between layouts; without ids there is nothing to choose."""
     stored = read_checkpoint(str(LAYOUTS["specforge"].save(tmp_path)))
-    assert features_of(stored, 6).choices == {"output": (1, 2, 4), "boundary": (0, 1, 3)}
-    assert features_of(stored, 3).choices == {"boundary": (0, 1, 3)}
-    assert features_of(replace(stored, layer_ids=()), 6).choices == {"output": (2, 3, 3)}
+    assert eagle_features(stored, 6).choices == {"output": (1, 2, 4), "boundary": (0, 1, 3)}
+    assert eagle_features(stored, 3).choices == {"boundary": (0, 1, 3)}
+    assert eagle_features(replace(stored, layer_ids=()), 6).boundaries == (2, 3, 3)
 
 
 def trained(folder: Path, model: LlamaForCausalLM, config: dict[str, Any]) -> Path:

@@ -11,8 +11,8 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama as tiny
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.trial import second_guesses
 from tests.heads.conftest import checkpoint, written_out
+from tests.support.cached_heads import second_guesses
 from tests.support.eagle_layouts import LAYOUTS, TARGET
 from tests.text.conftest import llama
 

@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.trial import teacher_forced
+from tests.support.cached_heads import teacher_forced
 from tests.support.eagle_forward import WrittenOut
 from tests.support.eagle_layouts import LAYOUTS, PRUNED, VOCAB, Stored
 from tests.text.conftest import llama

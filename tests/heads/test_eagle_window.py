@@ -12,8 +12,8 @@ from mmspec.core.rules import Match
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.trial import teacher_forced
 from tests.heads.conftest import GREEDY, checkpoint, written_out
+from tests.support.cached_heads import teacher_forced
 
 
 def test_window_and_sinks_are_those_of_the_forward_written_out(decoder: Callable) -> None:

@@ -117,7 +117,7 @@ def test_only_the_files_that_hold_the_layers_are_opened(model: Any, folder: Path
     assert set(read.taken) == set(parts["own.safetensors"])
     index[PROJECTION] = "absent.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    refused(model, "absent.safetensors is damaged, truncated or missing", tmp_path)
+    refused(model, "absent.safetensors' is damaged, truncated or missing", tmp_path)
 
 
 def test_a_target_from_the_hub_gets_the_layers_of_its_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_layers_are_loaded_once_and_tried(folder: Path, monkeypatch: pytest.Monk
     read = mtp.read_checkpoint
     monkeypatch.setattr(mtp, "read_checkpoint", lambda *args: reads.append(args) or read(*args))
     monkeypatch.setattr("mmspec_text.drafters.mtp.warn", said.append)
-    attempt = mtp.try_rows
-    monkeypatch.setattr(mtp, "try_rows", lambda *args: trials.append(args) or attempt(*args))
+    attempt = mtp.try_head
+    monkeypatch.setattr(mtp, "try_head", lambda *args: trials.append(args) or attempt(*args))
     prompt = torch.randint(3, 131, (1, 40), generator=torch.Generator().manual_seed(2))
     plain = model.generate(prompt, max_new_tokens=6, do_sample=False)
     for _ in range(2):

@@ -10,7 +10,7 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec_ssm.target import declared
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
-from mmspec_text.drafters.heads.trial import teacher_forced
+from tests.support.cached_heads import teacher_forced
 from tests.support.mtp_layouts import LAYOUTS, Stored
 
 NAMES = [pytest.param(name, marks=[] if name == "mimo" else [pytest.mark.slow]) for name in LAYOUTS]

@@ -97,6 +97,12 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
             "hydra++",
             {},
             {"prefix_embeding_layer.layers.0.self_attn.q_proj.weight": torch.zeros(16, 8)},
+            "another shape",
+        ),
+        (
+            "hydra++",
+            {},
+            {"prefix_embeding_layer.layers.0.mlp.gate_proj.weight": torch.zeros(24, 8)},
             "decoder layer",
         ),
         ("clover", {"num_speculators": 2}, {}, "3 cells for 2 speculators"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mmspec.testing.tiny_models import llama
-from mmspec_text.drafters.heads.trial import states_of
+from mmspec_text.drafters.heads.pathwise.head import PrefixHead
+from tests.support.cached_heads import cached_states
 from tests.support.path_heads import KINDS, LAYOUTS
 from tests.support.path_heads.layout import HIDDEN, VOCAB
 
@@ -22,7 +23,7 @@ def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path) 
     features, units = torch.randn(2, 6, HIDDEN, generator=g), torch.randint(VOCAB, (2, 6), generator=g)
     path = torch.randint(VOCAB, (2, head.units - 1), generator=g)
     with torch.no_grad():
-        states = states_of(head, features, units)
+        states = cached_states(head, features, units) if isinstance(head, PrefixHead) else head.rooted(features, units)
         behind = head.logits(states.flatten(0, 1)[:, None]).unflatten(0, (2, 6))[:, :, 0]
         state = states[:, -1:]
         along = [head.logits(state)]

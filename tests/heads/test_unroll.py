@@ -17,13 +17,12 @@ from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.trial import teacher_forced
-from mmspec_text.drafters.heads.unroll import unrolled, unrolled_blocks, walked
-from mmspec_text.training.along import along
+from mmspec_text.drafters.heads.unroll import along, unrolled, unrolled_blocks, walked
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
 from tests.heads.test_dflash_drafts import HEADS as BLOCKS
+from tests.support.cached_heads import teacher_forced
 from tests.support.path_heads import LAYOUTS
 from tools.bench.text.teacher_forcing import teacher_force
 

@@ -15,22 +15,21 @@ import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training.losses import DraftLoss, draft_loss
 from mmspec.training.token_filter import TokenFilter, largest
-from mmspec_text.training import data, own_text
-from mmspec_text.training.along import along
+from mmspec_text.drafters.heads.unroll import along
+from mmspec_text.training import data, run
 from mmspec_text.training.answers import Answer, Answers
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
 from mmspec_text.training.draft_model import new_draft_model
 from mmspec_text.training.head_loss import head_loss
+from mmspec_text.training.heads import drafted_ids
 from mmspec_text.training.metrics import depth_metrics
-from mmspec_text.training.on_policy import rewritten
-from mmspec_text.training.own_text import with_own
+from mmspec_text.training.model_loss import rewritten
 from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.run import HEADS
+from mmspec_text.training.run import HEADS, with_own
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream
-from mmspec_text.training.vocabulary import drafted_ids
 from mmspec_text.training.written import answered, questions
 from tests.support import byte_llama
 
@@ -189,7 +188,7 @@ def test_a_head_of_a_few_ids_learns_conversations(
     with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
         assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
     assert enabled.report.drafted > 0
-    monkeypatch.setattr(own_text, "answered", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(run, "answered", lambda *arguments: pytest.fail("what the target wrote is kept"))
     train(chats, "eagle3", draft_vocab=8, self_generated=500)
 
 

@@ -13,19 +13,19 @@ from mmspec.hosts.language_part import LanguagePart
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
+from mmspec_text.drafters.dflash import dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.medusa import read_medusa
-from mmspec_text.training.along import along
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.compared import compared, drawn_roots
 from mmspec_text.training.dflash import begun_dflash, inner_boundaries
-from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.heads import Begin
+from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.metrics import depth_metrics
 from mmspec_text.training.mtp import begun_mtp, new_mtp
+from mmspec_text.training.new_head import Begin
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
@@ -163,7 +163,7 @@ def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:
     ]
     head = begun_dflash(target(), DrafterRecipe(depth=2), "mmspec/some")
     head.write(tmp_path / "head")
-    assert read_dflash(str(tmp_path / "head")).boundaries(2) == head.boundaries == (1,)
+    assert dflash_features(read_dflash(str(tmp_path / "head")), 2).boundaries == head.boundaries == (1,)
 
 
 def test_roots_are_drawn_from_what_is_learnt() -> None:

@@ -24,20 +24,19 @@ from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.trial import teacher_forced
-from mmspec_text.training import own_text
+from mmspec_text.training import run
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
-from mmspec_text.training.export import config_of, tensors_of, write_head
+from mmspec_text.training.eagle import HeadSizes, config_of, new_head, tensors_of, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics
-from mmspec_text.training.new_head import HeadSizes, new_head
 from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 from mmspec_text.training.written import continued
 from tests.support import byte_llama
+from tests.support.cached_heads import teacher_forced
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]
@@ -195,7 +194,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
         train(data, name="broken", self_generated=600)
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(own_text, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(run, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
     one, other = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
     assert all(torch.equal(value, other[key]) for key, value in one.items())

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.layers import embedded
-from mmspec_text.drafters.heads.pathwise.block import Block, BlockSizes, dtype_of
+from mmspec_text.drafters.heads.layers import Block, BlockSizes, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.stored import stored_head
@@ -45,7 +44,7 @@ class CloverSizes(PathSizes):
     cells: int  # 1, or one for each depth
 
 
-class CloverNetwork(nn.Module):
+class CloverNetwork(HeadNetwork):
     """See the module. It is a `PrefixHead`; a node's state is s_0, …, s_{depth + 1}, one behind the other."""
 
     depth = 1
@@ -56,19 +55,9 @@ class CloverNetwork(nn.Module):
         self.augmenting = Block(a.block)
         self.cells = nn.ModuleList(Cell(a.block) for _ in range(a.cells))
         self.norm = nn.RMSNorm(a.target_hidden, a.block.eps)
-        self._shared: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt them
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.to(device, dtype)
-        self._shared = embedding, output
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's embedding and output layer."""
-        return self._shared
 
     def taken_in(self, features: Tensor) -> Tensor:
-        return features.to(dtype_of(self))
+        return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         return self.rooted(self.augmenting(states, slots, geometry), units)

@@ -16,26 +16,20 @@ target. No draft is deeper than the head's block.
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
+from mmspec.core.hidden import Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.devices import device_of
-from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import drafted
 from mmspec_text.drafters.heads.cache import CHUNK
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint, read_dflash
 from mmspec_text.drafters.heads.dflash.context import Context
-from mmspec_text.drafters.heads.dflash.family import FIELDS
-from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.drafter import of_prompt, with_emitted
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
-from mmspec_text.drafters.heads.options import HeadOptions, head_of
+from mmspec_text.drafters.heads.dflash.family import FIELDS, SPECULATORS
+from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
+from mmspec_text.drafters.heads.features import Features, features_of
+from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.trial import Trial, report, trial_ids, try_blocks
 
 
 @dataclass(frozen=True)
@@ -51,71 +45,38 @@ class DFlashMemory:
     unread: Rows | None  # features that it has not read yet; None after a draft
 
 
-class DFlash:
-    """Drafts with a head of DFlash or DSpark.
+class DFlash(HeadDrafter):
+    """Drafts with a head of DFlash or DSpark."""
 
-    Args:
-        options: The head, and the form of its drafts.
-
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-
-    Attributes:
-        loaded: What was read, and how the head did on the first prompt.
-    """
-
-    example = "mmspec_text.head_example:dflash"
+    kind, example, stored = "dflash", "mmspec_text.head_example:dflash", DFlashCheckpoint
+    read = staticmethod(read_dflash)
 
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = options.advice
-        self.checkpoint = head_of(options.model, "dflash", DFlashCheckpoint, read_dflash)
-        self.loaded = Loaded.of(self.checkpoint)
-        self._tried: Any = None
-        self._trial: Trial | None = None
-
-    def wrap(self, target: Target) -> Target:
-        """The target, with the hidden states that the head reads.
-
-        Raises:
-            ValueError: The head is one of another target.
-        """
-        target = refuse_states(self.checkpoint.name, self.checkpoint.architecture, target)
-        self._boundaries = self.checkpoint.boundaries(target.layers())
-        return target.with_hidden(self._boundaries)
+        super().__init__(options)
+        self.named_by = FIELDS[self.checkpoint.layout.convention]
 
     def bind(self, target: Target) -> None:
-        assert isinstance(target, TransformersTarget)
-        model, head, name = target.model, self.checkpoint.architecture, self.checkpoint.name
-        vocab = refuse_ids(name, head, target, self.shape)
-        ids = head.vocab if head.own_embedding else len(model.get_input_embeddings().weight)
+        super().bind(target)
+        head = self.checkpoint.architecture
+        ids = head.vocab if head.own_embedding else len(self._target.lend().embedding.weight)
         if not head.own_mask and not 0 <= (head.mask_token or 0) < ids:
             raise ValueError(
-                f"the head {name!r} has the mask token {head.mask_token}, and there are embeddings of {ids} ids: it is "
-                "a head of another target"
+                f"the head {self.checkpoint.name!r} has the mask token {head.mask_token}, and there are embeddings of "
+                f"{ids} ids: it is a head of another target"
             )
-        self.network: DFlashNetwork = self.checkpoint.network(vocab)
-        self._target = target
-        if model is not self._tried:  # a decoder may be put together anew for the same model
-            self._tried, self._trial = model, None
 
-    def width(self, k: int) -> int:
-        return self.shape.width(self._depth(k))
+    def depth(self, k: int) -> int:
+        return min(k, self.checkpoint.architecture.units)
 
     def start(self, state: State, inputs: Any) -> DFlashMemory:
-        model = self._target.model  # which may have been moved or cast since the last call
-        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-        self.network.join(embedding, output, device_of(model), model.dtype)
-        if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
-            self._try(ids)
+        self.join(state, inputs)
         unread = of_prompt(state)
         context = Context(self.network, state.rows, state.prompt_length + state.limit + 1, state.root.device)
         context.slots.begun = unread.count.tolist()
         return DFlashMemory(context, unread)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        depth = self._depth(k)
+        depth = self.depth(k)
         if self.shape.levels(depth) < 1:
             return Draft.empty(state.root)
         context = state.memory.context
@@ -129,18 +90,21 @@ class DFlash:
         if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
             self._read(memory)
 
-    def _depth(self, k: int) -> int:
-        return min(k, self.checkpoint.architecture.units)
-
     def _read(self, memory: DFlashMemory) -> None:
         if memory.unread is not None:
             memory.context.append(memory.unread)
             memory.unread = None
 
-    def _try(self, ids: Tensor) -> None:
-        """Try the head on a piece of a prompt."""
-        layout = self.checkpoint.layout
-        self._trial = try_blocks(self.network, self._target, self._boundaries, layout.convention, ids)
-        self.loaded = self.loaded.after(self._trial)
-        field = FIELDS[layout.convention]
-        report(self._trial, self.checkpoint.name, layout.convention, self.checkpoint.layer_ids, field)
+    def _features_of(self, target: Lends) -> Features:
+        return dflash_features(self.checkpoint, target.layers())
+
+
+def dflash_features(head: DFlashCheckpoint, layers: int) -> Features:
+    """What a head reads of a target of so many layers; errors as in `features_of`.
+
+    Where its config names no layers, the authors' choice is meant, but not in the layout of speculators: from the
+    second layer to the last but three.
+    """
+    count, convention = head.architecture.features, head.layout.convention
+    usual = [round(1 + i * (layers - 4) / (count - 1)) for i in range(count)] if count > 1 else [layers // 2]
+    return features_of(head, layers, FIELDS[convention], [convention], [] if head.layout == SPECULATORS else usual)

@@ -13,25 +13,22 @@ longer than a head's training texts, `window` keeps its attention to the latest 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from mmspec.core.hidden import Lends
+from mmspec.core.hidden import FINAL, Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
-from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
-from mmspec_text.drafters.heads.eagle.features import Features, features_of
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.fits import lending, refuse_ids
-from mmspec_text.drafters.heads.options import HeadOptions, head_of
-from mmspec_text.drafters.heads.trial import Trial, report, trial_ids, try_rows
+from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
+from mmspec_text.drafters.heads.eagle.checkpoint import IDS, Checkpoint, read_checkpoint
+from mmspec_text.drafters.heads.features import Features, features_of
+from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, proposed
+from mmspec_text.drafters.heads.stored import Convention
 from mmspec_text.training.lessons import EagleLesson
+
+DEFAULTS = 3
+"""Features that the usual boundaries 2, L // 2 and L - 3 are for."""
 
 
 @dataclass(frozen=True)
@@ -46,72 +43,68 @@ class EagleOptions(HeadOptions):
     )
 
 
-class Eagle:
-    """Drafts with a head of the EAGLE family.
+class FamilyDrafter(HeadDrafter):
+    """A drafter with a head of the EAGLE family, however it drafts."""
 
-    Args:
-        options: The head, and the form of its drafts.
+    stored, named_by, lenders = Checkpoint, IDS, Lends
 
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-
-    Attributes:
-        loaded: What was read, and how the head did on the first prompt.
-    """
-
-    example = "mmspec_text.head_example:eagle"
-
-    def __init__(self, options: EagleOptions = EagleOptions()) -> None:
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = options.advice
-        read = head_of(options.model, "eagle", Checkpoint, read_checkpoint)
-        if options.sinks and options.window is None and read.architecture.window is None:
+    def __init__(self, options: HeadOptions) -> None:
+        super().__init__(options)
+        window, self._sinks = (options.window, options.sinks) if isinstance(options, EagleOptions) else (None, 0)
+        self._window = self.checkpoint.architecture.window if window is None else window
+        if self._sinks and self._window is None:
             raise ValueError("sinks are attended to beside a window; give window=, too")
-        self.checkpoint = read
-        self.loaded = Loaded.of(read)
-        self._tried: Any = None
-        self._trial: Trial | None = None
 
     def wrap(self, target: Target) -> Target:
-        """The target, with the hidden states that the head reads.
-
-        Raises:
-            ValueError: The head is one of another target.
-        """
-        name, architecture = self.checkpoint.name, self.checkpoint.architecture
-        lender = lending(name, architecture, target)
-        if architecture.grid and lender.lend().rotary is None:
+        wrapped, name = super().wrap(target), self.checkpoint.name
+        if self.checkpoint.architecture.grid and isinstance(target, Lends) and target.lend().rotary is None:
             raise ValueError(f"the head {name!r} drafts codes on a grid, and {type(target).__name__} has none")
-        self._features: Features = features_of(self.checkpoint, lender.layers())
-        return lender.with_hidden(self._features.boundaries)
+        return wrapped
 
     def bind(self, target: Target) -> None:
-        assert isinstance(target, Lends)
-        model = target.model
-        vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
-        self.network: EagleNetwork = self.checkpoint.network(vocab)
-        if self.options.window is not None:
-            self.network.window = self.options.window
-        self.network.sinks = self.options.sinks
-        self._target, self._width = target, target.hidden_size
-        if model is not self._tried:  # a decoder may be put together anew for the same model
-            self._tried, self._trial = model, None
-            self._convention = next(iter(self._features.choices))
+        super().bind(target)
+        self.network.window, self.network.sinks = self._window, self._sinks
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
-
-    def width(self, k: int) -> int:
-        return self.shape.width(k)
 
     def start(self, state: State, inputs: Any) -> HeadMemory:
         lent, architecture = self._target.lend(), self.checkpoint.architecture
         if architecture.grid and lent.rotary is not None:
             self.network.stand_on(lent.rotary(architecture.head_dim))
-        self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
-        if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
-            self._try(ids)
+        self.join(state, inputs)
         return begun(self.network, self.shape, state, self.columns, lent.before, architecture.width)
+
+    @property
+    def columns(self) -> slice:
+        """Which of the target's states the head reads."""
+        return self._features.columns(self._convention, self._target.hidden_size)
+
+    @property
+    def _convention(self) -> Convention:
+        return next(iter(self._features.choices)) if self._trial is None else self._trial.chosen
+
+    def _features_of(self, target: Lends) -> Features:
+        return eagle_features(self.checkpoint, target.layers())
+
+
+def eagle_features(head: Checkpoint, layers: int) -> Features:
+    """What a head reads of a target of so many layers; errors as in `features_of`."""
+    a, usual = head.architecture, (2, layers // 2, layers - 3)
+    if not a.projected:
+        return Features({head.layout.convention: (FINAL,)})
+    if not head.layer_ids:
+        return features_of(head, layers, IDS, ("boundary",), usual if a.features == DEFAULTS and layers > 2 else ())
+    order: tuple[Convention, ...] = ("boundary", "output")
+    return features_of(head, layers, IDS, order if head.layout.convention == "boundary" else order[::-1])
+
+
+class Eagle(FamilyDrafter):
+    """Drafts with a head of the EAGLE family, level by level."""
+
+    kind, example, read = "eagle", "mmspec_text.head_example:eagle", staticmethod(read_checkpoint)
+
+    def __init__(self, options: EagleOptions = EagleOptions()) -> None:
+        super().__init__(options)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         return proposed(state.memory, self.shape, state, k, noise)
@@ -122,17 +115,3 @@ class Eagle:
     def lesson(self, loss: str, depth: int) -> EagleLesson:
         """What the head learns between calls; arguments and errors as in `Learns`."""
         return EagleLesson(self.network, self._target, lambda: self._features.choices[self._convention], loss, depth)
-
-    @property
-    def columns(self) -> slice:
-        """Which of the target's states the head reads."""
-        return self._features.columns(self._convention, self._width)
-
-    def _try(self, ids: Tensor) -> None:
-        """Try the head on a piece of a prompt."""
-        assert isinstance(self._target, TransformersTarget), "prompts of pictures hold no units"
-        with torch.inference_mode():
-            self._trial = try_rows(self.network, self._target, self._features, ids)
-        guess, self._convention = self._convention, self._trial.chosen
-        self.loaded = self.loaded.after(self._trial)
-        report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids, "eagle_aux_hidden_state_layer_ids")

@@ -21,21 +21,18 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
-from mmspec.core.hidden import Lends
 from mmspec.core.noise import DraftNoise
-from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.eagle import FamilyDrafter
 from mmspec_text.drafters.heads.cache import CHUNK, chain_path, empty_layers
-from mmspec_text.drafters.heads.drafter import of_prompt, units_of, with_emitted
-from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.drafter import HeadOptions
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.options import HeadOptions, head_of
+from mmspec_text.drafters.heads.memory import of_prompt, units_of, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
 
 
@@ -53,51 +50,25 @@ class FalconMemory:
     unread: bool = True  # whether there are some that it has not read
 
 
-class Falcon:
-    """Drafts with a head of Falcon.
+class Falcon(FamilyDrafter):
+    """Drafts with a head of Falcon, which is not tried on a prompt."""
 
-    Args:
-        options: The head, and the form of its drafts.
-
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-    """
-
-    example = "mmspec_text.head_example:falcon"
+    kind, example = "falcon", "mmspec_text.head_example:falcon"
+    read = partial(read_checkpoint, kind="falcon")
 
     def __init__(self, options: FalconOptions = FalconOptions()) -> None:
-        read = head_of(options.model, "falcon", Checkpoint, partial(read_checkpoint, kind="falcon"))
-        form = {name: value for name, value in vars(options).items() if name not in ("model", "probe")}
-        self.eagle = Eagle(replace(EagleOptions(**form), model=read, probe=False))  # reads features, fits the target
-        self.checkpoint, self.block = read, read.architecture.block
-        self.offers, self.needs, self.advice = self.eagle.offers, self.eagle.needs, self.eagle.advice
-
-    @property
-    def loaded(self) -> Loaded:
-        """What was read."""
-        return self.eagle.loaded
-
-    def wrap(self, target: Target) -> Target:
-        return self.eagle.wrap(target)
-
-    def bind(self, target: Target) -> None:
-        assert isinstance(target, Lends)
-        self.eagle.bind(target)
-        self._target = target
-
-    def width(self, k: int) -> int:
-        return self.eagle.width(k)
+        super().__init__(replace(options, probe=False))
+        self.block = self.checkpoint.architecture.block
 
     def start(self, state: State, inputs: Any) -> FalconMemory:
-        lent, network, shape = self._target.lend(), self.eagle.network, self.eagle.shape
-        network.join(lent.embedding, lent.output, lent.device, lent.dtype)
-        drafted = self.block * (1 + shape.fed(state.budget.k))
+        self.join(state, inputs)
+        drafted = self.block * (1 + self.shape.fed(state.budget.k))
         most = state.prompt_length + state.limit + drafted + 2
-        cache = BlockCache(network, self.block, state.rows, most, state.root.device)
-        return FalconMemory(cache, of_prompt(state, self.eagle.columns))
+        cache = BlockCache(self.network, self.block, state.rows, most, state.root.device)
+        return FalconMemory(cache, of_prompt(state, self.columns))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory, shape = state.memory, self.eagle.shape
+        memory, shape = state.memory, self.shape
         levels = shape.levels(k)
         if levels < 1:
             return Draft.empty(state.root)
@@ -111,7 +82,7 @@ class Falcon:
 
     def observe(self, state: State, step: Step) -> None:
         memory: FalconMemory = state.memory
-        memory.rows, memory.unread = with_emitted(memory.rows, step, self.eagle.columns), True
+        memory.rows, memory.unread = with_emitted(memory.rows, step, self.columns), True
 
 
 @dataclass

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.layers import embedded
-from mmspec_text.drafters.heads.pathwise.block import Block, BlockSizes, dtype_of
+from mmspec_text.drafters.heads.layers import Block, BlockSizes, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.stored import Stored, stored_head
@@ -47,7 +46,7 @@ class HydraSizes(PathSizes):
     prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
 
 
-class HydraNetwork(nn.Module):
+class HydraNetwork(HeadNetwork):
     """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path."""
 
     def __init__(self, a: HydraSizes, vocab: int) -> None:
@@ -59,22 +58,12 @@ class HydraNetwork(nn.Module):
             for head in range(a.units)
         )
         self.hydra_lm_head = nn.ModuleList(nn.Linear(width, a.draft_vocab, bias=a.bias) for _ in range(a.units))
-        self._embedding: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt it
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.to(device, dtype)
-        self._embedding = (embedding,)
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's modules that the heads call."""
-        return self._embedding
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        return self.followed(features.to(dtype_of(self)), units, 0)
+        return self.followed(features.to(self.dtype), units, 0)
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
-        return torch.cat([states, embedded(units, self._embedding[0], states.dtype)], -1)
+        return torch.cat([states, embedded(units, self.of_target(0), states.dtype)], -1)
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         for block in self.hydra_mlp[depth].values():
@@ -94,7 +83,7 @@ class PrefixHydraNetwork(HydraNetwork):
         self.prefix_norm = nn.RMSNorm(a.target_hidden, a.prefix.eps)
 
     def taken_in(self, features: Tensor) -> Tensor:
-        return features.to(dtype_of(self))
+        return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         return self.rooted(self.prefix_norm(self.prefix(states, slots, geometry)), units)

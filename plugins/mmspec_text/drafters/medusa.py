@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.stored import Stored, stored_head
@@ -45,7 +46,7 @@ class MedusaSizes(PathSizes):
     scale: float = 1.0  # factor of the logits
 
 
-class MedusaNetwork(nn.Module):
+class MedusaNetwork(HeadNetwork):
     """See the module. It is a `PathHead`; a node's state is the feature."""
 
     token_map: Tensor | None
@@ -60,19 +61,9 @@ class MedusaNetwork(nn.Module):
         outputs = 0 if not a.own_output else 1 if a.one_output else a.units
         self.lm_heads = nn.ModuleList(nn.Linear(width, a.draft_vocab, bias=False) for _ in range(outputs))
         self.register_buffer("token_map", torch.empty(a.draft_vocab, dtype=torch.int64) if a.pruned else None)
-        self._shared: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt it
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.to(device, dtype)
-        self._shared = (output,)
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's modules that the heads call."""
-        return self._shared
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        return features.to(self.blocks[0][0].weight.dtype)
+        return features.to(self.dtype)
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
         return states
@@ -81,8 +72,8 @@ class MedusaNetwork(nn.Module):
         x = states[:, :1]  # the same at all nodes of a row
         for layer in self.blocks[depth]:
             x = x + F.silu(layer(x))
-        outputs = self.lm_heads or self._shared
-        scored = outputs[min(depth, len(outputs) - 1)](x) * self.scale
+        output = self.lm_heads[min(depth, len(self.lm_heads) - 1)] if self.lm_heads else self.of_target(1)
+        scored = output(x) * self.scale
         return over_target(scored, self.token_map, self.vocab).expand(-1, states.shape[1], -1)
 
 

@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.pathwise.block import dtype_of
+from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.stored import Stored, stored_head
@@ -60,7 +60,7 @@ class SpeculatorSizes(PathSizes):
         return state, math.sqrt((1 - state**2) * self.inner / 2)
 
 
-class MlpNetwork(nn.Module):
+class MlpNetwork(HeadNetwork):
     """An MLP speculator, a `PathHead`."""
 
     def __init__(self, a: SpeculatorSizes, vocab: int) -> None:
@@ -72,16 +72,8 @@ class MlpNetwork(nn.Module):
         self.ln = nn.ModuleList(Scaled(a.inner) for _ in range(many))
         self.head = nn.ModuleList(nn.Linear(a.inner, a.draft_vocab, bias=False) for _ in range(many))
 
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.to(device, dtype)
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's modules that it calls: none."""
-        return ()
-
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        features = features.to(dtype_of(self))
+        features = features.to(self.dtype)
         return self.followed(scaled(features) / math.sqrt(2) if self.a.scale_input else features, units, 0)
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
@@ -97,7 +89,7 @@ class MlpNetwork(nn.Module):
         return parts[0 if self.a.tied else depth]
 
 
-class LstmNetwork(nn.Module):
+class LstmNetwork(HeadNetwork):
     """An LSTM speculator, a `PathHead`; a node's state is s and C, one behind the other."""
 
     def __init__(self, a: SpeculatorSizes, vocab: int) -> None:
@@ -108,16 +100,8 @@ class LstmNetwork(nn.Module):
         self.cell_ln, self.state_ln = nn.ModuleList([Scaled(a.inner)]), nn.ModuleList([Scaled(a.inner)])
         self.head = nn.ModuleList([nn.Linear(a.inner, a.draft_vocab, bias=False)])
 
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.to(device, dtype)
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's modules that it calls: none."""
-        return ()
-
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        features = features.to(dtype_of(self))
+        features = features.to(self.dtype)
         features = scaled(features) / math.sqrt(2) if self.a.scale_input else features
         return self._stepped(self.projs[0](features), features.new_zeros(*units.shape, self.a.inner), units)
 

@@ -9,11 +9,10 @@ form. Layers of another target are lossless too, and slow: the first call tries 
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
@@ -25,12 +24,11 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
-from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
-from mmspec_text.drafters.heads.eagle.features import Features
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.features import Features
+from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
-from mmspec_text.drafters.heads.trial import LOW, Trial, trial_ids, try_rows
+from mmspec_text.drafters.heads.trial import LOW, Loaded, trial_ids, try_head
 
 
 @dataclass
@@ -159,9 +157,8 @@ class Mtp:
 
     def _try(self, ids: Tensor, layers: Layers) -> None:
         """Try the layers on a piece of a prompt."""
-        with torch.inference_mode():
-            trial: Trial = try_rows(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
-        layers.report = layers.report.after(trial)
+        trial = try_head(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
+        layers.report = replace(layers.report, trial=trial)
         best = trial.right[trial.chosen]
         if best < LOW:
             warn(

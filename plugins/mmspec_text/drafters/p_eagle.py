@@ -12,21 +12,18 @@ Knobs: `form` is the shape of the draft; a tree costs the head nothing more than
 target. Drafts may be deeper than those that the head was trained for, and then they are worse.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.eagle import EagleOptions, FamilyDrafter
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.cache import CHUNK, Unknown
-from mmspec_text.drafters.heads.drafter import HeadMemory, units_of, with_emitted
-from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.options import head_of
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.memory import HeadMemory, units_of, with_emitted
 
 
 @dataclass(frozen=True)
@@ -34,60 +31,35 @@ class PEagleOptions(EagleOptions):
     """Options of `p-eagle`."""
 
 
-class PEagle:
-    """Drafts with a head of P-EAGLE.
+class PEagle(FamilyDrafter):
+    """Drafts with a head of P-EAGLE."""
 
-    Args:
-        options: The head, and the form of its drafts.
-
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-    """
-
-    example = "mmspec_text.head_example:p_eagle"
+    kind, example = "p-eagle", "mmspec_text.head_example:p_eagle"
+    read = partial(read_checkpoint, kind="p-eagle")
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
-        read = head_of(options.model, "p-eagle", Checkpoint, partial(read_checkpoint, kind="p-eagle"))
-        self.eagle = Eagle(replace(options, model=read))  # reads features, fits the target, tries the head
-        if read.mask_token is None:
+        super().__init__(options)
+        if self.checkpoint.mask_token is None:
             raise ValueError("the head has no mask token: it is no head of P-EAGLE")
-        self.checkpoint, self.mask_token = read, read.mask_token
-        self.offers, self.needs, self.advice = self.eagle.offers, self.eagle.needs, self.eagle.advice
-
-    @property
-    def loaded(self) -> Loaded:
-        """What was read, and how the head did on the first prompt."""
-        return self.eagle.loaded
-
-    def wrap(self, target: Target) -> Target:
-        return self.eagle.wrap(target)
 
     def bind(self, target: Target) -> None:
-        self.eagle.bind(target)
-        head = self.checkpoint.architecture
-        if self.mask_token >= head.vocab:
+        super().bind(target)
+        token, ids = self.checkpoint.mask_token, self.checkpoint.architecture.vocab
+        if token >= ids:
             raise ValueError(
-                f"the head {self.checkpoint.name!r} has the mask token {self.mask_token}, and embeddings of "
-                f"{head.vocab} ids"
+                f"the head {self.checkpoint.name!r} has the mask token {token}, and embeddings of {ids} ids"
             )
 
-    def width(self, k: int) -> int:
-        return self.eagle.width(k)
-
-    def start(self, state: State, inputs: Any) -> HeadMemory:
-        return self.eagle.start(state, inputs)
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        shape, memory = self.eagle.shape, state.memory
-        if shape.levels(k) < 1:
+        if self.shape.levels(k) < 1:
             return Draft.empty(state.root)
-        memory.cache.slots.synced(state.host_emitted)
-        self._read(memory, state)
-        return drafted(Block(self.eagle.network, memory.cache.states), shape, state, k, noise)
+        state.memory.cache.slots.synced(state.host_emitted)
+        self._read(state.memory, state)
+        return drafted(Block(self.network, state.memory.cache.states), self.shape, state, k, noise)
 
     def observe(self, state: State, step: Step) -> None:
         memory: HeadMemory = state.memory
-        memory.unread = with_emitted(memory.unread, step, self.eagle.columns)
+        memory.unread = with_emitted(memory.unread, step, self.columns)
         if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
             self._read(memory, state)
 
@@ -95,7 +67,7 @@ class PEagle:
         """Read the features that are not read yet, and score the deepest block that the call may want."""
         if memory.unread is None:
             return
-        behind = max(self.eagle.shape.levels(state.budget.k) - 1, 0)
-        unknown = Unknown(self.eagle.network.unknown(), self.mask_token, behind)
+        behind = max(self.shape.levels(state.budget.k) - 1, 0)
+        unknown = Unknown(self.network.unknown(), self.checkpoint.mask_token, behind)
         memory.cache.read(memory.unread, units_of(state, memory.unread), unknown)
         memory.unread = None

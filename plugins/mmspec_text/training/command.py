@@ -1,7 +1,6 @@
 """`mmspec train drafter`: a drafter for any text model. Imports nothing heavy; running it does."""
 
 import json
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,13 +91,14 @@ def train_drafter(
     chosen = {name: value for name, value in given.items() if name in named and value is not None}
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
+    from mmspec.hosts.loading import load_model, load_tokenizer
+    from mmspec_text.training import run
+    from mmspec_text.training.data import read_data
 
-    def read(model: Any, tokenizer: Any) -> Any:
-        from mmspec_text.training.data import read_data
-
-        return read_data(list(data or ()), self_generated, model, tokenizer, recipe, variables)
-
-    _run(kind, target, read, recipe, out, work, device)
+    model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
+    with resumable(work):
+        read = read_data(list(data or ()), self_generated, model, tokenizer, recipe, variables)
+        run.train_drafter(kind, model, tokenizer, read, recipe, out, work, target, typer.echo)
 
 
 def _value(text: Any) -> Any:
@@ -107,14 +107,3 @@ def _value(text: Any) -> Any:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return text
-
-
-def _run(
-    kind: Any, target: str, read: Callable[[Any, Any], Any], recipe: Any, out: Path, work: Path, device: str
-) -> None:
-    from mmspec.hosts.loading import load_model, load_tokenizer
-    from mmspec_text.training.run import train_drafter
-
-    model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
-    with resumable(work):
-        train_drafter(kind, model, tokenizer, read(model, tokenizer), recipe, out, work, target, typer.echo)

@@ -5,16 +5,15 @@ of the head's own (`mask_embedding`), so that no id of the target is taken for i
 roots drawn from what is learnt, and depth k counts exp(-(k - 1) / 4): the recipe's `decay` of 0.78.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.training.files import half, write_files
-from mmspec_text.training.heads import NewHead
+from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
 HEAD_DIM = 64
@@ -25,11 +24,7 @@ def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
     """A head whose block has as many units as a draft; arguments as in `Begin`, without `ids`."""
     boundaries = inner_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
     head = new_dflash(model, len(boundaries), recipe)
-
-    def write(folder: Path) -> None:
-        write_dflash(head, boundaries, name, folder)
-
-    return NewHead(head, boundaries, "layers", write)
+    return NewHead(head, boundaries, "layers", partial(write_dflash, head, boundaries, name))
 
 
 def inner_boundaries(layers: int) -> tuple[int, ...]:
@@ -42,13 +37,7 @@ def inner_boundaries(layers: int) -> tuple[int, ...]:
 
 
 def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwork:
-    """A head before training.
-
-    Args:
-        model: The target.
-        features: States of the target in one feature.
-        recipe: Its sizes, and the seed of its weights.
-    """
+    """A head before training, whose features are so many of the target's states."""
     config = model.config.get_text_config(decoder=True)
     hidden, vocab = config.hidden_size, config.vocab_size
     architecture = DFlashArchitecture(
@@ -68,28 +57,15 @@ def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwor
         block=recipe.depth + 1,
         mask_token=None,
         from_root=False,
-        rope={"rope_type": "default", "rope_theta": 10000.0},
     )
-    generator = torch.Generator().manual_seed(recipe.seed)
     head = DFlashNetwork(architecture, vocab)
-    for name, weights in head.named_parameters():
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            nn.init.zeros_(weights)
-        elif weights.dim() > 1 or name == "mask_embedding":
-            nn.init.normal_(weights, std=0.02, generator=generator)
-    head.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
+    draw_weights(head, recipe.seed)
+    join_model(head, model)
     return head
 
 
 def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, folder: Path) -> None:
-    """Write a head.
-
-    Args:
-        head: The head; it is unchanged.
-        boundaries: Of the target's layers, whose states it reads.
-        target: The target's name.
-        folder: Receives the files; made if missing.
-    """
+    """Write a head, which reads the target's states at these boundaries, into a folder."""
     a = head.architecture
     config = {
         "architectures": ["DFlashDraftModel"],
@@ -97,17 +73,8 @@ def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, 
         "verifier": target,
         "block_size": a.block,
         "dflash_config": {"target_layer_ids": [boundary - 1 for boundary in boundaries]},
-        "hidden_size": a.hidden,
-        "intermediate_size": a.intermediate,
-        "num_attention_heads": a.heads,
-        "num_key_value_heads": a.key_heads,
-        "head_dim": a.head_dim,
-        "num_hidden_layers": len(a.sights),
+        **layer_entries(a, len(a.sights), a.vocab),
         "layer_types": ["full_attention"] * len(a.sights),
-        "vocab_size": a.vocab,
-        "hidden_act": a.activation,
-        "rms_norm_eps": a.eps,
-        "rope_parameters": dict(a.rope),
         "rope_theta": a.rope["rope_theta"],
         "dtype": "float16",
     }

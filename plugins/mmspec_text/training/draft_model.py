@@ -14,9 +14,8 @@ from mmspec.training.losses import DraftLoss, acceptance
 from mmspec.training.token_filter import TokenFilter
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.model_loss import model_loss
-from mmspec_text.training.reference import token_filter
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.trained import Trained, Training
+from mmspec_text.training.trained import Trained, Training, token_filter
 
 WIDTH, LAYERS = 3, 4
 """The target's hidden width and its layers over the draft model's, about."""

@@ -1,22 +1,160 @@
-"""A new EAGLE-3 head for training, and where it goes afterwards."""
+"""A new EAGLE-3 head for a target (Li et al., arXiv 2503.01840), and its files in the format of speculators.
 
+Embedding and, with the whole vocabulary, output layer are the target's and stay as they are. A new head begins where
+its states are the target's last ones, so that at first it scores as the target's output layer does.
+
+Files that vLLM serves and `eagle` reads: `config.json` (fields of `Eagle3SpeculatorConfig`) and `model.safetensors`, in
+half precision under the format's keys. What is the target's own is not stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from mmspec_text.training.export import write_head
-from mmspec_text.training.heads import NewHead
-from mmspec_text.training.new_head import HeadSizes, new_head, usual_boundaries
+from mmspec_text.drafters.heads.eagle.family import Architecture
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, write_files
 from mmspec_text.training.recipe import DrafterRecipe
+
+VERSION = "0.5.0"
+"""The version of the format that the fields are those of."""
 
 
 def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """An EAGLE-3 head; arguments as in `Begin`."""
     boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
     head = new_head(model, boundaries, HeadSizes(recipe.intermediate), ids, recipe.seed)
+    return NewHead(head, boundaries, "layers", partial(write_head, head, boundaries, name, recipe.depth))
 
-    def write(folder: Path) -> None:
-        write_head(head, boundaries, name, recipe.depth, folder)
 
-    return NewHead(head, boundaries, "layers", write)
+@dataclass(frozen=True)
+class HeadSizes:
+    """Sizes of a new head; its states are as wide as the target's."""
+
+    intermediate: int = 512  # numbers inside its MLP
+    heads: int = 4  # attention heads
+    key_heads: int = 1  # heads of keys and values
+    head_dim: int = 64  # numbers of an attention head
+
+
+def usual_boundaries(layers: int) -> tuple[int, ...]:
+    """An early, a middle and the last boundary of a target with so many layers."""
+    return tuple(sorted({min(2, layers), (layers + 2) // 2, layers}))
+
+
+def new_head(model: Any, boundaries: Sequence[int], sizes: HeadSizes, ids: Tensor | None, seed: int) -> EagleNetwork:
+    """A head before training.
+
+    Args:
+        model: The target.
+        boundaries: Of the states that it reads.
+        sizes: Its sizes.
+        ids: `[draft vocabulary]` int64, ascending: the ids that it scores; None: all of them, with the target's output
+            layer.
+        seed: Of the random weights.
+    """
+    config = model.config.get_text_config(decoder=True)
+    hidden, vocab = config.hidden_size, config.vocab_size
+    architecture = Architecture(
+        hidden=hidden,
+        intermediate=sizes.intermediate,
+        heads=sizes.heads,
+        key_heads=sizes.key_heads,
+        head_dim=sizes.head_dim,
+        layers=1,
+        vocab=vocab,
+        draft_vocab=vocab if ids is None else len(ids),
+        features=len(boundaries),
+        target_hidden=hidden,
+        fused=True,
+        projected=True,
+        own_embedding=False,
+        own_output=ids is not None,
+        final_norm=True,
+        embedding_norm=False,
+        first_norms=frozenset({"input_layernorm", "hidden_norm"}),
+        norm_before_residual=True,
+        fc_norm=True,
+    )
+    head = EagleNetwork(architecture, vocab)
+    draw_weights(head, seed)
+    with torch.no_grad():
+        head.fc.weight[:, -hidden:] += torch.eye(hidden)
+        if ids is not None and head.lm_head is not None:
+            head.lm_head.weight.copy_(model.get_output_embeddings().weight[ids])
+    head.ids = ids
+    join_model(head, model)
+    return head
+
+
+def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: int, folder: Path) -> None:
+    """Write a head; the live one is unchanged.
+
+    Args:
+        head: The head.
+        boundaries: Of the target's layers, whose states it reads.
+        target: The target's name.
+        k: Units that a draft should have.
+        folder: Receives the files.
+
+    Raises:
+        ValueError: The head is of another version than EAGLE-3.
+    """
+    write_files(tensors_of(head), config_of(head, boundaries, target, k), folder)
+
+
+def tensors_of(head: EagleNetwork) -> dict[str, Tensor]:
+    """A head's tensors under the format's keys, in float16; with a pruned vocabulary the maps of its ids, too."""
+    weights = {key: half(value) for key, value in head.state_dict().items()}
+    if head.ids is not None:
+        ids = head.ids.cpu()
+        weights["d2t"] = ids - torch.arange(len(ids))
+        weights["t2d"] = torch.zeros(head.architecture.vocab, dtype=torch.bool).index_fill(0, ids, True)
+    return weights
+
+
+def config_of(head: EagleNetwork, boundaries: Sequence[int], target: str, k: int) -> dict[str, Any]:
+    """The `config.json` of a head; arguments as in `write_head`."""
+    a = head.architecture
+    if not a.fused or not a.projected:
+        raise ValueError("only heads of EAGLE-3 are written: this one reads the target's last state alone")
+    layer = layer_entries(a, a.layers, a.vocab) | {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": "q_proj" in a.biases,
+        "mlp_bias": "up_proj" in a.biases,
+        "tie_word_embeddings": False,
+    }
+    method = {
+        "proposal_type": "greedy",
+        "speculative_tokens": k,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": VERSION,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": target, "architectures": []},
+        },
+        "draft_vocab_size": a.draft_vocab,
+        "target_hidden_size": a.target_hidden,
+        "eagle_aux_hidden_state_layer_ids": list(boundaries),
+        "norm_before_residual": a.norm_before_residual,
+        "norm_before_fc": a.norm_before_fc,
+        "fc_norm": a.fc_norm,
+        "norm_output": a.norm_output,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "dtype": "float16",
+        "transformer_layer_config": layer,
+    }

@@ -1,12 +1,18 @@
-"""Training of a head of any kind: the loss along its drafts, what it is on held-out text, its files."""
+"""Training of a head of any kind: the ids that it scores, the loss along its drafts, what it is on held-out text.
+
+A head with a smaller vocabulary scores the ids that are learnt most often, and all special ones. It cannot draft an id
+that it does not score, so that its acceptance is at most the mass of its ids. What the target never writes, as the
+words of questions, counts nothing; what ends a text or opens a thought is always there.
+"""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
 from mmspec.training.losses import DraftLoss
@@ -14,46 +20,15 @@ from mmspec.training.token_filter import TokenFilter
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics
-from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.reference import token_filter
+from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.trained import Trained, Training
-from mmspec_text.training.vocabulary import drafted_ids
-
-
-@dataclass(frozen=True)
-class NewHead:
-    """A head before its training."""
-
-    network: nn.Module  # the head, joined to its target
-    boundaries: tuple[int, ...]  # of the target's layers, whose states it reads
-    hidden: str  # the beginning of the names of its hidden matrices, which Muon updates
-    # Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing
-    write: Callable[[Path], None]
-
-
-class Begin(Protocol):
-    """Makes a head."""
-
-    def __call__(self, model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
-        """A head before training.
-
-        Args:
-            model: The target.
-            recipe: Its sizes, and the seed of its weights.
-            name: The target's name.
-            ids: `[draft vocabulary]` int64, ascending: the ids that it scores; None: all of them.
-        """
-        ...
+from mmspec_text.training.texts import Source
+from mmspec_text.training.trained import Trained, Training, token_filter
+from mmspec_text.training.written import ends
 
 
 def trained_head(begin: Begin, of: Training) -> Trained:
-    """Train a head.
-
-    Args:
-        begin: Makes it.
-        of: The target, what to train on, and how.
-    """
+    """Train a head, which `begin` makes."""
     recipe = of.recipe
     size = recipe.draft_vocab
     ids = None if size is None else drafted_ids(of.texts.sources, size, of.model, of.tokenizer)
@@ -73,3 +48,31 @@ def trained_head(begin: Begin, of: Training) -> Trained:
         pieces = windows.to(of.model.device).apart()
         found[kind] = asdict(depth_metrics(head.network, teacher, pieces, recipe.depth).rounded())
     return Trained(head.write, {"parameters": sum(p.numel() for p in head.network.parameters()), "held_out": found})
+
+
+def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
+    """The ids, `[size]` int64, ascending; None if these are all.
+
+    Args:
+        sources: What the head learns.
+        size: How many ids.
+        model: The target.
+        tokenizer: Its tokenizer; special ids are what it calls so, all that were added to it, and what ends a text.
+
+    Raises:
+        ValueError: There are more special ids than places.
+    """
+    vocab: int = model.config.get_text_config(decoder=True).vocab_size
+    if size >= vocab:
+        return None
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder, *ends(model).tolist()}
+    always = torch.tensor(sorted(one for one in special if one < vocab), dtype=torch.int64)
+    if len(always) > size:
+        raise ValueError(
+            f"a vocabulary of {size} ids (draft_vocab) has no place for the {len(always)} special ones of the target"
+        )
+    seen = torch.zeros(vocab, dtype=torch.int64)
+    for source in sources:
+        seen += source.learnt.bincount(minlength=vocab)
+    seen[always] = int(seen.max()) + 1
+    return seen.sort(descending=True, stable=True).indices[:size].sort().values  # of equal ones the lowest ids

@@ -4,49 +4,34 @@ One residual block for each depth, and the target's output layer for all: so a h
 thousand numbers. Blocks begin at zero, so that at first every head scores as the target's output layer does.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.medusa import MedusaNetwork, MedusaSizes
-from mmspec_text.training.files import half, write_files
-from mmspec_text.training.heads import NewHead
+from mmspec_text.training.new_head import NewHead, half, join_model, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
 
 def begun_medusa(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """As many heads as a draft is deep; arguments as in `Begin`."""
-    head = new_medusa(model, recipe.depth)
-
-    def write(folder: Path) -> None:
-        write_medusa(head, name, folder)
-
-    return NewHead(head, (FINAL,), "blocks", write)
-
-
-def new_medusa(model: Any, heads: int) -> MedusaNetwork:
-    """Heads before training."""
     config = model.config.get_text_config(decoder=True)
     hidden, vocab = config.hidden_size, config.vocab_size
-    sizes = MedusaSizes(heads, hidden, hidden, vocab, vocab, own_embedding=True, one_output=True, own_output=False)
+    sizes = MedusaSizes(
+        recipe.depth, hidden, hidden, vocab, vocab, own_embedding=True, one_output=True, own_output=False
+    )
     network = MedusaNetwork(sizes, vocab)
     for weights in network.parameters():
         nn.init.zeros_(weights)
-    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
-    return network
+    join_model(network, model)
+    return NewHead(network, (FINAL,), "blocks", partial(write_medusa, network, name))
 
 
 def write_medusa(head: MedusaNetwork, target: str, folder: Path) -> None:
-    """Write heads in vLLM's layout, `blocks.{head}.layers.{block}`, without the output layer, which is the target's.
-
-    Args:
-        head: The heads; they are unchanged.
-        target: The target's name.
-        folder: Receives the files; made if missing.
-    """
+    """Write heads in vLLM's layout, `blocks.{head}.layers.{block}`, without the output layer, which is the target's."""
     weights = {}
     for key, value in head.state_dict().items():
         part, number, block, name = key.split(".")

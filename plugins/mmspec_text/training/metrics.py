@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from mmspec.training.losses import acceptance
-from mmspec_text.training.along import along, over_own_ids, own_ids
+from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.head_loss import over_own_ids, own_ids
 from mmspec_text.training.teacher import Teacher
 
 

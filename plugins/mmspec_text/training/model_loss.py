@@ -1,4 +1,9 @@
-"""The loss of a draft model: its distribution behind every unit of a text, compared with the target's."""
+"""The loss of a draft model: its distribution behind every unit of a text, compared with the target's.
+
+On-policy data of DistillSpec (arXiv 2310.08461, algorithm 1): of a share λ of the sequences the end is sampled from the
+draft model of that step, and the loss compares it with the target behind the units that it wrote. So it learns what it
+will be asked about.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +13,10 @@ from torch import Tensor
 
 from mmspec.training.losses import DraftLoss, draft_loss
 from mmspec.training.token_filter import TokenFilter
+from mmspec_text.training.answers import prompts_of
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.on_policy import rewritten
 from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.written import GIVEN, answered
 
 
 def model_loss(
@@ -26,7 +32,7 @@ def model_loss(
         teacher: Its target.
         loss: The loss at one unit.
         chosen: Chooses units among those that count; None: all of them.
-        drafter_share: Share of the sequences that the draft model ends itself (`on_policy`).
+        drafter_share: Share of the sequences that the draft model ends itself (`rewritten`).
         temperature: Of what it writes there.
     """
 
@@ -41,3 +47,42 @@ def model_loss(
         return draft_loss(logits, p, mask, 0, loss, units[:, 1:])
 
     return of
+
+
+def rewritten(student: Any, batch: Batch, share: float, temperature: float) -> tuple[Batch, Tensor]:
+    """A batch with other ends: of a conversation the whole answer, of a text what is behind its first units.
+
+    Args:
+        student: The draft model.
+        batch: Sequences.
+        share: λ, the probability that a sequence is one of them.
+        temperature: Of the draft model's sampling; 0: greedy.
+
+    Returns:
+        The batch, a function of the weights and the batch alone; and its units `[sequence, unit]` int64 for a loss on
+        the text itself, -1 where the draft model wrote: its own text is no example.
+    """
+    g = torch.Generator().manual_seed(batch.seed)
+    chosen = torch.rand(len(batch.ids), generator=g) < share
+    if not chosen.any():
+        return batch, batch.ids
+    cuts, examples = [], []
+    where = chosen.nonzero()[:, 0].tolist()
+    given = [_given(counted) for counted in batch.counted.cpu()]
+    prompts = prompts_of([batch.ids[row, : given[row]].cpu() for row in where])
+    room = batch.ids.shape[1] - min(given[row] for row in where)
+    written = dict(zip(where, answered(student, prompts, room, temperature, batch.seed), strict=True))
+    for row, (ids, counted) in enumerate(zip(batch.ids.cpu(), batch.counted.cpu(), strict=True)):
+        if row in written:
+            ids, counted = written[row].ids[: len(ids)], written[row].counted[: len(ids)]
+        cuts.append((ids, counted))
+        examples.append((torch.full_like(ids, -1) if row in written else ids, counted))
+    least = batch.ids.shape[1]
+    new, own = Batch.padded(cuts, batch.seed, least), Batch.padded(examples, batch.seed, least)
+    return new.to(batch.ids.device), own.ids.to(batch.ids.device)
+
+
+def _given(counted: Tensor) -> int:
+    """Units that a draft model is given."""
+    first = int(counted.int().argmax())
+    return first + 1 if first else min(GIVEN, len(counted) // 2)

@@ -8,6 +8,7 @@ The files have the keys of DeepSeek-V3's layer, `model.layers.{L}.…`, whose bl
 so the layer could be appended to the target's checkpoint. It is stored in a folder of its own, which `mtp` reads.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from mmspec_text.drafters.heads.mtp.block import EXPERTS
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, own_keys
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
-from mmspec_text.training.files import half, write_files
-from mmspec_text.training.heads import NewHead
+from mmspec_text.training.new_head import NewHead, half, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
 LAST = ("o_proj.weight", "down_proj.weight")
@@ -32,11 +32,7 @@ def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None =
     """One layer; arguments as in `Begin`."""
     model_info = ModelInfo.of(model)
     head = new_mtp(model_info, recipe.seed)
-
-    def write(folder: Path) -> None:
-        write_mtp(head, model_info, name, folder)
-
-    return NewHead(head, (FINAL,), "layers", write)
+    return NewHead(head, (FINAL,), "layers", partial(write_mtp, head, model_info, name))
 
 
 def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
@@ -75,14 +71,7 @@ def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
 
 
 def write_mtp(head: MtpNetwork, model_info: ModelInfo, target: str, folder: Path) -> None:
-    """Write a layer.
-
-    Args:
-        head: The layer; it is unchanged.
-        model_info: Its target.
-        target: The target's name.
-        folder: Receives the files; made if missing.
-    """
+    """Write a layer for a target of that name into a folder."""
     layers = len(model_info.language.layers)
     start = DEEPSEEK.at(DEEPSEEK.block, 0, layers)
     names = {f"layers.0.{part}": key for part, key in own_keys(DEEPSEEK, 0, layers).items()}

@@ -1,81 +1,73 @@
-"""A new EAGLE-3 head for a target (Li et al., arXiv 2503.01840).
+"""A head of any kind before its training, and the two files that it becomes."""
 
-Embedding and, with the whole vocabulary, output layer are the target's and stay as they are. A new head begins where
-its states are the target's last ones, so that at first it scores as the target's output layer does.
-"""
-
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.eagle.family import Architecture
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
+from mmspec_text.training.recipe import DrafterRecipe
 
 
 @dataclass(frozen=True)
-class HeadSizes:
-    """Sizes of a new head; its states are as wide as the target's."""
+class NewHead:
+    """A head before its training."""
 
-    intermediate: int = 512  # numbers inside its MLP
-    heads: int = 4  # attention heads
-    key_heads: int = 1  # heads of keys and values
-    head_dim: int = 64  # numbers of an attention head
-
-
-def usual_boundaries(layers: int) -> tuple[int, ...]:
-    """An early, a middle and the last boundary of a target with so many layers."""
-    return tuple(sorted({min(2, layers), (layers + 2) // 2, layers}))
+    network: nn.Module  # the head, joined to its target
+    boundaries: tuple[int, ...]  # of the target's layers, whose states it reads
+    hidden: str  # the beginning of the names of its hidden matrices, which Muon updates
+    # Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing
+    write: Callable[[Path], None]
 
 
-def new_head(model: Any, boundaries: Sequence[int], sizes: HeadSizes, ids: Tensor | None, seed: int) -> EagleNetwork:
-    """A head before training.
+Begin = Callable[[Any, DrafterRecipe, str, Tensor | None], NewHead]
+"""Makes a head of a kind for a target, by a recipe, with the target's name and, where it scores only some ids, these:
+`[draft vocabulary]` int64, ascending; None: all of them."""
 
-    Args:
-        model: The target.
-        boundaries: Of the states that it reads.
-        sizes: Its sizes.
-        ids: `[draft vocabulary]` int64, ascending: the ids that it scores; None: all of them, with the target's output
-            layer.
-        seed: Of the random weights.
-    """
-    config = model.config.get_text_config(decoder=True)
-    hidden, vocab = config.hidden_size, config.vocab_size
-    architecture = Architecture(
-        hidden=hidden,
-        intermediate=sizes.intermediate,
-        heads=sizes.heads,
-        key_heads=sizes.key_heads,
-        head_dim=sizes.head_dim,
-        layers=1,
-        vocab=vocab,
-        draft_vocab=vocab if ids is None else len(ids),
-        features=len(boundaries),
-        target_hidden=hidden,
-        fused=True,
-        projected=True,
-        own_embedding=False,
-        own_output=ids is not None,
-        final_norm=True,
-        embedding_norm=False,
-        first_norms=frozenset({"input_layernorm", "hidden_norm"}),
-        norm_before_residual=True,
-        fc_norm=True,
-        rope={"rope_type": "default", "rope_theta": 10000.0},
-    )
+
+def join_model(network: HeadNetwork, model: Any) -> None:
+    """Let a head use its target's modules."""
+    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
+
+
+def draw_weights(network: nn.Module, seed: int) -> None:
+    """Draw a head's matrices; those that write into a residual stream are 0 at first, and add nothing."""
     generator = torch.Generator().manual_seed(seed)
-    head = EagleNetwork(architecture, vocab)
-    for name, weights in head.named_parameters():
-        if weights.dim() > 1:
+    for name, weights in network.named_parameters():
+        if weights.dim() > 1 or name == "mask_embedding":
             nn.init.normal_(weights, std=0.02, generator=generator)
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             nn.init.zeros_(weights)
-    with torch.no_grad():
-        head.fc.weight[:, -hidden:] += torch.eye(hidden)
-        if ids is not None and head.lm_head is not None:
-            head.lm_head.weight.copy_(model.get_output_embeddings().weight[ids])
-    head.ids = ids
-    head.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
-    return head
+
+
+def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
+    """The entries of a config that say what a head's layers are."""
+    return {
+        "hidden_size": a.hidden,
+        "intermediate_size": a.intermediate,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.key_heads,
+        "head_dim": a.head_dim,
+        "num_hidden_layers": layers,
+        "vocab_size": vocab,
+        "hidden_act": a.activation,
+        "rms_norm_eps": a.eps,
+        "rope_parameters": dict(a.rope),
+    }
+
+
+def write_files(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+    """Write `model.safetensors` and `config.json` into a folder, which is made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def half(weights: Tensor) -> Tensor:
+    """Weights as they are stored: in float16, on the CPU."""
+    return weights.detach().cpu().half().contiguous()

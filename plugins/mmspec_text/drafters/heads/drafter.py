@@ -1,132 +1,132 @@
-"""Drafting with a recurrent head: what all of them share, whatever they compute.
+"""What drafters with a trained head share: options, whether the head fits its target, a trial on the first prompt."""
 
-Features of the prompt and of every accepted unit come from the target's own passes. Before a draft the head reads those
-that it has not read yet; then the draft grows level by level, as a draft model's does (`mmspec.core.drafters.growing`).
-"""
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
-from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growing import grown
-from mmspec.core.drafters.shapes import Shape
-from mmspec.core.live import bucket
-from mmspec.core.noise import DraftNoise
+from mmspec.core.hidden import FINAL, Lends
+from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step, TargetOutput
-from mmspec_text.drafters.heads.cache import CHUNK, HeadCache
-from mmspec_text.drafters.heads.captured.draft import lent
-from mmspec_text.drafters.heads.captured.rows import RowsDraft
-from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.rows import Rows
+from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.heads.features import Features
+from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
+from mmspec.kits.text.tree_form import TreeForm
 
 
-@dataclass
-class HeadMemory:
-    """What a head keeps of a call."""
+@dataclass(frozen=True)
+class HeadOptions(TreeForm):
+    """The head, and the form of its drafts."""
 
-    cache: HeadCache
-    unread: Rows | None  # features that it has not read yet; None after a draft
-    # Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly
-    captured: RowsDraft | None = None
-    eager: bool = False  # whether drafts of this call cannot be captured
+    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
+    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
 
 
-def begun(
-    head: Head,
-    shape: Shape,
-    state: State,
-    columns: slice = slice(None),
-    before: int = 0,
-    width: int | None = None,
-) -> HeadMemory:
-    """Begin a call.
+class HeadDrafter:
+    """A drafter with a trained head. A kind of head is a class of these with the attributes below and its own rounds.
 
     Args:
-        head: The head.
-        shape: The shape of its drafts.
-        state: The call, after prefill.
-        columns: Which of the features are the head's.
-        before: Positions of a condition in front of the first unit, as in `Lent`. They are rows with unit 0.
-        width: Numbers of a feature; where there are twice as many, they are those of both halves under guidance.
+        options: The head, and the form of its drafts.
 
     Raises:
-        ValueError: The target gave no features of the prompt.
+        ValueError: No head was named, or it cannot be read.
+        TypeError: The option `model` is something else.
+
+    Attributes:
+        kind: The method's name, for messages.
+        example: Where the method's examples are.
+        stored: The class of its heads.
+        read: Reads a head from a folder or the hub.
+        named_by: The entry of a config that names the target's layers; "" if there is none.
+        lenders: The targets that it drafts for.
+        loaded: What was read, and how the head did on the first prompt.
     """
-    unread = of_prompt(state, columns, before)
-    most = before + state.prompt_length + state.limit + shape.fed(state.budget.k) + 2
-    halves = 1 if width is None else unread.features.shape[-1] // width
-    cache = HeadCache(head, state.rows, most, state.root.device, halves)
-    cache.begin(unread.count.tolist())
-    return HeadMemory(cache, unread)
 
+    kind: ClassVar[str]
+    example: ClassVar[str]
+    stored: ClassVar[type]
+    read: ClassVar[Callable[[str], Any]]
+    named_by: ClassVar[str] = ""
+    lenders: ClassVar[type] = TransformersTarget
 
-def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> Draft:
-    """Draft at most `k` units per path."""
-    levels = shape.levels(k)
-    if levels < 1:
-        return Draft.empty(state.root)
-    memory.cache.synced(state.host_emitted)
-    if memory.unread is not None and (captured := captured_for(memory, shape, state, k, noise)) is not None:
-        unread, memory.unread = memory.unread, None
-        return captured(unread, units_of(state, unread), state, noise)
-    output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
-    draft, _, _ = grown(shape, state, k, levels, noise, output, 1, memory.cache.grow)
-    return draft
+    def __init__(self, options: HeadOptions) -> None:
+        self.options, self.shape = options, options.build_shape()
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+        self.advice = options.advice
+        if options.model is None:
+            raise ValueError(f"{self.kind} needs a head: drafter=<folder or hub name>, or the option model=")
+        found = self.checkpoint = self.read(options.model) if isinstance(options.model, str) else options.model
+        if not isinstance(found, self.stored):
+            raise TypeError(f"the head is a folder or a hub name, not {type(found).__name__}")
+        layout = found.layout if isinstance(found.layout, str) else found.layout.name
+        self.loaded = Loaded(found.name, layout, found.taken, found.shared, found.ignored)
+        self._tried: Any = None  # the model of the trial
+        self._trial: Trial | None = None
 
+    def wrap(self, target: Target) -> Target:
+        """The target, with the hidden states that the head reads.
 
-def captured_for(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> RowsDraft | None:
-    """The compiled draft that takes the unread rows; None if the draft is eager."""
-    assert memory.unread is not None
-    if state.capture.round is None or memory.eager or k != state.budget.k:
-        return None
-    if memory.captured is None:
-        cache = memory.cache
-        beside = cache.halves, bucket(cache.most)
-        memory.captured = lent(RowsDraft, cache.head, cache.head.borrowed[0], shape, state, k, noise, beside)
-        memory.eager = memory.captured is None
-    captured = memory.captured
-    return captured if captured is not None and captured.takes(memory.unread) else None
+        Raises:
+            ValueError: The head is one of another target.
+        """
+        if not isinstance(target, self.lenders):
+            raise ValueError(
+                f"the head {self.checkpoint.name!r} reads hidden states and embeddings of its target, which "
+                f"{type(target).__name__} does not lend; models of transformers do"
+            )
+        assert isinstance(target, Lends)
+        own = self.checkpoint.architecture.target_hidden
+        if own != target.hidden_size:
+            raise ValueError(
+                f"the head {self.checkpoint.name!r} reads states of {own} numbers, and those of the target have "
+                f"{target.hidden_size}: it is a head of another target"
+            )
+        self._features = self._features_of(target)
+        return target.with_hidden(self._features.boundaries)
 
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, Lends) and target.vocab is not None
+        name, a = self.checkpoint.name, self.checkpoint.architecture
+        width = target.lend().embedding.weight.shape[-1]
+        if not a.own_embedding and width != a.hidden:
+            raise ValueError(
+                f"the head {name!r} has no embed_tokens.weight, and the target's embeddings have {width} numbers, not "
+                f"its {a.hidden}"
+            )
+        if a.vocab < target.vocab:
+            raise ValueError(
+                f"the head {name!r} was made for {a.vocab} ids, and the target has {target.vocab}: it is a head of "
+                "another target"
+            )
+        if self.shape.widest > a.draft_vocab:
+            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the head scores {a.draft_vocab}")
+        self.network = self.checkpoint.network(target.vocab)
+        self._target = target
+        if target.model is not self._tried:  # a decoder may be put together anew for the same model
+            self._tried, self._trial = target.model, None
 
-def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slice(None)) -> None:
-    """Take the features of the units that a round emitted; `columns` as in `begun`."""
-    memory.unread = with_emitted(memory.unread, step, columns)
-    if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
-        read(memory, state)
+    def width(self, k: int) -> int:
+        return self.shape.width(self.depth(k))
 
+    def depth(self, k: int) -> int:
+        """The depth of a draft of budget `k`."""
+        return k
 
-def of_prompt(state: State, columns: slice = slice(None), before: int = 0) -> Rows:
-    """The features of a prompt; arguments and errors as in `begun`."""
-    if state.hidden is None:
-        raise ValueError("the target returned no hidden states of the prompt, from which the head would draft")
-    # A prompt of embeddings alone has no ids: its last feature and the first new unit are the first row then.
-    known = (before + state.prompt_length - state.pads).clamp(min=1)
-    return Rows(state.hidden[..., columns], known.clamp(max=state.hidden.shape[1])).trimmed()
+    def join(self, state: State, inputs: Any) -> None:
+        """Let the head go where its target is, and try it on the first prompt that is long enough."""
+        lent = self._target.lend()  # the model may have been moved or cast since the last call
+        self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
+        if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
+            self._try(ids)
 
+    def _try(self, ids: Tensor) -> None:
+        assert isinstance(self._target, TransformersTarget), "prompts of pictures hold no units"
+        self._trial = try_head(self.network, self._target, self._features, ids)
+        self.loaded = replace(self.loaded, trial=self._trial)
+        guess = next(iter(self._features.choices))
+        report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids, self.named_by)
 
-def with_emitted(unread: Rows | None, step: Step, columns: slice = slice(None)) -> Rows:
-    """`unread` features, and then those of the units that a round emitted; `columns` as in `begun`."""
-    hidden = step.scores.hidden
-    assert hidden is not None, "the target returns hidden states in every round of such a call"
-    nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
-    new = Rows.at_left(take_nodes(hidden[..., columns], nodes), step.count)
-    return new if unread is None else unread.followed(new)
-
-
-def read(memory: HeadMemory, state: State) -> TargetOutput:
-    """Let the head read what it has not read yet; the output at the root, one node."""
-    assert memory.unread is not None
-    output = memory.cache.append(memory.unread, units_of(state, memory.unread))
-    memory.unread = None
-    return output
-
-
-def units_of(state: State, rows: Rows) -> Tensor:
-    """The units of rows: known ones that end with the root, `[batch, column]`; 0 at positions of a condition."""
-    columns = rows.features.shape[1]
-    place = state.known[:, None] - columns + torch.arange(columns, device=state.known.device)
-    units = take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))
-    return units if state.prompt_length else torch.where(place < 0, 0, units)  # a condition is no prompt of units
+    def _features_of(self, target: Lends) -> Features:
+        """What the head reads: if its kind says nothing else, the state that the target's output layer reads."""
+        return Features({"boundary": (FINAL,)})

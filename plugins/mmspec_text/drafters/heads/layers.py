@@ -1,10 +1,11 @@
-"""Parts of the layers of heads: attention over the slots of a cache, gated MLPs, rotary positions.
+"""What networks of heads are made of: decoder layers over the slots of a cache, rotary positions, the target's modules.
 
 Names of parameters are the keys of checkpoints.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -15,63 +16,67 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.stored import Stored
+from mmspec_text.drafters.heads.values import activation, number, refuse_layers, rope, split_heads
+
+THETA = 10000.0
+"""The base of rotary positions where a config names none; never the target's."""
 
 
-class Sizes(Protocol):
-    """What an architecture says of its layers."""
+@dataclass(frozen=True)
+class BlockSizes:
+    """The sizes of a decoder layer."""
 
-    @property
-    def hidden(self) -> int:
-        """Numbers of a state."""
-        ...
+    hidden: int  # numbers of a state
+    intermediate: int  # numbers inside its MLP
+    heads: int  # attention heads
+    key_heads: int  # heads of keys and values
+    head_dim: int  # numbers of an attention head
+    eps: float = 1e-6  # of the norms
+    # Rotary parameters as transformers names them
+    rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": THETA})
+    head_norms: bool = False  # queries and keys are normalised head by head
+    biases: frozenset[str] = frozenset()  # linear layers with a bias, by the ends of their names
+    activation: str = "silu"  # of the MLP
 
-    @property
-    def intermediate(self) -> int:
-        """Numbers inside an MLP."""
-        ...
+    @classmethod
+    def of(cls, stored: Stored, prefix: str, given: Mapping[str, Any] | None = None, theta: float = THETA) -> Self:
+        """The sizes of a stored layer.
 
-    @property
-    def heads(self) -> int:
-        """Attention heads."""
-        ...
+        Args:
+            stored: The head.
+            prefix: The beginning of the layer's keys.
+            given: The entries of its config, flat: `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and
+                the rotary parameters is not the default; None: as they are stored.
+            theta: The base of rotary positions where the config names none.
 
-    @property
-    def key_heads(self) -> int:
-        """Heads of keys and values."""
-        ...
-
-    @property
-    def head_dim(self) -> int:
-        """Numbers of an attention head."""
-        ...
-
-    @property
-    def head_norms(self) -> bool:
-        """Whether queries and keys are normalised head by head."""
-        ...
-
-    @property
-    def biases(self) -> frozenset[str]:
-        """Linear layers with a bias, by the ends of their names."""
-        ...
-
-    @property
-    def eps(self) -> float:
-        """Of the norms."""
-        ...
-
-    @property
-    def activation(self) -> str:
-        """Of the MLPs."""
-        ...
-
-    @property
-    def rope(self) -> Mapping[str, Any]:
-        """Rotary parameters as transformers names them."""
-        ...
+        Raises:
+            ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
+        """
+        given, what = stored.config if given is None else given, stored.what
+        refuse_layers(given, what)
+        queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
+        intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
+        heads, head_dim = split_heads(given, queries, keys, what)
+        own = (f"{prefix.partition('.')[0]}.", "fc.")
+        biased = (key.removesuffix(".bias") for key in stored.headers if key.endswith(".bias") and key.startswith(own))
+        return cls(
+            hidden,
+            intermediate,
+            heads,
+            keys // head_dim,
+            head_dim,
+            number(given, "rms_norm_eps", 1e-6, what),
+            rope(given, theta, what),
+            f"{prefix}self_attn.q_norm.weight" in stored.headers,
+            frozenset(name.rpartition(".")[2] for name in biased),
+            activation(given, what),
+        )
 
 
-def rotary(sizes: Sizes) -> nn.Module:
+def rotary(sizes: BlockSizes) -> nn.Module:
     """Rotary positions of any length: `(states, positions [batch, row])` to cosines and sines, in float32."""
     heads = {"num_attention_heads": sizes.heads, "head_dim": sizes.head_dim}
     config = LlamaConfig(hidden_size=sizes.heads * sizes.head_dim, **heads, rope_parameters=dict(sizes.rope))
@@ -118,7 +123,7 @@ class Attention(nn.Module):
         sinks: Whether every head has a logit that takes weight and has no value.
     """
 
-    def __init__(self, a: Sizes, inside: int, sinks: bool = False) -> None:
+    def __init__(self, a: BlockSizes, inside: int, sinks: bool = False) -> None:
         super().__init__()
         self.head_dim = a.head_dim
         self.q_proj = nn.Linear(inside, a.heads * a.head_dim, bias="q_proj" in a.biases)
@@ -154,7 +159,7 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """A gated MLP."""
 
-    def __init__(self, a: Sizes) -> None:
+    def __init__(self, a: BlockSizes) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(a.hidden, a.intermediate, bias="gate_proj" in a.biases)
         self.up_proj = nn.Linear(a.hidden, a.intermediate, bias="up_proj" in a.biases)
@@ -164,3 +169,64 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
         return out
+
+
+class DecoderLayer(nn.Module):
+    """A decoder layer with norms before attention and MLP."""
+
+    def __init__(self, a: BlockSizes, sinks: bool = False) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.self_attn = Attention(a, a.hidden, sinks)
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.mlp = Mlp(a)
+
+    def forward(self, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+        states = states + self.self_attn(self.input_layernorm(states), angles, mask, kept)
+        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return out
+
+
+class Block(DecoderLayer):
+    """A decoder layer over all known features, which some heads read before a path begins."""
+
+    def __init__(self, a: BlockSizes) -> None:
+        super().__init__(a)
+        self._rotary = (rotary(a),)  # in a tuple: in float32, whatever the dtype of the layer
+
+    def forward(self, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        """States `[batch, row, hidden]` of states; the cache has one layer, opened for these rows."""
+        (kept,) = slots.layers
+        angles = self._rotary[0].to(states.device)(states, geometry.query)
+        return super().forward(states, angles, geometry.tree, kept)
+
+
+class HeadNetwork(nn.Module):
+    """A head that uses modules of its target: where it has none of its own, the embedding and the output layer."""
+
+    def __init__(self, a: BlockSizes | None = None) -> None:
+        super().__init__()
+        self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
+        self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the target is, and use its modules; rotary positions stay in float32."""
+        self.to(device, dtype)
+        for turn in self._rotary:
+            turn.to(device)
+        self._shared = embedding, output
+
+    def of_target(self, which: int) -> Any:
+        """A module of the target: 0 is the embedding, 1 the output layer."""
+        assert len(self._shared) > which, "the head is bound to no target"
+        return self._shared[which]
+
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that the head may call."""
+        return self._shared
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its weights."""
+        return next(self.parameters()).dtype

@@ -7,7 +7,7 @@ What published files carry beside a head is listed layout by layout (`leftovers`
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from mmspec.hosts.weight_files import (
 )
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
+from mmspec_text.drafters.heads.values import positive
+from mmspec_text.drafters.heads.vocabulary import mapped_ids
 
 Network = TypeVar("Network", bound=nn.Module)
 MAPS = ("d2t", "t2d")
@@ -44,6 +46,65 @@ OTHERS = {
     "parallel_draft_heads": "Medusa's heads beside EAGLE's",
 }
 """Parts of keys by which kinds of heads are known, for messages."""
+
+
+Convention = Literal["boundary", "output"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout."""
+
+    name: str
+    convention: Convention  # what a layer id names there
+    residual: bool = False  # `norm_before_residual` of an EAGLE head whose config does not say
+
+
+@dataclass(frozen=True)
+class HeadCheckpoint:
+    """A head with one output layer, perhaps over a part of the target's ids, as it is stored."""
+
+    name: str  # where it is from, for messages
+    layout: Layout
+    architecture: Any
+    layer_ids: tuple[int, ...]  # the layer ids that its config names, as the layout means them; () where it names none
+    weights: Mapping[str, Tensor]  # its tensors, by the names of the network
+    ignored: tuple[str, ...]  # its keys that are not used
+
+    def filled(self, make: Callable[[Any, int], Network], vocab: int) -> Network:
+        """The head for a target of so many ids.
+
+        Args:
+            make: Makes the network of an architecture for so many ids; its buffer `ids` is set here.
+            vocab: The target's ids.
+
+        Raises:
+            ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
+        """
+        a, what, d2t = self.architecture, f"the head {self.name!r}", self.weights.get("d2t")
+        if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
+            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
+        if not a.own_output and d2t is not None and bool(d2t.any()):
+            raise ValueError(f"{what} has a map of ids (d2t), and no lm_head.weight for them")
+        drafted = min(a.draft_vocab, vocab) if d2t is None else a.draft_vocab
+        ids = mapped_ids(d2t, self.weights.get("t2d"), drafted, vocab, what)
+        with torch.device("meta"):
+            network = make(a, vocab)
+        network = fitted(network, self.weights, what, self.layout.name)
+        network.register_buffer("ids", ids, persistent=False)
+        return network
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Its keys that are used."""
+        return tuple(sorted(self.weights))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The parts that are the target's."""
+        a = self.architecture
+        parts = (("embed_tokens.weight", a.own_embedding), ("lm_head.weight", a.own_output))
+        return tuple(key for key, own in parts if not own)
 
 
 @dataclass(frozen=True)
@@ -70,6 +131,14 @@ class Stored:
         if len(shape) != 2:
             raise ValueError(f"{self.what}: {key} has the shape {list(shape)}, and is no matrix")
         return shape[0], shape[1]
+
+    def rows(self, *names: str) -> dict[str, int]:
+        """The rows of the matrices of these names that there are."""
+        return {name: self.headers[f"{name}.weight"].shape[0] for name in names if f"{name}.weight" in self.headers}
+
+    def target_hidden(self, given: Mapping[str, Any], hidden: int) -> int:
+        """Numbers of the target's states: what the config says, or as many as the head's own have."""
+        return positive(given, "target_hidden_size", self.what) if given.get("target_hidden_size") else hidden
 
     def weights(
         self, wanted: Collection[str], copies: Mapping[str, str] | None = None

@@ -16,24 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.hidden import FINAL
 from mmspec.core.state import State
-from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.features import Reading
-from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
-from mmspec_text.drafters.heads.cache import HeadCache
-from mmspec_text.drafters.heads.dflash.context import Context
+from mmspec_text.drafters.heads.block import Block
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.eagle.family import Convention
-from mmspec_text.drafters.heads.eagle.features import Features
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
-from mmspec_text.drafters.heads.rows import Rows
+from mmspec_text.drafters.heads.features import Features
+from mmspec_text.drafters.heads.stored import Convention
+from mmspec_text.drafters.heads.unroll import along, block_states
 
 UNITS, FEWEST = 64, 16
 """Units of a trial, and the fewest from which its numbers say anything."""
@@ -45,19 +39,13 @@ BLOCKS = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """The result.
+    """The result."""
 
-    Attributes:
-        units: Units that were guessed.
-        right: Share of guesses that are the target's likeliest unit, by the meaning of the layer ids.
-        chosen: The meaning that guessed best; of equal ones the one that the layout suggests.
-        second: Share of second guesses that are right, by whether the state that is fed back is normalised; empty where
-            the head does not say that it is.
-    """
-
-    units: int
-    right: dict[Convention, float]
-    chosen: Convention
+    units: int  # units that were guessed
+    right: dict[Convention, float]  # share of guesses that are the target's likeliest unit, by the layer ids' meaning
+    chosen: Convention  # the meaning that guessed best; of equal ones the one that the layout suggests
+    # Share of second guesses that are right, by whether the state that is fed back is normalised; empty where the head
+    # does not say that it is
     second: dict[bool, float] = field(default_factory=dict)
 
     @property
@@ -76,61 +64,49 @@ def trial_ids(state: State, inputs: Any) -> Tensor | None:
 
 
 @torch.inference_mode()
-def try_rows(network: Head, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
-    """Try a head on `ids [unit]`, without padding."""
+def try_head(head: Any, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
+    """Try a head on `ids [unit]`, without padding; what it feeds back is set to what guesses best."""
     with Reading(target.model_info, features.boundaries) as reading:
-        arguments: dict[str, Any] = {"input_ids": ids[None]}
-        scores = target.model(**arguments, use_cache=False).logits[0]
+        scores = target.model(input_ids=ids[None], use_cache=False).logits[0]
     assert reading.states is not None
-    theirs = scores[1:-1, : network.vocab].argmax(-1)  # the unit behind x_{t+1}, which row t guesses
-    right = {}
-    for name, boundaries in features.choices.items():
-        width = reading.states.shape[-1] // len(features.boundaries)
-        states = reading.states[:, :-2, features.columns(name, width)]
-        assert states.shape[-1] == width * len(boundaries)
-        guesses = teacher_forced(network, states, ids[None, 1:-1])[0].argmax(-1)
-        right[name] = float((guesses == theirs.to(guesses.device)).float().mean())
+    width = reading.states.shape[-1] // len(features.boundaries)
+    right: dict[Convention, float] = {}
+    for name in features.choices:
+        known = reading.states[..., features.columns(name, width)]
+        guesses = _block_guesses if isinstance(head, DFlashNetwork) else _guesses
+        logits, place = guesses(head, known, ids)
+        right[name] = _agreement(logits, scores[place])
     chosen = max(right, key=lambda name: right[name])
     second: dict[bool, float] = {}
-    if isinstance(network, EagleNetwork) and network.architecture.fused and network.architecture.norm_output:
-        columns = features.columns(chosen, reading.states.shape[-1] // len(features.boundaries))
+    if isinstance(head, EagleNetwork) and head.architecture.fused and head.architecture.norm_output:
         for normed in (True, False):
-            network.feeds_normed = normed
-            guesses = second_guesses(network, reading.states[:, :-2, columns], ids[None, 1:])[0, :-1].argmax(-1)
-            second[normed] = float((guesses == theirs[1:].to(guesses.device)).float().mean())
-        network.feeds_normed = second[True] >= second[False]
-    return Trial(len(theirs), right, chosen, second)
+            head.feeds_normed = normed
+            logits, place = _guesses(head, reading.states[..., features.columns(chosen, width)], ids, 2)
+            second[normed] = _agreement(logits, scores[place])
+        head.feeds_normed = second[True] >= second[False]
+    return Trial(len(place), right, chosen, second)
 
 
-def teacher_forced(network: Head, features: Tensor, units: Tensor) -> Tensor:
-    """Logits `[batch, row, vocab]` of rows with true features `[batch, row, width]` and units `[batch, row]`."""
-    rows, columns = units.shape
-    slots = HeadCache(network, rows, columns, units.device).slots
-    slots.open(0, columns)
-    chain = TreeIndex.chain(columns, units.device)
-    geometry = PassGeometry(slots.length, chain.ancestor, chain.depth, slots.visible)
-    return network.logits(network.passed(units, network.taken_in(features), slots, geometry))
+def _guesses(head: Any, features: Tensor, ids: Tensor, number: int = 1) -> tuple[Tensor, Tensor]:
+    """A head's guesses of that number behind units of a text: logits `[row, vocab]`, and the rows' places in it."""
+    *_, scored = along(head, features[:, :-1], ids[None, :-1], number)
+    scored = head.over_target(scored) if isinstance(head, EagleNetwork) else scored
+    return scored[0], torch.arange(number, len(ids) - 1, device=ids.device)
 
 
-def second_guesses(network: EagleNetwork, features: Tensor, units: Tensor) -> Tensor:
-    """Logits `[batch, row, vocab]` behind each row and one more unit, whose state is the one that the head feeds back.
+def _block_guesses(head: DFlashNetwork, features: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The first guesses of blocks, as in `_guesses`."""
+    roots = torch.linspace(1, len(ids) - 1, min(BLOCKS, len(ids) - 1), device=ids.device).long()
+    states = block_states(head, features, ids[None], roots[None])[0]
+    logits = Block(head, states, head.sequel).grow(Draft.alone(ids[roots]), 0).logits
+    assert logits is not None
+    return logits[:, 0], roots
 
-    Args:
-        network: The head.
-        features: `[batch, row, width]`: true features.
-        units: `[batch, row + 1]` int64: the rows' units, and the one behind the last.
-    """
-    batch, rows = features.shape[:2]
-    slots = HeadCache(network, batch, 2 * rows, units.device).slots
-    # Node t of the first half is row t; node rows + t is its child, which sees the rows up to t and itself.
-    index = TreeIndex.static([*range(-1, rows - 1), *range(rows)], units.device)
-    states = network.taken_in(features)
-    for first, half in ((0, units[:, :-1]), (rows, units[:, 1:])):
-        slots.open(first, rows)
-        seen = index.ancestor[:, first : first + rows, : first + rows]
-        geometry = PassGeometry(slots.length, seen, index.depth[:, : first + rows], slots.visible)
-        states = network.passed(half, states, slots, geometry)
-    return network.logits(states)
+
+def _agreement(logits: Tensor, scores: Tensor) -> float:
+    """The share of rows whose likeliest unit is the target's."""
+    best = scores[:, : logits.shape[-1]].argmax(-1).to(logits.device)
+    return float((logits.argmax(-1) == best).float().mean())
 
 
 def report(
@@ -165,54 +141,33 @@ def _said(convention: Convention) -> str:
     return "the inputs of layers" if convention == "boundary" else "the outputs of layers"
 
 
-@torch.inference_mode()
-def try_blocks(
-    network: DFlashNetwork, target: TransformersTarget, boundaries: tuple[int, ...], convention: Convention, ids: Tensor
-) -> Trial:
-    """Try a DFlash head on `ids [unit]`, without padding: one block behind each of some units, whose first unit counts.
+@dataclass(frozen=True)
+class Loaded:
+    """What became of a checkpoint: the report that a user reads when a head drafts badly."""
 
-    `convention` is what the layer ids of the head mean.
-    """
-    with Reading(target.model_info, boundaries) as reading:
-        scores = target.model(input_ids=ids[None], use_cache=False).logits[0]
-    assert reading.states is not None
-    roots = torch.linspace(1, len(ids) - 1, min(BLOCKS, len(ids) - 1), device=ids.device).long()
-    context = Context(network, len(roots), len(ids), ids.device)
-    features = reading.states.expand(len(roots), -1, -1)
-    context.append(Rows.at_left(features, roots))
-    logits = context.block(ids[roots]).grow(Draft.alone(ids[roots]), 0).logits
-    assert logits is not None
-    theirs = scores[roots, : network.vocab].argmax(-1)
-    right = float((logits[:, 0].argmax(-1) == theirs.to(logits.device)).float().mean())
-    return Trial(len(roots), {convention: right}, convention)
+    name: str  # the head
+    layout: str  # the layout in which it was stored
+    taken: tuple[str, ...]  # keys that are used
+    shared: tuple[str, ...]  # parts that are the target's
+    ignored: tuple[str, ...]  # keys that are not used
+    trial: Trial | None = None  # how it did on the first prompt that was long enough; None before
 
-
-@torch.inference_mode()
-def try_paths(head: PathHead | PrefixHead, target: TransformersTarget, ids: Tensor) -> Trial:
-    """Try a head that steps along paths on `ids [unit]`, without padding: one drafted unit behind every prefix."""
-    with Reading(target.model_info, (FINAL,)) as reading:
-        arguments: dict[str, Any] = {"input_ids": ids[None]}
-        scores = target.model(**arguments, use_cache=False).logits[0]
-    assert reading.states is not None
-    logits = head.logits(states_of(head, reading.states[:, :-2], ids[None, 1:-1]).transpose(0, 1))[:, 0]
-    theirs = scores[1:-1, : logits.shape[-1]].argmax(-1)  # the unit behind x_{t+1}, which row t guesses
-    right = float((logits.argmax(-1) == theirs.to(logits.device)).float().mean())
-    return Trial(len(theirs), {"boundary": right}, "boundary")
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: layout {self.layout}",
+            f"taken: {', '.join(self.taken)}",
+            f"shared with the target: {', '.join(self.shared) or 'nothing'}",
+            f"ignored: {', '.join(self.ignored) or 'nothing'}",
+        ]
+        if self.trial is not None:
+            right = self.trial.right
+            ways = {name: f" if layer ids mean {name}" if len(right) > 1 else "" for name in right}
+            shares = ", ".join(f"{share:.0%}{ways[name]}" for name, share in right.items())
+            lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
+            second = ", ".join(f"{share:.0%} {_fed(normed)}" for normed, share in self.trial.second.items())
+            lines += [f"second guesses: {second}"] if second else []
+        return "\n".join(lines)
 
 
-def states_of(head: PathHead | PrefixHead, features: Tensor, units: Tensor) -> Tensor:
-    """States `[batch, row, size]` behind every unit of a text as the root.
-
-    Args:
-        head: The head.
-        features: `[batch, row, width]`: the target's, of the unit before.
-        units: `[batch, row]` int64.
-    """
-    if not isinstance(head, PrefixHead):
-        return head.rooted(features, units)
-    rows, columns = units.shape
-    slots = HeadCache(head, rows, columns, units.device).slots
-    slots.open(0, columns)
-    chain = TreeIndex.chain(columns, units.device)
-    geometry = PassGeometry(slots.length, chain.ancestor, chain.depth, slots.visible)
-    return head.passed(units, head.taken_in(features), slots, geometry)
+def _fed(normed: bool) -> str:
+    return "if the state fed back is normalised" if normed else "if it is not"

@@ -21,8 +21,12 @@ from torch import Tensor
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.pathwise.head import PathHead
+from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
+
+AT_ONCE = 64
+"""Blocks that are scored in one pass."""
 
 
 class _Kept:
@@ -46,6 +50,24 @@ class KeptSlots:
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self.layers[layer].update(key, value)
+
+
+def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
+    """What a head of any kind drafts along a text, told its units; arguments and errors as in `unrolled`.
+
+    Yields:
+        For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.
+    """
+    if isinstance(head, DFlashNetwork):  # some blocks at a time, because each of their rows sees the whole text
+        roots = torch.arange(1, rows_of(units, steps) + 1, device=units.device).expand(len(units), -1)
+        scored = [unrolled_blocks(head, features, units, some)[:, :, :steps] for some in roots.split(AT_ONCE, 1)]
+        yield from torch.cat(scored, 1).unbind(2)
+    elif isinstance(head, PathHead):
+        yield from walked(head, features, units, steps)
+    else:
+        scores = head.scored if isinstance(head, EagleNetwork) else head.logits
+        for states in unrolled(head, features, units, steps):
+            yield scores(states)
 
 
 def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
@@ -98,7 +120,7 @@ def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Itera
     """Step along a text.
 
     Args:
-        head: The head; one that reads earlier features through attention has no such form.
+        head: The head.
         features: `[batch, unit, width]`: the target's features of all units.
         units: `[batch, unit]` int64.
         steps: Units of a draft, at most the head's.
@@ -114,7 +136,10 @@ def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Itera
     def fed(step: int) -> Tensor:
         return units[:, step + 1 : step + 1 + rows].reshape(-1, 1)
 
-    states = head.rooted(features[:, :rows].flatten(0, 1)[:, None], fed(0))
+    if isinstance(head, PrefixHead):  # reads the features before each root first
+        states = next(unrolled(head, features[:, :rows], units[:, : rows + 1], 1)).flatten(0, 1)[:, None]
+    else:
+        states = head.rooted(features[:, :rows].flatten(0, 1)[:, None], fed(0))
     for step in range(steps):
         if step:
             states = head.followed(states, fed(step), step)
@@ -133,6 +158,11 @@ def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots:
     Returns:
         Logits over the head's own ids, `[batch, root, depth, drafted]`: at depth d of the unit at `root + 1 + d`.
     """
+    return head.scored(block_states(head, features, units, roots))
+
+
+def block_states(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
+    """The states `[batch, root, depth, hidden]` of the blocks behind roots; arguments as in `unrolled_blocks`."""
     block, known = head.architecture.block, units.shape[1]
     slots: Any = KeptSlots(head.depth)
     place = torch.arange(known, device=units.device)
@@ -142,7 +172,7 @@ def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots:
     depth = torch.cat([place.expand(len(units), -1), end[:, :, 0] + own % block], 1)
     same = own[:, None] // block == own // block
     geometry = [_block_geometry(place < end, inside, depth) for inside in (same, same & (own[:, None] >= own))]
-    return head.scored(head.blocks(units.gather(1, roots), geometry, end[:, None], slots))
+    return head.blocks(units.gather(1, roots), geometry, end[:, None], slots)
 
 
 def _block_geometry(before: Tensor, inside: Tensor, depth: Tensor) -> PassGeometry:

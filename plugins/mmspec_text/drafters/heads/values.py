@@ -122,6 +122,16 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
     return own or named or vocab
 
 
+def flat(config: Mapping[str, Any], *parts: str) -> dict[str, Any]:
+    """The entries that are set in some parts of a config, the later parts before the earlier ones."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        inner = config.get(part)
+        if isinstance(inner, Mapping):
+            found |= {key: value for key, value in inner.items() if value is not None}
+    return found
+
+
 def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:
     """The numbers at a place of keys that begin so: of `cells.2.norm`, 2 is at place 1."""
     found = (key.split(".") for key in keys if key.startswith(prefix))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
-from mmspec_text.drafters.heads.layers import embedded
+from mmspec_text.drafters.heads.layers import HeadNetwork, embedded
 from mmspec_text.drafters.heads.probes import gated
 from mmspec_text.drafters.heads.stored import fitted
 from mmspec_text.drafters.heads.values import number, positive
@@ -75,7 +75,7 @@ class GatedLora(nn.Module):
         return changed
 
 
-class Sampler(nn.Module):
+class Sampler(HeadNetwork):
     """The sampler head. It is a `Scorer` and a `Sequel`: all of its scores depend on the unit before."""
 
     def __init__(self, hidden: int, vocab: int) -> None:
@@ -83,24 +83,16 @@ class Sampler(nn.Module):
         self.vocab = vocab
         self.linear = nn.ModuleList(nn.Linear(width, hidden) for width in (2 * hidden, hidden))
         self.norm = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
-        self._shared: tuple[Any, Any] | None = None  # in a tuple, so that torch does not adopt them
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        """Go where the target is, and use its embedding and its output layer."""
-        self.to(device, dtype)
-        self._shared = embedding, output
 
     def scored(self, states: Tensor) -> Tensor:
         return states[..., :0]
 
     def forward(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
         """As `Sequel`; children need nothing but their parent's unit."""
-        assert self._shared is not None, "the sampler is bound to no target"
-        embedding, output = self._shared
-        state = torch.cat([embedded(units, embedding, states.dtype), states], -1)
+        state = torch.cat([embedded(units, self.of_target(0), states.dtype), states], -1)
         for linear, norm in zip(self.linear, self.norm, strict=True):
             state = norm(F.silu(linear(state)))
-        logits: Tensor = output(state)
+        logits: Tensor = self.of_target(1)(state)
         return logits[..., : self.vocab], state[..., :0]
 
     def over_target(self, scored: Tensor) -> Tensor:

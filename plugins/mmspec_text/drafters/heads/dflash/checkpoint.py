@@ -9,10 +9,8 @@ from typing import Any, get_args
 
 import torch
 
-from mmspec.hosts.weight_files import StoredTensor
 from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
-from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
 from mmspec_text.drafters.heads.dflash.family import (
     ARCHITECTURES,
     DSPARK,
@@ -27,10 +25,9 @@ from mmspec_text.drafters.heads.dflash.family import (
     settings,
 )
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.eagle.family import Layout
-from mmspec_text.drafters.heads.stored import MAPS, Stored, stored_head
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
 from mmspec_text.drafters.heads.values import (
-    activation,
     architectures,
     counted,
     drafted_ids,
@@ -38,9 +35,6 @@ from mmspec_text.drafters.heads.values import (
     numbered_ids,
     part_numbers,
     positive,
-    refuse_layers,
-    rope,
-    split_heads,
 )
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
@@ -53,35 +47,14 @@ SLIDING = "sliding_attention"
 
 
 @dataclass(frozen=True)
-class DFlashCheckpoint(HeadCheckpoint[DFlashArchitecture]):
-    """A head as it is stored."""
+class DFlashCheckpoint(HeadCheckpoint):
+    """A head of DFlash or DSpark."""
+
+    architecture: DFlashArchitecture
 
     def network(self, vocab: int) -> DFlashNetwork:
         """The head for a target of so many ids; errors as in `filled`."""
         return self.filled(DFlashNetwork, vocab)
-
-    def boundaries(self, layers: int) -> tuple[int, ...]:
-        """The boundaries of a target of so many layers whose states the head reads.
-
-        Raises:
-            ValueError: The target has no such layers, or the config does not say which ones are meant.
-        """
-        number, ids = self.architecture.features, self.layer_ids
-        field, what = FIELDS[self.layout.convention], f"the head {self.name!r}"
-        if not ids and self.layout == SPECULATORS:
-            raise ValueError(f"{what} reads {number} states, and its config does not say of which layers ({field})")
-        if not ids:  # as the authors choose them: from the second layer to the last but three
-            ids = tuple(round(1 + i * (layers - 4) / (number - 1)) for i in range(number)) if number > 1 else ()
-            ids = ids or (layers // 2,)
-        if len(ids) != number:
-            raise ValueError(f"{what} reads {number} states and names {len(ids)} layers ({field})")
-        found = tuple(i + 1 for i in ids) if self.layout.convention == "output" else ids
-        if not all(0 <= boundary <= layers for boundary in found):
-            raise ValueError(
-                f"{what} reads the layers {', '.join(map(str, ids))} of its target, and this one has {layers}: it is a "
-                "head of another target"
-            )
-        return found
 
 
 def read_dflash(name: str) -> DFlashCheckpoint:
@@ -105,12 +78,7 @@ def read_dflash(name: str) -> DFlashCheckpoint:
 
 
 def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> DFlashArchitecture:
-    """The shape of a head.
-
-    Args:
-        given: The config's entries, flat.
-        head: The head as it is stored.
-        layout: Its layout.
+    """The shape of a head; `given` are the entries of its config, flat.
 
     Raises:
         ValueError: It is no head of this family, or its parts contradict each other.
@@ -118,26 +86,20 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
     stored, what = head.headers, head.what
     if not stored.keys() >= set(MARKS):
         raise head.no_layout({layout.name: MARKS})
+    sizes = BlockSizes.of(head, "layers.0.", given, THETA)
     _refuse_others(given, what)
-    hidden, width = stored["fc.weight"].shape
-    keys = stored[KEY].shape[0]
-    heads, head_dim = split_heads(given, stored[QUERY].shape[0], keys, what)
-    target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
+    hidden, width = head.matrix("fc.weight")
+    target_hidden, own = head.target_hidden(given, hidden), head.rows("embed_tokens", "lm_head")
     if width % target_hidden:
         raise ValueError(
             f"{what}: fc.weight reads features of {width} numbers, which are not some states of {target_hidden} "
             "(target_hidden_size)"
         )
     layers = counted(part_numbers(stored, "layers."), given, (), what)
-    own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
-    sequel = _sequel(given, stored, what)
+    sequel = _sequel(given, head)
     return DFlashArchitecture(
-        hidden=hidden,
-        intermediate=stored[GATE].shape[0],
-        heads=heads,
-        key_heads=keys // head_dim,
-        head_dim=head_dim,
+        **vars(sizes),
         sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
         vocab=vocab,
         draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
@@ -150,19 +112,10 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         mask_token=_mask_token(given, "mask_embedding" in stored, what),
         from_root=_from_root(given, layout, sequel),
         sequel=sequel,
-        rank=stored["markov_head.markov_w1.weight"].shape[1] if sequel is not None else 0,
-        head_norms="layers.0.self_attn.q_norm.weight" in stored,
+        rank=head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0,
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
-        biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if _own_bias(key)),
-        eps=number(given, "rms_norm_eps", 1e-6, what),
-        activation=activation(given, what),
         scale=number(given, "logit_scale", 1.0, what),
-        rope=rope(given, THETA, what),
     )
-
-
-def _own_bias(key: str) -> bool:
-    return key.endswith(".bias") and not key.startswith("markov_head.")
 
 
 def _block(given: Mapping[str, Any], what: str) -> int:
@@ -181,8 +134,9 @@ def _mask_token(given: Mapping[str, Any], own: bool, what: str) -> int | None:
     return token
 
 
-def _sequel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> Sequel | None:
+def _sequel(given: Mapping[str, Any], head: Stored) -> Sequel | None:
     """The kind of Markov head."""
+    stored, what = head.headers, head.what
     if not any(key.startswith("markov_head.") for key in stored):
         if given.get("markov_rank"):
             raise ValueError(f"{what}: its config has markov_rank, and markov_head.markov_w1.weight is missing")
@@ -210,7 +164,6 @@ def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) 
 
 def _refuse_others(given: Mapping[str, Any], what: str) -> None:
     """Refuse heads whose config says that they are computed in another way."""
-    refuse_layers(given, what)
     for name in architectures(given):
         if name not in ARCHITECTURES:
             raise ValueError(f"{what} is of another family: {unknown('architecture', name, ARCHITECTURES)}")

@@ -11,12 +11,13 @@ field says which is meant.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmspec.registry.suggest import unknown
-from mmspec_text.drafters.heads.eagle.family import Layout
-from mmspec_text.drafters.heads.values import architectures, renamed
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.stored import Layout
+from mmspec_text.drafters.heads.values import architectures, flat, renamed
 
 Sequel = Literal["vanilla", "gated", "rnn"]
 
@@ -30,15 +31,11 @@ class Sight:
     from_root: bool = False  # whether the window ends at the root for all rows of the block, and not at each row
 
 
-@dataclass(frozen=True)
-class DFlashArchitecture:
+@dataclass(frozen=True, kw_only=True)
+class DFlashArchitecture(BlockSizes):
     """The shape of a head."""
 
-    hidden: int  # numbers of its states
-    intermediate: int  # numbers inside its MLPs
-    heads: int  # attention heads
-    key_heads: int  # heads of keys and values
-    head_dim: int  # numbers of an attention head
+    head_norms: bool = True
     sights: tuple[Sight, ...]  # what each of its layers sees
     vocab: int  # rows of its own embedding, if it has one
     draft_vocab: int  # rows of its own output layer, if it has one
@@ -52,13 +49,8 @@ class DFlashArchitecture:
     from_root: bool  # whether the root's row scores the first unit, so that a block has `block` units, and not one less
     sequel: Sequel | None = None  # the kind of Markov head; None: there is none
     rank: int = 0  # numbers of its states
-    head_norms: bool = True  # queries and keys are normalised head by head
     sinks: bool = False  # attention heads have a logit that takes weight
-    biases: frozenset[str] = frozenset()  # linear layers with a bias, by the ends of their names
-    eps: float = 1e-6  # of the norms
-    activation: str = "silu"  # of the MLPs
     scale: float = 1.0  # factor of the logits
-    rope: Mapping[str, Any] = field(default_factory=dict)  # rotary parameters as transformers names them
 
     @property
     def units(self) -> int:
@@ -114,9 +106,4 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a config, with those of the parts in which some layouts put them; the inner ones win."""
-    flat = dict(config)
-    for part in PARTS:
-        inner = config.get(part)
-        if isinstance(inner, Mapping):
-            flat |= {key: value for key, value in inner.items() if value is not None}
-    return flat
+    return {**config, **flat(config, *PARTS)}

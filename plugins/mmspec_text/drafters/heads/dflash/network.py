@@ -24,44 +24,36 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
-from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
+from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 
-class DFlashNetwork(nn.Module):
+class DFlashNetwork(HeadNetwork):
     """See the module. It is a `Scorer`."""
 
     # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
     ids: Tensor | None
 
     def __init__(self, architecture: DFlashArchitecture, vocab: int) -> None:
-        super().__init__()
+        super().__init__(architecture)
         a = self.architecture = architecture
         self.depth, self.vocab = len(a.sights), vocab
         self.fc = nn.Linear(a.features * a.target_hidden, a.hidden, bias="fc" in a.biases)
         self.hidden_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.layers = nn.ModuleList(Layer(a) for _ in a.sights)
+        self.layers = nn.ModuleList(DecoderLayer(a, a.sinks) for _ in a.sights)
         self.norm = nn.RMSNorm(a.hidden, a.eps)
         self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
         self.markov_head = Markov(a) if a.sequel is not None else None
         self.register_buffer("ids", None, persistent=False)
-        self._shared: tuple[Any, Any] | None = None  # in a tuple, so that torch does not adopt them
-        self._rotary = (rotary(a),)
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        """Go where the target is, and use its embedding and its output layer where the head has none."""
-        self.to(device, dtype)
-        self._rotary[0].to(device)  # in float32, whatever the target's dtype
-        self._shared = embedding, output
 
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
         """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
-        known = self.hidden_norm(self.fc(features.to(self._dtype)))
+        known = self.hidden_norm(self.fc(features.to(self.dtype)))
         angles = self._rotary[0](known, positions)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, DecoderLayer)
             layer.self_attn.keep(known, angles, kept)
 
     def block(self, root: Tensor, slots: SlotCache) -> Tensor:
@@ -97,7 +89,7 @@ class DFlashNetwork(nn.Module):
         return normed.unflatten(1, (-1, a.block))[:, :, a.block - a.units :]
 
     def scored(self, states: Tensor) -> Tensor:
-        logits: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        logits: Tensor = (self.lm_head if self.lm_head is not None else self.of_target(1))(states)
         return logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
 
     @property
@@ -108,40 +100,16 @@ class DFlashNetwork(nn.Module):
     def over_target(self, scored: Tensor) -> Tensor:
         return over_target(scored, self.ids, self.vocab)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
     def _rows(self, roots: Tensor) -> Tensor:
         """What enters the first layer, block after block: `[batch, row, hidden]`."""
-        embedding: Any = self.embed_tokens if self.embed_tokens is not None else self._of_target(0)
+        embedding: Any = self.embed_tokens if self.embed_tokens is not None else self.of_target(0)
         masked: Tensor | None = self.mask_embedding
         if masked is None:
             unknown = torch.full_like(roots[:1, :1], self.architecture.mask_token or 0)
-            masked = embedded(unknown, embedding, self._dtype)[0, 0]
-        first = embedded(roots, embedding, self._dtype)[:, :, None]
-        others = masked.to(roots.device, self._dtype).expand(*roots.shape, self.architecture.block - 1, -1)
+            masked = embedded(unknown, embedding, self.dtype)[0, 0]
+        first = embedded(roots, embedding, self.dtype)[:, :, None]
+        others = masked.to(roots.device, self.dtype).expand(*roots.shape, self.architecture.block - 1, -1)
         return torch.cat([first, others], 2).flatten(1, 2)
-
-    def _of_target(self, which: int) -> Any:
-        assert self._shared is not None, "the head is bound to no target"
-        return self._shared[which]
-
-
-class Layer(nn.Module):
-    """A decoder layer."""
-
-    def __init__(self, a: DFlashArchitecture) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(a.hidden, a.eps)
-        self.self_attn = Attention(a, a.hidden, a.sinks)
-        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
-        self.mlp = Mlp(a)
-
-    def forward(self, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
-        states = states + self.self_attn(self.input_layernorm(states), angles, mask, kept)
-        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
-        return out
 
 
 def _mask(sight: Sight, geometry: PassGeometry, end: Tensor) -> Tensor:

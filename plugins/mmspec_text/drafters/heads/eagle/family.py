@@ -19,22 +19,19 @@ guess, which is tried on the user's prompt (`heads/trial.py`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from mmspec.registry.suggest import unknown
-from mmspec_text.drafters.heads.values import renamed
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.stored import Layout
+from mmspec_text.drafters.heads.values import architectures, flat, renamed
 
 
-@dataclass(frozen=True)
-class Architecture:
+@dataclass(frozen=True, kw_only=True)
+class Architecture(BlockSizes):
     """The shape of a head, and its switches."""
 
-    hidden: int  # numbers of its states
-    intermediate: int  # numbers inside its MLPs
-    heads: int  # attention heads
-    key_heads: int  # heads of keys and values
-    head_dim: int  # numbers of an attention head
     layers: int  # attention layers
     vocab: int  # rows of its own embedding, if it has one
     draft_vocab: int  # rows of its own output layer, if it has one
@@ -56,11 +53,6 @@ class Architecture:
     norm_before_fc: bool = False  # one norm over a whole feature
     fc_norm: bool = False  # one norm for each of its states
     norm_output: bool = False  # the state that is fed back is normalised (3.1).
-    head_norms: bool = False  # queries and keys are normalised head by head
-    biases: frozenset[str] = frozenset()  # linear layers with a bias, by the ends of their names
-    eps: float = 1e-6  # of the norms
-    activation: str = "silu"  # of the MLPs
-    rope: Mapping[str, Any] = field(default_factory=dict)  # rotary parameters as transformers names them
     window: int | None = None  # rows that attention covers; None: all
     parallel: bool = False  # it has a feature for units that are not known, and drafts all units in one pass (P-EAGLE)
     grid: bool = False  # units stand on the target's grid, whose rotary positions the head shares (LANTERN)
@@ -74,7 +66,6 @@ class Architecture:
         return self.features * self.target_hidden
 
 
-Convention = Literal["boundary", "output"]
 KINDS = ("eagle", "eagle3", "peagle")
 """Kinds of speculators checkpoints that are heads of this family."""
 RENAMED = {
@@ -95,16 +86,6 @@ RENAMED = {
 """Beginnings of keys, and what they are called here."""
 OTHERS = ("hidden_norm.weight", "mask_hidden")
 """Keys of heads that look like these: DFlash's, P-EAGLE's."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A layout."""
-
-    name: str
-    convention: Convention  # what a layer id names there
-    residual: bool = False  # `norm_before_residual` where the config does not say
-
 
 EAGLE = Layout("eagle", "boundary")
 SPECFORGE = Layout("specforge", "output")
@@ -140,11 +121,10 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
         return LANTERN
     if any(key.startswith("model.") for key in names):
         return NEMO
-    named = config.get("architectures")
-    third = isinstance(named, list) and any("eagle3" in str(name).lower() for name in named)
-    if any(key.startswith("midlayer.") for key in names):
-        return SPECFORGE if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
-    return MODELOPT if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
+    third = any("eagle3" in name.lower() for name in architectures(config))
+    if not third and not isinstance(config.get("eagle_config"), Mapping):
+        return EAGLE
+    return SPECFORGE if any(key.startswith("midlayer.") for key in names) else MODELOPT
 
 
 def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
@@ -161,10 +141,6 @@ def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a config, with those of the parts in which some layouts put them."""
-    flat: dict[str, Any] = {}
-    for part in ("transformer_layer_config", "eagle_config"):
-        inner = config.get(part)
-        if isinstance(inner, Mapping):
-            flat |= inner
-    return {**flat, **{key: value for key, value in config.items() if value is not None or key not in flat}}
+    """The entries of a config, with those of the parts in which some layouts put them; the outer ones win."""
+    outer = {key: value for key, value in config.items() if value is not None}
+    return {**config, **flat(config, "transformer_layer_config", "eagle_config"), **outer}

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.family import Architecture
-from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
+from mmspec_text.drafters.heads.layers import Attention, HeadNetwork, Mlp, looked_up
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 
-class EagleNetwork(nn.Module):
+class EagleNetwork(HeadNetwork):
     """See the module. It is a `Head`.
 
     Attributes:
@@ -41,7 +41,7 @@ class EagleNetwork(nn.Module):
     ids: Tensor | None
 
     def __init__(self, architecture: Architecture, vocab: int) -> None:
-        super().__init__()
+        super().__init__(architecture)
         a = self.architecture = architecture
         self.depth, self.vocab = a.layers, vocab
         self.feeds_normed, self.window, self.sinks = a.norm_output, a.window, 0
@@ -59,21 +59,13 @@ class EagleNetwork(nn.Module):
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, a.width)) if a.parallel else None
         self.register_buffer("ids", None, persistent=False)
-        self._shared: tuple[nn.Module, nn.Module] | None = None  # in a tuple, so that torch does not adopt them
-        self._rotary: tuple[nn.Module] = (rotary(a),)
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        """Go where the target is, and use its embedding and its output layer where the head has none."""
-        self.to(device, dtype)
-        self._rotary[0].to(device)  # in float32, whatever the target's dtype
-        self._shared = embedding, output
 
     def stand_on(self, table: Tensor) -> None:
         """Turn queries and keys as a target's grid does, `[position, width / 2, 2]` (`Lent.rotary`)."""
         self._rotary = (GridRotary(table),)
 
     def taken_in(self, features: Tensor) -> Tensor:
-        features = features.to(self._dtype)
+        features = features.to(self.dtype)
         a = self.architecture
         if self.input_norm is not None:
             features = self.input_norm(features)
@@ -83,21 +75,16 @@ class EagleNetwork(nn.Module):
         return self.fc(features) if a.fused and a.projected else features
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        inputs = self._embedded(units)
+        inputs = looked_up(units, self.embed_tokens if self.embed_tokens is not None else self.of_target(0), self.dtype)
         if not self.architecture.fused:
             if self.embedding_norm is not None:
                 inputs = self.embedding_norm(inputs)
-            states = self._joined(torch.cat([inputs, states], -1))
+            states = (self.fc if self.lstm is None else self.lstm)(torch.cat([inputs, states], -1))
         angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             states = layer(inputs, states, angles, mask, kept)
         return self.norm(states) if self.feeds_normed and self.norm is not None else states
-
-    def _joined(self, both: Tensor) -> Tensor:
-        """What the first layer reads of embeddings and states side by side."""
-        joined: Tensor = self.fc(both) if self.lstm is None else self.lstm(both)
-        return joined
 
     def logits(self, states: Tensor) -> Tensor:
         return self.over_target(self.scored(states))
@@ -106,7 +93,7 @@ class EagleNetwork(nn.Module):
         """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
         if self.norm is not None and not self.feeds_normed:
             states = self.norm(states)
-        scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        scored: Tensor = (self.lm_head if self.lm_head is not None else self.of_target(1))(states)
         return scored
 
     def over_target(self, scored: Tensor) -> Tensor:
@@ -117,22 +104,6 @@ class EagleNetwork(nn.Module):
         """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""
         assert self.mask_hidden is not None
         return self.taken_in(self.mask_hidden)[0, 0]
-
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's embedding and output layer, which the head calls where it has none."""
-        return self._shared or ()
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
-
-    def _embedded(self, units: Tensor) -> Tensor:
-        return looked_up(units, self.embed_tokens if self.embed_tokens is not None else self._of_target(0), self._dtype)
-
-    def _of_target(self, which: int) -> nn.Module:
-        assert self._shared is not None, "the head is bound to no target"
-        return self._shared[which]
 
     def _mask(self, geometry: PassGeometry) -> Tensor:
         """`[batch, 1, row, slot]` bool: what a row sees."""

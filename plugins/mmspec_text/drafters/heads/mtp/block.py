@@ -109,13 +109,7 @@ def filled_blocks(
 
 
 def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
-    """The target's configuration for blocks alone, which count their layers from 0.
-
-    Args:
-        whole: The target's.
-        kinds: What each block attends over.
-        sparse: Whether the blocks route to experts.
-    """
+    """The target's configuration `whole` for blocks alone, which count their layers from 0."""
     count, config = len(kinds), copy.deepcopy(whole)
     lists = {
         "layer_types": list(kinds),
@@ -143,11 +137,7 @@ KEEPING = (CHAINED, "linear_attention")
 
 
 class Chain(nn.ModuleList):
-    """Layers of different kinds, one behind the other (Nemotron-H: attention, then experts).
-
-    Args:
-        kind: The class of the target's layers.
-        config: The configuration; its `layer_types` say what each layer is.
+    """Layers of different kinds, one behind the other, as `layer_types` names them (Nemotron-H: attention, experts).
 
     Raises:
         ValueError: Another layer than the first one attends, or is recurrent.
@@ -163,20 +153,13 @@ class Chain(nn.ModuleList):
         super().__init__(kind(config, number) for number in range(len(kinds)))
 
     def forward(self, x: Tensor, **arguments: Any) -> Tensor:
-        """States `[batch, row, hidden]`."""
         for layer in self:
             x = layer(x, **arguments)
         return x
 
 
 class Plain(nn.Module):
-    """Attention and an MLP, each behind a norm, of a target whose layers have two of each (LongCat-Flash).
-
-    Args:
-        layer: One of the target's layers.
-        config: The configuration.
-        number: The number of the block, under which a cache keeps its keys.
-    """
+    """Attention and an MLP, each behind a norm, of a target whose layers have two of each (LongCat-Flash)."""
 
     def __init__(self, layer: nn.Module, config: Any, number: int) -> None:
         super().__init__()
@@ -189,7 +172,6 @@ class Plain(nn.Module):
         self.mlp: nn.Module = mlp(config)
 
     def forward(self, x: Tensor, **arguments: Any) -> Tensor:
-        """States `[batch, row, hidden]`."""
         attended, *_ = self.self_attn(hidden_states=self.input_layernorm(x), **arguments)
         x = x + attended
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))

@@ -6,12 +6,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmspec.hosts.loading import fetch_files, indexed, locate
 from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.weight_files import CONFIG, differences, key_files
+from mmspec.hosts.weight_files import CONFIG, differences, key_files, read_tensors
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.mtp.family import Family, is_of_layers, own_keys, plain_key, recognised
@@ -41,12 +40,7 @@ class MtpCheckpoint:
 
 
 def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = None) -> MtpCheckpoint:
-    """Read the multi-token layers of a target.
-
-    Args:
-        name: A folder, or a hub name.
-        model_info: The target.
-        revision: The commit on the hub; None: the latest.
+    """Read the multi-token layers of a target from a folder or the hub.
 
     Raises:
         ValueError: There are none, some are incomplete or not read whole, or they are of a family that is not read.
@@ -95,7 +89,6 @@ def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = Non
 
 
 def _refuse_fewer(config: Mapping[str, Any], family: Family, depths: int, layers: int, what: str) -> None:
-    """Refuse a checkpoint whose config promises more depths than it has."""
     inner = config.get("text_config")
     settings = {**(inner if isinstance(inner, Mapping) else {}), **config}
     said = next((settings[name] for name in COUNTS if isinstance(settings.get(name), int)), depths)
@@ -126,17 +119,12 @@ def _block_keys(
 
 def _read(keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict[str, Tensor]:
     """The tensors of some keys, by plain keys; only the files that hold them are opened."""
-    by_file: dict[Path, list[str]] = {}
-    for plain, key in keys.items():
-        by_file.setdefault(files[key], []).append(plain)
     found: dict[str, Tensor] = {}
-    for path, inside in by_file.items():
-        try:
-            with safe_open(path, "pt") as file:
-                found |= {plain: file.get_tensor(keys[plain]) for plain in inside}
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{what}: {path.name} is damaged, truncated or missing: {shown(error)}") from error
-    return found
+    for path in {files[key] for key in keys.values()}:
+        found |= read_tensors(path, keys.values())
+    if lacking := keys.values() - found.keys():
+        raise ValueError(f"{what}: no file has {shown(min(lacking))}, which its index names")
+    return {plain: found[key] for plain, key in keys.items()}
 
 
 def _unpacked(tensors: Mapping[str, Tensor], config: Mapping[str, Any], what: str) -> dict[str, Tensor]:

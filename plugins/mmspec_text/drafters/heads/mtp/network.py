@@ -20,18 +20,14 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
-from mmspec_text.drafters.heads.layers import embedded
+from mmspec_text.drafters.heads.layers import HeadNetwork, embedded
 from mmspec_text.drafters.heads.mtp.block import attention_kinds, filled_blocks
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import Family
 
 
-class MtpNetwork(nn.Module):
+class MtpNetwork(HeadNetwork):
     """See the module. It is a `Head`, whose states have one number more: how far behind the known units they are.
-
-    Args:
-        checkpoint: The layers.
-        model_info: The target; it lends classes and configuration, and `join` its embedding, output and rotary layers.
 
     Raises:
         ValueError: The layers do not fit the target.
@@ -53,10 +49,9 @@ class MtpNetwork(nn.Module):
         self._fill(checkpoint, what)
         # Beside the keys of every depth, a cache keeps the states that the next depth reads.
         self.depth = 2 * checkpoint.depths - 1
-        self._shared: tuple[nn.Module, ...] | None = None  # in a tuple, so that torch adopts none
         self._positions_by_kind = False
 
-    def join(self, model_info: ModelInfo) -> None:
+    def join(self, model_info: ModelInfo) -> None:  # type: ignore[override]
         """Go where the target is, and use its embedding, output and rotary layers."""
         model = model_info.model
         self.to(device_of(model))
@@ -69,7 +64,7 @@ class MtpNetwork(nn.Module):
             self._shared = *self._shared, rotary
 
     def taken_in(self, features: Tensor) -> Tensor:
-        return F.pad(features.to(self._dtype), (0, 1))  # 0 behind the known units
+        return F.pad(features.to(self.dtype), (0, 1))  # 0 behind the known units
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         states, behind = states[..., :-1], states[..., -1:]
@@ -85,14 +80,14 @@ class MtpNetwork(nn.Module):
         return torch.cat([out, behind + 1], -1)
 
     def logits(self, states: Tensor) -> Tensor:
-        scored: Tensor = self._of_target(1)(states[..., :-1])
+        scored: Tensor = self.of_target(1)(states[..., :-1])
         return scored[..., : self.vocab]  # rows behind the vocabulary are padding
 
     def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         """The block of a depth; positions are those of the rows' units, one ahead of their states."""
         positions = geometry.query + 1
         kind = (self.kinds[number],) if self._positions_by_kind else ()
-        turns = {"position_embeddings": self._of_target(2)(x, positions, *kind)} if self.family.rotary else {}
+        turns = {"position_embeddings": self.of_target(2)(x, positions, *kind)} if self.family.rotary else {}
         result = self._depths[number].block(
             x,
             attention_mask=self._mask(number, geometry),
@@ -128,7 +123,7 @@ class MtpNetwork(nn.Module):
 
     def _embedded(self, units: Tensor, geometry: PassGeometry) -> Tensor:
         own = self._depths[0].embedding
-        inputs = embedded(units, self._of_target(0) if own is None else own, self._dtype)
+        inputs = embedded(units, self.of_target(0) if own is None else own, self.dtype)
         return inputs * (geometry.query > 0)[..., None] if self.family.zeroed else inputs
 
     def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
@@ -144,30 +139,11 @@ class MtpNetwork(nn.Module):
         self.load_state_dict(dict(checkpoint.own), strict=False, assign=True)
         self.eval().requires_grad_(False)
 
-    @property
-    def borrowed(self) -> tuple[nn.Module, ...]:
-        """The target's embedding, output layer and rotary positions, which the layers call."""
-        return self._shared or ()
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self._depths[0].projection.weight.dtype
-
-    def _of_target(self, which: int) -> nn.Module:
-        assert self._shared is not None, "the layers are bound to no target"
-        return self._shared[which]
-
 
 class Depth(nn.Module):
     """One depth: norms of embedding and state, their projection, a block, and the norm behind it.
 
-    Args:
-        block: The block.
-        family: What goes with it.
-        hidden: Numbers of a state.
-        eps: Of the norms.
-        biased: Whether the projection has a bias.
-        rows: Rows of its own embedding; None: it has none.
+    `rows` are those of an embedding of its own; None: it has none.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class PathCheckpoint:
     weights: Mapping[str, Tensor]  # its tensors, by the names of the network
     ignored: tuple[str, ...] = ()  # its keys that are not used
     shared: tuple[str, ...] = ()  # the parts that are the target's
+    layer_ids: ClassVar[tuple[int, ...]] = ()  # all of these read the state behind the final norm
 
     def network(self, vocab: int) -> Any:
         """The head, a `PathHead`, for a target of so many ids.

@@ -4,9 +4,8 @@ A path begins with the root's state, from the last feature alone or from all of 
 accepted units come from the target's own passes, so a path never begins with a guess.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,22 +13,16 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
-from mmspec.core.hidden import FINAL
 from mmspec.core.noise import DraftNoise
-from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.captured.draft import lent
 from mmspec_text.drafters.heads.captured.rows import PathDraft
-from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, of_prompt, units_of
-from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
+from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.options import HeadOptions, head_of
+from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, of_prompt, units_of
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead, Walk
-from mmspec_text.drafters.heads.trial import report, trial_ids, try_paths
 
 
 @dataclass(frozen=True)
@@ -37,64 +30,24 @@ class PathOptions(HeadOptions):
     """Options of a drafter with such a head."""
 
 
-class PathDrafter:
-    """Drafts with a head that steps along paths; no draft is deeper than the head's longest path.
+class PathDrafter(HeadDrafter):
+    """Drafts with a head that steps along paths; no draft is deeper than the head's longest path."""
 
-    A method with such a head is this class with the attributes `kind`, `example` and `read`.
-
-    Args:
-        options: The head, and the form of its drafts.
-
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-
-    Attributes:
-        kind: The method's name, for messages.
-        example: Where the method's examples are.
-        read: Reads a head from a folder or the hub.
-        loaded: What was read, and how the head did on the first prompt.
-    """
-
-    kind: ClassVar[str]
-    example: ClassVar[str]
-    read: ClassVar[Callable[[str], PathCheckpoint]]
+    stored = PathCheckpoint
 
     def __init__(self, options: PathOptions = PathOptions()) -> None:
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = options.advice
-        stored = self.checkpoint = head_of(options.model, self.kind, PathCheckpoint, self.read)
-        self.loaded = Loaded(stored.name, stored.layout, stored.taken, stored.shared, stored.ignored)
-        self._tried: Any = None
+        super().__init__(options)
 
-    def wrap(self, target: Target) -> Target:
-        """The target, with the state that its output layer reads.
-
-        Raises:
-            ValueError: The head is one of another target.
-        """
-        return refuse_states(self.checkpoint.name, self.checkpoint.architecture, target).with_hidden((FINAL,))
-
-    def bind(self, target: Target) -> None:
-        assert isinstance(target, TransformersTarget)
-        vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
-        self.network: PathHead = self.checkpoint.network(vocab)
-        self._target = target
-
-    def width(self, k: int) -> int:
-        return self.shape.width(self._depth(k))
+    def depth(self, k: int) -> int:
+        return min(k, self.checkpoint.architecture.units)
 
     def start(self, state: State, inputs: Any) -> "Intake":
-        model = self._target.model  # which may have been moved or cast since the last call
-        lent = self._target.lend()
-        self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
-        if self.options.probe and self._tried is not model and (ids := trial_ids(state, inputs)) is not None:
-            self._try(ids)
+        self.join(state, inputs)
         return begin(self.network, self.shape, state)
 
     @torch.no_grad()
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        depth = self._depth(k)
+        depth = self.depth(k)
         levels = self.shape.levels(depth)
         if levels < 1:
             return Draft.empty(state.root)
@@ -115,18 +68,9 @@ class PathDrafter:
             return None
         if memory.captured is None:
             embedding = self._target.model.get_input_embeddings()
-            memory.captured = lent(PathDraft, self.network, embedding, self.shape, state, self._depth(k), noise)
+            memory.captured = lent(PathDraft, self.network, embedding, self.shape, state, self.depth(k), noise)
             memory.eager = memory.captured is None
         return memory.captured
-
-    def _depth(self, k: int) -> int:
-        return min(k, self.checkpoint.architecture.units)
-
-    def _try(self, ids: Tensor) -> None:
-        """Try the head on a piece of a prompt."""
-        trial = try_paths(self.network, self._target, ids)
-        self._tried, self.loaded = self._target.model, self.loaded.after(trial)
-        report(trial, self.checkpoint.name)
 
 
 class Intake(Protocol):

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.head import Borrowing
+from mmspec_text.drafters.heads.head import Borrowing, Head
 
 
 @runtime_checkable
@@ -52,23 +50,11 @@ class PathHead(Borrowing, Protocol):
 
 
 @runtime_checkable
-class PrefixHead(Protocol):
-    """A head that reads all known features through attention: it is a `Head`, too, for the rows of known units."""
+class PrefixHead(Head, Protocol):
+    """A head that reads all known features through attention: it is a `Head`, too, for the rows of known units.
 
-    depth: int  # number of attention layers
-    vocab: int  # number of unit ids of its logits
-
-    def taken_in(self, features: Tensor) -> Tensor:
-        """As in `Head`."""
-        ...
-
-    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """As in `Head`; the result is what `rooted` returns, for the attention's output in place of the features."""
-        ...
-
-    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        """As in `PathHead`."""
-        ...
+    Its `passed` returns what `rooted` returns, for the attention's output in place of the features.
+    """
 
 
 class Walk:
