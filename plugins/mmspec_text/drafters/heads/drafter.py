@@ -10,9 +10,9 @@ from mmspec.core.hidden import FINAL, Lends
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.hosts.target import TransformersTarget
+from mmspec.kits.text.tree_form import TreeForm
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
-from mmspec.kits.text.tree_form import TreeForm
 
 
 @dataclass(frozen=True)
