@@ -76,7 +76,7 @@ def demonstrate(
 def draw_demo(
     pipe: Any, rows: Mapping[str, Mapping[str, Any]], captions: Sequence[str], guidance: float, out: Path
 ) -> dict[str, Track]:
-    """Draw, write the sheet, print the table.
+    """Draw, write the sheet, print the table; returns the runs of every row, a repeat for each caption.
 
     Args:
         pipe: A pipeline of `mmspec.kits.pictures.pipeline`; it is left with the last row's method.
@@ -85,9 +85,6 @@ def draw_demo(
         captions: One picture each, drawn with seeds 0, 1, ….
         guidance: Scale of guidance.
         out: Where the sheet is written; `make_room` has checked it.
-
-    Returns:
-        The runs of every row, a repeat for each caption.
     """
     pipe.set_progress_bar_config(disable=True)
     contestants = {name: Drawing(pipe, {"method": name, **how}, guidance) for name, how in rows.items()}

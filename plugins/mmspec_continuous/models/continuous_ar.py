@@ -122,11 +122,8 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.config.grid**2
 
     def forward(self, condition: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing: the captions `[batch, caption, width]` with their mask of padding (`[batch, caption]`), and
-        the picture's first tokens `[batch, n, token_dim]`.
-
-        Returns:
-            The head's condition of every token, `[batch, n, …]`, as from `project`.
+        """Teacher forcing: the head's condition of every token `[batch, n, …]`, from captions `[batch, caption, width]`
+        with their mask of padding (`[batch, caption]`), and the picture's first tokens `[batch, n, token_dim]`.
         """
         return self.project(teacher_forced(self, self.cls_embedding(condition), tokens, mask))
 

@@ -94,11 +94,9 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return self.config.grid**2
 
     def forward(self, condition: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing: classes `[batch]` or caption features `[batch, caption, width]` with their mask of padding
-        (`[batch, caption]`), and the picture's first codes `[batch, n]`.
-
-        Returns:
-            `[batch, n, vocab]` float32: entry i predicts code i.
+        """Teacher forcing: scores `[batch, n, vocab]` float32, where entry i predicts code i, from classes `[batch]` or
+        caption features `[batch, caption, width]` with their mask of padding (`[batch, caption]`), and the picture's
+        first codes `[batch, n]`.
         """
         return self.logits(teacher_forced(self, self.cls_embedding(condition), codes, mask))
 

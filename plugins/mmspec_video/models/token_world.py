@@ -80,10 +80,8 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.config.frames * self.period - 1
 
     def forward(self, units: Tensor) -> Tensor:
-        """Logits of all codes of known sequences `[batch, n]` of codes and actions, a frame first (teacher forcing).
-
-        Returns:
-            `[batch, n, vocab_size]` float32: entry i predicts code i + 1; entries before an action have no meaning.
+        """Logits `[batch, n, vocab_size]` float32 of known sequences `[batch, n]` of codes and actions, a frame first
+        (teacher forcing): entry i predicts code i + 1; entries before an action have no meaning.
         """
         length = units.shape[1]
         seen = torch.ones(length, length, dtype=torch.bool, device=units.device).tril()[None, None]

@@ -164,9 +164,6 @@ PENDING = 16
 class Pane:
     """A picture on the page: a walk by one method from the frame `first [3, height, width]` in [0, 1], in a thread of
     its own, which makes a frame for every key.
-
-    Attributes:
-        frames: The frames so far.
     """
 
     def __init__(self, number: int, pipe: NextFramePipeline, first: Tensor, seed: int, send: Send) -> None:

@@ -16,11 +16,8 @@ from torch import Tensor, nn
 
 
 def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vanish: bool = True) -> Tensor:
-    """Cosines and sines by position: `before` conditioning positions, then cells in raster order. A head's width is
-    divisible by 4.
-
-    Returns:
-        `[before + grid², width / 2, 2]` float32.
+    """Cosines and sines `[before + grid², width / 2, 2]` float32 by position: `before` conditioning positions, then
+    cells in raster order. A head's width is divisible by 4.
     """
     frequency = base ** (-torch.arange(0, width // 2, 2).float() / (width // 2))  # [width / 4]
     angle = torch.arange(grid).float()[:, None] * frequency
