@@ -1,5 +1,7 @@
 """Groups of commands that several plugins share, such as `train`."""
 
+import os
+
 import typer
 
 INTERRUPTED = 130
@@ -26,6 +28,9 @@ def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> type
 
 
 def _run_all(context: typer.Context) -> None:
+    # Before torch is imported. Demos are of small models, for which two threads gain little where cores are free, and
+    # cost much where they are shared: each spins while it waits for the other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if context.invoked_subcommand is None:
         for command in context.command.commands.values():  # type: ignore[attr-defined]
             command.main(args=[], standalone_mode=False)

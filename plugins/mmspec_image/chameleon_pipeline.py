@@ -16,9 +16,8 @@ from mmspec.hosts.loading import locate_pipeline
 from mmspec.hosts.stored_pipeline import index_of, load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
-from mmspec_image.language_pipeline import Ids
+from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.models.chameleon import ChameleonForImages
-from mmspec_image.written_pipeline import WrittenPipeline
 
 
 class ChameleonPipeline(WrittenPipeline):
@@ -90,10 +89,6 @@ class ChameleonPipeline(WrittenPipeline):
     def default_size(self) -> tuple[int, int]:
         cells = self.model.config.vq_config.resolution // self.factor
         return cells, cells
-
-    @property
-    def factor(self) -> int:
-        return int(2 ** (len(self.model.config.vq_config.channel_multiplier) - 1))
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         found = self.processor(text=list(captions), padding=True, padding_side="left", return_tensors="pt")

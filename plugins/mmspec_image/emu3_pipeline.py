@@ -9,8 +9,7 @@ from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, emu3_grid
-from mmspec_image.language_pipeline import Ids
-from mmspec_image.written_pipeline import WrittenPipeline
+from mmspec_image.language_pipeline import Ids, WrittenPipeline
 
 SIDE = 720
 """Pixels per side that the published model was trained to draw."""
@@ -39,10 +38,6 @@ class Emu3Pipeline(WrittenPipeline):
     @property
     def default_size(self) -> tuple[int, int]:
         return SIDE // self.factor, SIDE // self.factor
-
-    @property
-    def factor(self) -> int:
-        return int(2 ** (len(self.model.config.vq_config.channel_multiplier) - 1))
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         rows, columns = self.size

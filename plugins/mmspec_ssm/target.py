@@ -1,9 +1,6 @@
 """Recurrent and hybrid models of transformers as targets."""
 
 import importlib
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +9,7 @@ from mmspec.hosts.model_info import has_recurrent_layers
 from mmspec.hosts.offers import RECURRENT
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import TreeOp
+from mmspec.kits.text.language import without_kernel_notices
 from mmspec.registry import installed
 from mmspec.registry.warn import warn
 
@@ -30,28 +28,13 @@ class RecurrentTarget(TransformersTarget):
     example = "mmspec_ssm.example:hybrid"
 
     def __init__(self, model: Any, drafting: bool = False) -> None:
-        with without_advice():
+        with without_kernel_notices():
             super().__init__(model, drafting, declared())
         if self.model.dtype != torch.float32:
             warn(
                 f"states of recurrent layers are kept in float32, also those of a model in {self.model.dtype}; under "
                 "one shape on a CPU in float64"
             )
-
-
-@contextmanager
-def without_advice() -> Iterator[None]:
-    """Suppress transformers' advice to install faster kernels, which passes would not use."""
-
-    def unrelated(record: logging.LogRecord) -> bool:
-        return "is falling back to its reference PyTorch implementation" not in record.getMessage()
-
-    logger = logging.getLogger("transformers.integrations.hub_kernels")
-    logger.addFilter(unrelated)
-    try:
-        yield
-    finally:
-        logger.removeFilter(unrelated)
 
 
 def fits(model: Any) -> bool:

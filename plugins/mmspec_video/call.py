@@ -1,9 +1,10 @@
-"""A call of `NextFramePipeline`: its arguments, checked before any frame is made, and its output."""
+"""A call of `NextFramePipeline` that makes frames, one by one, and its output."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,12 @@ from diffusers.image_processor import VaeImageProcessor
 from diffusers.utils import BaseOutput
 from torch import Tensor
 
-from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.core.report import Report
-from mmspec.core.warp import Warp
-from mmspec.registry.numbers import integers
-from mmspec_video.arguments import Frames, Player, actions_in, frames_in
+from mmspec_video.arguments import Player, answer_in
 from mmspec_video.clips import save_clip
-from mmspec_video.codec import Codec, codec_of, frame_size
-from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.codec import Codec
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.playing.tokens import TokenPlay
-from mmspec_video.targets.denoiser import Cache, Denoiser
 
 
 @dataclass
@@ -53,97 +49,79 @@ class NextFrameOutput(BaseOutput):
         return save_clip(frames, path, self.fps if fps is None else fps)
 
 
-OUTPUTS = ("pil", "np", "pt", "latent")
+@dataclass
+class FrameStream(Iterator[Any]):
+    """The frames of a call, one by one; its arguments are checked."""
 
-
-@dataclass(frozen=True)
-class CheckedCall:
-    """A call that is ready for its first frame."""
-
+    pipe: Any
     play: FramePlay | TokenPlay  # makes the frames
     codec: Codec  # between pixels and the transformer's codes or latents
     last: Tensor  # `[row, …]`: the last of the first frames, as the transformer reads it
-    pixels: Tensor  # `[row, 3, height, width]` in [0, 1]: the same frame in pixels
+    pixels: Tensor  # `[row, 3, height, width]` in [0, 1]: the latest frame in pixels
     length: int  # new frames wanted
     player: Player | None  # answers with actions; None: all actions are known
-    output_type: str  # one of `OUTPUTS`
+    output_type: str
 
+    def __post_init__(self) -> None:
+        self._frames = self._made()
 
-def checked(
-    pipe: Any,
-    first_frames: Frames,
-    actions: Sequence[Any] | Tensor | Player,
-    *,
-    num_frames: int | None = None,
-    past_actions: Sequence[Any] | Tensor | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    num_inference_steps: int | None = None,
-    cache: Cache | None = None,
-    seed: Seed = None,
-    generator: Generators = None,
-    k: int | None = None,
-    output_type: str = "pil",
-) -> CheckedCall:
-    """Check a call of a pipeline; `NextFramePipeline.__call__` documents the arguments.
+    def __next__(self) -> Any:
+        return next(self._frames)
 
-    Raises:
-        ValueError: An argument is wrong, or does not fit the model.
-    """
-    integers(num_frames=num_frames, top_k=top_k, num_inference_steps=num_inference_steps, k=k)
-    if output_type not in OUTPUTS:
-        raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
-    names, coded = pipe.config.actions, isinstance(pipe.transformer, TokenWorldModel)
-    frames = frames_in(first_frames, frame_size(pipe.transformer, pipe.vae))
-    rows, given = frames.shape[:2]
-    player = actions if callable(actions) else None
-    known = torch.zeros(rows, 0, dtype=torch.int64) if player else actions_in(actions, rows, names)
-    length = _length(num_frames, None if player else known.shape[1])
-    past = _past(past_actions, rows, given, names)
-    seeds = seeds_for(rows, seed, generator, "row")
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    denoising = {"num_inference_steps": num_inference_steps, "cache": cache}
-    foreign = [name for name, value in (denoising if coded else sampling).items() if value is not None]
-    if foreign:
-        raise ValueError(f"{', '.join(foreign)}: this model makes frames {'of codes' if coded else 'by denoising'}")
-    decoder, device, codec = pipe.decoder(k), pipe._execution_device, codec_of(pipe.transformer, pipe.vae)
-    warp = Warp.sampling(**{name: value for name, value in sampling.items() if value is not None})
-    if not coded:
-        decoder.target.denoiser = _denoiser(pipe.transformer, num_inference_steps, cache)
-    with torch.no_grad():
-        encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
-    start = (decoder, encoded, past.to(device), length, seeds)
-    play = TokenPlay(*start, warp) if coded else FramePlay(*start)
-    play.act(known[:, :length].to(device))
-    return CheckedCall(play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, output_type)
+    def close(self) -> None:
+        self._frames.close()
 
+    @property
+    def report(self) -> Report:
+        """Counts and times so far."""
+        return self.play.report
 
-def _length(wanted: int | None, known: int | None) -> int:
-    length = known if wanted is None else wanted
-    if length is None:
-        raise ValueError("a player acts for ever: say num_frames=")
-    if length < 1:
-        raise ValueError(f"num_frames must be at least 1, got {length}")
-    if known is not None and known < length:
-        raise ValueError(f"{known} actions lead to {known} frames, not to {length}; give more of them, or a player")
-    return length
+    @property
+    def passes(self) -> list[int] | None:
+        """Of frames of codes, the number of the pass that brought every code of the first row's latest frame."""
+        return self.play.passes
 
+    @property
+    def discarded(self) -> int:
+        """Frames that were made ahead and not shown, so far; those that are still available count."""
+        return self.play.discarded
 
-def _past(past: Any, rows: int, given: int, names: Sequence[str]) -> Tensor:
-    """The actions between the first frames, `[row, n - 1]`."""
-    actions = actions_in([] if past is None else past, rows, names, "past actions")
-    if actions.shape[1] != given - 1:
-        between = f"{given} first frames have {given - 1} actions between them"
-        raise ValueError(f"{between}; past_actions= has {actions.shape[1]}")
-    return actions
+    def output(self, shown: list[Any], fps: int) -> NextFrameOutput:
+        """The output of the call, which has shown these frames."""
+        if self.output_type == "pil":
+            frames: Any = [[step[row] for step in shown] for row in range(len(self.pixels))]
+        elif shown:
+            frames = torch.stack([torch.as_tensor(step) for step in shown], 1)
+            frames = frames if isinstance(shown[0], Tensor) else frames.numpy()
+        else:
+            frames = self._converted(self.last)[:, None][:, :0]
+        return NextFrameOutput(frames, self.report, self.play.actions_of(len(shown)).cpu(), self.discarded, fps)
 
+    def _made(self) -> Generator[Any, None, None]:
+        play, pipe = self.play, self.pipe
+        try:
+            with pipe.progress_bar(total=self.length) as bar:
+                for number in range(self.length):
+                    if self.player is not None:
+                        answer = answer_of(partial(self.player, number, self.pixels), play)
+                        if answer is None:
+                            return
+                        actions = answer_in(answer, len(self.pixels), pipe.config.actions)
+                        play.act(actions.to(pipe._execution_device))
+                    frame = play.frame()
+                    with torch.no_grad():
+                        self.pixels = ((self.codec.decode(frame).float() + 1) / 2).clamp(0, 1).cpu()
+                    bar.update()
+                    yield self._converted(frame)
+        finally:
+            pipe.maybe_free_model_hooks()
 
-def _denoiser(model: Any, steps: int | None, cache: Cache | None) -> Denoiser:
-    if steps is not None and steps < 1:
-        raise ValueError(f"num_inference_steps must be at least 1, got {steps}")
-    sampler = model.sampler if steps is None else replace(model.sampler, steps=steps)
-    return Denoiser(model, sampler, "exact" if cache is None else cache)
+    def _converted(self, frame: Tensor) -> Any:
+        """The latest frame of every row as `output_type` says; `frame` has its codes or latents."""
+        if self.output_type == "latent":
+            return frame
+        how = [False] * len(self.pixels)
+        return VaeImageProcessor(do_normalize=False).postprocess(self.pixels, self.output_type, how)
 
 
 def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:

@@ -24,7 +24,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _clips() -> Any:
-    from mmspec_video.bench import clips
+    from mmspec_video.recorded import clips
 
     return clips()
 
@@ -42,8 +42,7 @@ def stage() -> "Stage":
     from transformers.utils import logging
 
     from mmspec.serving.live.stage import Stage
-    from mmspec_video.play.session import PlaySession
-    from mmspec_video.play.world import World
+    from mmspec_video.play.session import PlaySession, World
 
     logging.disable_progress_bar()
     worlds = {name: World.shipped(name) for name in WORLDS}

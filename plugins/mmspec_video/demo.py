@@ -17,8 +17,8 @@ import typer
 from mmspec.cli.places import refuse_folders
 
 MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
-EVERY = 4
-"""Every so many frames one is beside the simulator's on the sheet."""
+EVERY, FRAMES = 4, 24
+"""Every so many frames one is beside the simulator's on the sheet; and most new frames of a walk."""
 
 
 @dataclass
@@ -76,7 +76,8 @@ def demo_video(
         refuse_clip(file, 1)
         pipe = mmspec.Pipeline.from_pretrained(name, method="plain")
         clips = recorded([folder_of(name)], TOUR_CLIP)
-        tour, actions = (clips.frames[0] + 1) / 2, [pipe.config.actions[number] for number in clips.actions[0].tolist()]
+        tour = (clips.frames[0, : FRAMES + 1] + 1) / 2
+        actions = [pipe.config.actions[number] for number in clips.actions[0, :FRAMES].tolist()]
         rows = walked(pipe, tour[:1], actions)
         clip = [
             labelled([[row.frames[number]] for row in rows], [row.method for row in rows], [f"{number + 1}: {action}"])
@@ -84,14 +85,12 @@ def demo_video(
         ]
         files.append(save_clip(clip, file, pipe.config.fps))
         simulated = VaeImageProcessor(do_normalize=False).postprocess(tour[1:], "pil", [False] * len(actions))
-        both, numbers = {"simulator": simulated, rows[0].method: rows[0].frames}, range(0, len(actions), EVERY)
-        sheet = labelled(
-            [[of[number] for number in numbers] for of in both.values()], list(both), list(map(str, numbers))
-        )
+        both = [simulated[::EVERY], rows[0].frames[::EVERY]]
+        sheet = labelled(both, ["simulator", rows[0].method], [str(n + 1) for n in range(0, len(actions), EVERY)])
         files.append(file.with_suffix(".png"))
         save_whole(files[-1], partial(sheet.save, format="PNG"))
         for row in rows:
-            verdict = "" if row is rows[0] else "those of plain" if row.same else "others"
+            verdict = "" if row is rows[0] else "equal to plain's" if row.same else "others"
             numbers = (str(len(row.frames)), str(row.passes), f"{row.seconds:.2f}")
             lines.append((name, row.method, *numbers, verdict))
     console = terminal.terminal()

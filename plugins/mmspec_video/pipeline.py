@@ -1,27 +1,31 @@
 """`NextFramePipeline`: from first frames and a player's actions to new frames, all of them or one by one."""
 
-from collections.abc import Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL
-from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
-from mmspec.api.pipeline import Generators, Pipeline, Seed
+from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
 from mmspec.core.report import Report
+from mmspec.core.warp import Warp
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
-from mmspec_video.arguments import Frames, Player, answer_in
-from mmspec_video.call import CheckedCall, NextFrameOutput, answer_of, checked
-from mmspec_video.codec import codec_of
+from mmspec_video.arguments import Frames, Player, actions_in, frames_in
+from mmspec_video.call import FrameStream, NextFrameOutput
+from mmspec_video.codec import codec_of, frame_size
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.targets.denoiser import Cache
+from mmspec_video.playing.frames import FramePlay
+from mmspec_video.playing.tokens import TokenPlay
+from mmspec_video.targets.denoiser import Cache, Denoiser
+
+OUTPUTS = ("pil", "np", "pt", "latent")
 
 
 class NextFramePipeline(Pipeline):
@@ -127,101 +131,105 @@ class NextFramePipeline(Pipeline):
             Exception: What a player raised; `unfinished` has the frames before.
         """
         integers(fps=fps)
-        call = checked(
-            self, first_frames, actions, num_frames=num_frames, past_actions=past_actions, temperature=temperature,
+        stream = self.stream(
+            first_frames, actions, num_frames=num_frames, past_actions=past_actions, temperature=temperature,
             top_k=top_k, top_p=top_p, num_inference_steps=num_inference_steps, cache=cache, seed=seed,
             generator=generator, k=k, output_type=output_type,
         )  # fmt: skip
         self.unfinished, shown = None, list[Any]()
         fps = self.config.fps if fps is None else fps
         try:
-            for frames in self._frames(call):
+            for frames in stream:
                 shown.append(frames)
         except KeyboardInterrupt:
-            if call.player is None:
+            if stream.player is None:
                 raise
-            warn(f"stopped by CTRL-C after {len(shown)} of {call.length} frames")
+            warn(f"stopped by CTRL-C after {len(shown)} of {stream.length} frames")
         except Exception as error:
-            self.unfinished = _output(call, shown, fps)
+            self.unfinished = stream.output(shown, fps)
             error.add_note(
-                f"{len(shown)} of {call.length} frames were made before; they are in the pipeline's .unfinished"
+                f"{len(shown)} of {stream.length} frames were made before; they are in the pipeline's .unfinished"
             )
             raise
-        output = _output(call, shown, fps)
+        output = stream.output(shown, fps)
         return output if return_dict else tuple(vars(output).values())
 
-    def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> "FrameStream":
+    def stream(
+        self,
+        first_frames: Frames,
+        actions: Sequence[Any] | Tensor | Player,
+        *,
+        num_frames: int | None = None,
+        past_actions: Sequence[Any] | Tensor | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        num_inference_steps: int | None = None,
+        cache: Cache | None = None,
+        seed: Seed = None,
+        generator: Generators = None,
+        k: int | None = None,
+        output_type: str = "pil",
+    ) -> FrameStream:
         """Make frames one by one; wrong arguments are refused at once, not when the first frame is made.
 
         Returns:
             An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a player
             quits, and raises what the player raises. It has the report of the frames so far.
+
+        Raises:
+            ValueError: As of a call.
         """
-        call = checked(self, first_frames, actions, **how)
-        return FrameStream(self._frames(call), call)
-
-    def _frames(self, call: CheckedCall) -> Generator[Any, None, None]:
-        play, pixels, player = call.play, call.pixels, call.player
-        try:
-            with self.progress_bar(total=call.length) as bar:
-                for number in range(call.length):
-                    if player is not None:
-                        answer = answer_of(partial(player, number, pixels), play)
-                        if answer is None:
-                            return
-                        play.act(answer_in(answer, len(pixels), self.config.actions).to(self._execution_device))
-                    frame = play.frame()
-                    with torch.no_grad():
-                        pixels = ((call.codec.decode(frame).float() + 1) / 2).clamp(0, 1).cpu()
-                    bar.update()
-                    yield _converted(pixels, frame, call.output_type)
-        finally:
-            self.maybe_free_model_hooks()
-
-
-class FrameStream(Iterator[Any]):
-    """The frames of a call, one by one."""
-
-    def __init__(self, frames: Generator[Any, None, None], call: CheckedCall) -> None:
-        self._frames, self._play = frames, call.play
-
-    def __next__(self) -> Any:
-        return next(self._frames)
-
-    def close(self) -> None:
-        self._frames.close()
-
-    @property
-    def report(self) -> Report:
-        """Counts and times so far."""
-        return self._play.report
-
-    @property
-    def passes(self) -> list[int] | None:
-        """Of frames of codes, the number of the pass that brought every code of the first row's latest frame."""
-        return self._play.passes
-
-    @property
-    def discarded(self) -> int:
-        """Frames that were made ahead and not shown, so far; those that are still available count."""
-        return self._play.discarded
+        integers(num_frames=num_frames, top_k=top_k, num_inference_steps=num_inference_steps, k=k)
+        if output_type not in OUTPUTS:
+            raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
+        names, coded = self.config.actions, isinstance(self.transformer, TokenWorldModel)
+        frames = frames_in(first_frames, frame_size(self.transformer, self.vae))
+        rows, given = frames.shape[:2]
+        player = actions if callable(actions) else None
+        known = torch.zeros(rows, 0, dtype=torch.int64) if player else actions_in(actions, rows, names)
+        length = _length(num_frames, None if player else known.shape[1])
+        past = _past(past_actions, rows, given, names)
+        seeds = seeds_for(rows, seed, generator, "row")
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        denoising = {"num_inference_steps": num_inference_steps, "cache": cache}
+        foreign = [name for name, value in (denoising if coded else sampling).items() if value is not None]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: this model makes frames {'of codes' if coded else 'by denoising'}")
+        decoder, device, codec = self.decoder(k), self._execution_device, codec_of(self.transformer, self.vae)
+        warp = Warp.sampling(**{name: value for name, value in sampling.items() if value is not None})
+        if not coded:
+            decoder.target.denoiser = _denoiser(self.transformer, num_inference_steps, cache)
+        with torch.no_grad():
+            encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
+        start = (decoder, encoded, past.to(device), length, seeds)
+        play = TokenPlay(*start, warp) if coded else FramePlay(*start)
+        play.act(known[:, :length].to(device))
+        return FrameStream(self, play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, output_type)
 
 
-def _output(call: CheckedCall, shown: list[Any], fps: int) -> NextFrameOutput:
-    """The output of a call that has shown these frames."""
-    if call.output_type == "pil":
-        frames: Any = [[step[row] for step in shown] for row in range(len(call.pixels))]
-    elif shown:
-        frames = torch.stack([torch.as_tensor(step) for step in shown], 1)
-        frames = frames if isinstance(shown[0], Tensor) else frames.numpy()
-    else:
-        frames = _converted(call.pixels, call.last, call.output_type)[:, None][:, :0]
-    play = call.play
-    return NextFrameOutput(frames, play.report, play.actions_of(len(shown)).cpu(), play.discarded, fps)
+def _length(wanted: int | None, known: int | None) -> int:
+    length = known if wanted is None else wanted
+    if length is None:
+        raise ValueError("a player acts for ever: say num_frames=")
+    if length < 1:
+        raise ValueError(f"num_frames must be at least 1, got {length}")
+    if known is not None and known < length:
+        raise ValueError(f"{known} actions lead to {known} frames, not to {length}; give more of them, or a player")
+    return length
 
 
-def _converted(pixels: Tensor, frame: Tensor, output_type: str) -> Any:
-    """One frame of every row: `pixels [row, 3, height, width]` in [0, 1], and `frame [row, …]` in latents or codes."""
-    if output_type == "latent":
-        return frame
-    return VaeImageProcessor(do_normalize=False).postprocess(pixels, output_type, [False] * len(pixels))
+def _past(past: Any, rows: int, given: int, names: Sequence[str]) -> Tensor:
+    """The actions between the first frames, `[row, n - 1]`."""
+    actions = actions_in([] if past is None else past, rows, names, "past actions")
+    if actions.shape[1] != given - 1:
+        between = f"{given} first frames have {given - 1} actions between them"
+        raise ValueError(f"{between}; past_actions= has {actions.shape[1]}")
+    return actions
+
+
+def _denoiser(model: Any, steps: int | None, cache: Cache | None) -> Denoiser:
+    if steps is not None and steps < 1:
+        raise ValueError(f"num_inference_steps must be at least 1, got {steps}")
+    sampler = model.sampler if steps is None else replace(model.sampler, steps=steps)
+    return Denoiser(model, sampler, "exact" if cache is None else cache)

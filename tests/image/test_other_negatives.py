@@ -63,7 +63,7 @@ def test_greedy_codes_are_those_of_whole_passes(name: str, request: pytest.Fixtu
 def plain_loop(pipe: Any, name: str, row: int, steering: Steering, size: tuple[int, int]) -> list[int]:
     pipe._size = size
     condition = pipe.encode_prompt(PROMPTS[row])
-    null, mask = condition.null, condition.null_mask
+    null, mask = condition.guiding[2:]
     units, forced, allowed = list[int](), [-1] * 16, list[int]()
     if name == "janus":
         given, seen = condition.input_ids, condition.attention_mask

@@ -16,10 +16,11 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
+from mmspec.kits.text.language import without_kernel_notices
 from mmspec.registry import hookimpl, installed
 from mmspec_ssm.ops.ssd import Ssd
 from mmspec_ssm.plugin import OPS
-from mmspec_ssm.target import RecurrentTarget, declared, without_advice
+from mmspec_ssm.target import RecurrentTarget, declared
 from tests.support.zoo import build
 
 
@@ -326,7 +327,7 @@ def test_no_advice_on_kernels_that_ours_stand_for(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "transformers.integrations.hub_kernels")
     logger = logging.getLogger("transformers.integrations.hub_kernels")
     advice = "`f` is falling back to its reference PyTorch implementation because `g` is not installed."
-    with without_advice():
+    with without_kernel_notices():
         logger.warning(advice)
         logger.warning("something else")
     logger.warning(advice)

@@ -14,8 +14,7 @@ from mmspec_video import commands as command
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.play.session import PlaySession
-from mmspec_video.play.world import World
+from mmspec_video.play.session import PlaySession, World
 from tests.support.live import eventually, page, served
 from tests.support.worlds import tiny_vae, tiny_vq
 from tests.video.conftest import lively

@@ -2,34 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 
-@runtime_checkable
-class Guiding(Protocol):
-    """A target's condition that says what the pictures show, and what guidance leads away from.
+class Guiding(NamedTuple):
+    """What the pictures of a call show, and what guidance leads away from; the conditions of targets have it."""
 
-    Attributes:
-        given: One row a picture: classes `[batch]`, features `[batch, n, width]`, or ids of a prompt `[batch, n]`.
-        mask: `[batch, n]`: positions that are not padding; None: all.
-        null: What guidance leads away from, in the form of `given` and maybe of another length; None: the model's own.
-        null_mask: The mask of `null`; or None.
-    """
-
-    @property
-    def given(self) -> Tensor: ...
-
-    @property
-    def mask(self) -> Tensor | None: ...
-
-    @property
-    def null(self) -> Tensor | None: ...
-
-    @property
-    def null_mask(self) -> Tensor | None: ...
+    given: Tensor  # one row a picture: classes `[batch]`, features `[batch, n, width]`, or ids of a prompt `[batch, n]`
+    mask: Tensor | None  # `[batch, n]`: positions that are not padding; None: all
+    null: Tensor | None  # what guidance leads away from, maybe of another length; None: the model's own
+    null_mask: Tensor | None  # the mask of `null`; or None
 
 
 @dataclass(frozen=True)
@@ -40,6 +25,10 @@ class Condition:
     null: Tensor | None = None
     null_mask: Tensor | None = None  # the mask of `null`; None: `mask`
     guided: bool = True  # whether there is guidance, and so an unconditional half
+
+    @property
+    def guiding(self) -> Guiding:
+        return Guiding(self.given, self.mask, self.null, self.null_mask)
 
 
 Some = TypeVar("Some", bound=Condition)

@@ -125,7 +125,7 @@ class PicturePipeline(Pipeline):
             raise ValueError(f"negative_prompt is {wanted}, and not {words!r}")
         for row, said in enumerate(words):
             if said is not None:
-                null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False))
+                null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False).guiding)
         return null, mask
 
     def guidance_of(self, state: State) -> float | None:
@@ -253,7 +253,7 @@ class PicturePipeline(Pipeline):
         seeds = seeds_for(times * arguments.count(prompt, class_labels, prompt_embeds), seed, generator, "picture")
         self._guidance_scale, self._interrupt = sampling.guidance_scale, False
         decoder = self.decoder(k)
-        condition: Guiding = self.encode_prompt(
+        condition: Any = self.encode_prompt(
             prompt,
             class_labels=class_labels,
             negative_prompt=negative_prompt,
@@ -265,10 +265,12 @@ class PicturePipeline(Pipeline):
             negative_prompt_attention_mask=negative_prompt_attention_mask,
         )
         inputs, layout, warp = self.asked(condition, warp)
-        null, null_mask = condition.null, condition.null_mask
-        step_end = StepEnd(self, decoder.target, callback_on_step_end, shown, null, null_mask, steer_every)
+        guiding: Guiding = condition.guiding
+        step_end = StepEnd(
+            self, decoder.target, callback_on_step_end, shown, guiding.null, guiding.null_mask, steer_every
+        )
         pauses = () if steer_every is None else range(steer_every, layout.length, steer_every)
-        with self.progress_bar(total=len(condition.given) * layout.length) as bar:
+        with self.progress_bar(total=len(guiding.given) * layout.length) as bar:
             rounds = Rounds(layout)
             for state in decoder.rounds(inputs, layout.length, pauses=pauses, seed=seeds, warp=warp):
                 bar.update(rounds.step(state))

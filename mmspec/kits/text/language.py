@@ -1,6 +1,8 @@
 """What pipelines of language models share: a model, its tokenizer, how both are loaded, and what they are asked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,3 +143,18 @@ def ids_to_answer(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
     refuse_no_template(tokenizer)
     text = tokenizer.apply_chat_template(list(conversation), tokenize=False, add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@contextmanager
+def without_kernel_notices() -> Iterator[None]:
+    """Drop transformers' advice to install faster kernels, which are for GPUs; all its other messages are shown."""
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+
+    def other(record: logging.LogRecord) -> bool:
+        return "is falling back to its reference PyTorch implementation" not in record.getMessage()
+
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)

@@ -8,14 +8,13 @@ mixtures of Gaussians.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.core.distributions import GaussianMixture
-from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, grid_rotary, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, grid_rotary, run_blocks, teacher_forced, transformer_blocks
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec_continuous.models.denoiser import Denoiser
 
@@ -99,19 +98,15 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         latents: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
-        if dim % n_head or (dim // n_head) % 4:
-            raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 4")
         if head not in HEADS:
             raise ValueError(f"head is one of {', '.join(HEADS)}, not {head!r}")
         if steps < 1:
             raise ValueError(f"a token takes at least one denoising step, got steps={steps}")
         if not least > 0:
             raise ValueError(f"the smallest scale of a component must be positive, got least={least}")
-        hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.cls_embedding: Any = CaptionEmbedder(caption_dim, dim, cls_token_num)
         self.token = nn.Linear(token_dim, dim)
-        blocks = (TransformerBlock(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
-        self.layers = nn.ModuleList(blocks)
+        self.layers = transformer_blocks(dim, n_layer, n_head, n_kv_head or n_head, multiple_of, norm_eps)
         self.norm = RMSNorm(dim, norm_eps)
         self.token_head: Denoiser | MixtureHead = (
             Denoiser(token_dim, dim, head_dim, head_depth, steps, sigma_0)
@@ -127,27 +122,16 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.config.grid**2
 
     def forward(self, condition: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing: the captions `[batch, caption, width]` with their mask of padding (`[batch, caption]`), and
-        the picture's first tokens `[batch, n, token_dim]`.
-
-        Returns:
-            The head's condition of every token, `[batch, n, …]`, as from `project`.
+        """Teacher forcing: the head's condition of every token `[batch, n, …]`, from captions `[batch, caption, width]`
+        with their mask of padding (`[batch, caption]`), and the picture's first tokens `[batch, n, token_dim]`.
         """
-        caption = self.cls_embedding(condition)
-        x = torch.cat([caption, self.embed(tokens[:, :-1])], 1)
-        seen = visible(len(x), x.shape[1], caption.shape[1], mask, x.device)
-        x = self.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(self.layers))
-        return self.project(x[:, caption.shape[1] - 1 :])
+        return self.project(teacher_forced(self, self.cls_embedding(condition), tokens, mask))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.token(tokens.to(self.token.weight.dtype))
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        self.rotary = self.rotary.to(x.device)
-        rotary = self.rotary[position]
-        for layer, cache in zip(self.layers, keys, strict=True):
-            x = layer(x, rotary, mask, cache)
-        return x
+        return run_blocks(self, x, position, mask, keys)
 
     def project(self, hidden: Tensor) -> Tensor:
         """What the head takes of hidden states `[batch, node, dim]`: `[batch, node, …]`."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, JanusForConditionalGeneration
 
+from mmspec.kits.pictures.conditions import Guiding
+
 
 class JanusForImages(JanusForConditionalGeneration):
     """transformers' Janus, unchanged; the class tells the registry that it is used for pictures.
@@ -33,20 +35,8 @@ class JanusPrompt:
     guided: bool = True  # whether there is guidance, and so an unconditional half
 
     @property
-    def given(self) -> Tensor:
-        return self.input_ids
-
-    @property
-    def mask(self) -> Tensor | None:
-        return self.attention_mask
-
-    @property
-    def null(self) -> Tensor | None:
-        return self.negative_ids
-
-    @property
-    def null_mask(self) -> Tensor | None:
-        return self.negative_mask
+    def guiding(self) -> Guiding:
+        return Guiding(self.input_ids, self.attention_mask, self.negative_ids, self.negative_mask)
 
 
 def padded_out(config: GenerationConfig, ids: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, grid_rotary, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, grid_rotary, run_blocks, teacher_forced, transformer_blocks
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 
@@ -62,17 +62,13 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         condition_vanishes: bool = True,  # as published: queries and keys of conditioning positions are zero
     ) -> None:
         super().__init__()
-        if dim % n_head or (dim // n_head) % 4:
-            raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 4")
         if model_type not in ("c2i", "t2i"):
             raise ValueError(f"model_type is 'c2i' (a class) or 't2i' (a caption), not {model_type!r}")
-        hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.cls_embedding: Any = (
             ClassEmbedder(num_classes, dim) if model_type == "c2i" else CaptionEmbedder(caption_dim, dim, cls_token_num)
         )
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
-        blocks = (TransformerBlock(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
-        self.layers = nn.ModuleList(blocks)
+        self.layers = transformer_blocks(dim, n_layer, n_head, n_kv_head or n_head, multiple_of, norm_eps)
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
         # No buffer, so that it stays float32, as published, in every dtype of the weights.
@@ -98,17 +94,11 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return self.config.grid**2
 
     def forward(self, condition: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing: classes `[batch]` or caption features `[batch, caption, width]` with their mask of padding
-        (`[batch, caption]`), and the picture's first codes `[batch, n]`.
-
-        Returns:
-            `[batch, n, vocab]` float32: entry i predicts code i.
+        """Teacher forcing: scores `[batch, n, vocab]` float32, where entry i predicts code i, from classes `[batch]` or
+        caption features `[batch, caption, width]` with their mask of padding (`[batch, caption]`), and the picture's
+        first codes `[batch, n]`.
         """
-        given = self.cls_embedding(condition)
-        x = torch.cat([given, self.embed(codes[:, :-1])], 1)
-        seen = visible(len(x), x.shape[1], given.shape[1], mask, x.device)
-        x = self.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(self.layers))
-        return self.logits(x[:, given.shape[1] - 1 :])
+        return self.logits(teacher_forced(self, self.cls_embedding(condition), codes, mask))
 
     def positions(self, width: int) -> Tensor:
         """Cosines and sines of all positions for attention heads of a width: `[position, width / 2, 2]`."""
@@ -119,19 +109,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return self.tok_embeddings(codes)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded positions.
-
-        Args:
-            x: `[batch, node, dim]`.
-            position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
-            mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
-            keys: The cache of each layer, or None for each: no cache.
-        """
-        self.rotary = self.rotary.to(x.device)
-        rotary = self.rotary[position]
-        for layer, kept in zip(self.layers, keys, strict=True):
-            x = layer(x, rotary, mask, kept)
-        return x
+        return run_blocks(self, x, position, mask, keys)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits `[batch, node, vocab]` float32 of hidden states."""

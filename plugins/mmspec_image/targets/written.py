@@ -1,5 +1,7 @@
 """Language models of transformers that write pictures into texts, as targets: Emu3 and the Chameleon family.
 
+`mmspec.kits.pictures` says what a written picture is, and what a raster transformer is instead.
+
 Both are the text target, whose ids may be codes of a picture. Positions count units, so that nothing but the choice of
 methods differs from a text. The size of a picture comes with the call, as a constraint (`mmspec_image.constraint`);
 guidance is `generate`'s own.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.data import Pictures, pixels
-from mmspec.kits.pictures.models.blocks import visible
+from mmspec.kits.pictures.models.blocks import teacher_forced
 from mmspec.kits.pictures.prompts import encode
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
@@ -48,10 +48,8 @@ def states_of(pipe: TextToImagePipeline, pictures: Pictures, chosen: Tensor) -> 
         features, mask = encode(captions, pipe.tokenizer, pipe.text_encoder, model.config.cls_token_num, model.device)
         units = pipe.vq.encode(pixels(pictures.images[part]).to(model.device)).codes.flatten(1)
         given = torch.cat([model.cls_embedding(of) for of in (features, model.cls_embedding.null(len(part)))])
-        x = torch.cat([given, model.embed(units[:, :-1]).repeat(2, 1, 1)], 1)
-        seen = visible(len(x), x.shape[1], given.shape[1], mask.repeat(2, 1), x.device)
-        hidden = model.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(model.layers))
-        halves = model.norm(hidden[:, given.shape[1] - 1 :]).split(len(part))
+        hidden = teacher_forced(model, given, units.repeat(2, 1), mask.repeat(2, 1))
+        halves = model.norm(hidden).split(len(part))
         states.append(torch.stack(halves, 1).half().cpu())
         codes.append(units.cpu())
     return torch.cat(states), torch.cat(codes)

@@ -91,11 +91,8 @@ def unpatchified(x: Tensor, rows: int, patch: int) -> Tensor:
 
 
 def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: float) -> Tensor:
-    """Oasis's pixel frequencies: angles from -1 to 1 along each axis, rows first, times up to `most / 2` half turns;
-    pairs of a head's channels beyond both axes' frequencies are not rotated.
-
-    Returns:
-        `[rows · columns, width / 2, 2]` float32.
+    """Oasis's pixel frequencies `[rows · columns, width / 2, 2]`: angles from -1 to 1 along each axis, rows first,
+    times up to `most / 2` half turns; pairs of a head's channels beyond both axes' frequencies are not rotated.
     """
     turns = torch.linspace(1.0, most / 2, frequencies, dtype=torch.float32) * math.pi
     row, column = (torch.linspace(-1, 1, n, dtype=torch.float32)[:, None] * turns for n in (rows, columns))
@@ -111,11 +108,8 @@ def time_rotary(position: Tensor, width: int, base: float = 10_000.0) -> Tensor:
 
 
 def frame_rotary(position: Tensor, rows: int, columns: int, width: int, base: float = 100.0) -> Tensor:
-    """A quarter of a head's pairs (16 divides its width) rotates with the frame's number `[row, frame]`, the others
-    with row and column; the base is small, because frames are few and small.
-
-    Returns:
-        `[row, frame, rows · columns, width / 2, 2]` float32.
+    """`[row, frame, rows · columns, width / 2, 2]`: a quarter of a head's pairs (16 divides its width) rotates with the
+    frame's number `[row, frame]`, the others with row and column; the base is small, because frames are few and small.
     """
     times, cells = width // 8, 3 * width // 16
     slow, fast = (base ** (-torch.arange(n, device=position.device).float() / n) for n in (times, cells))

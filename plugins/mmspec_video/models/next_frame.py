@@ -84,14 +84,11 @@ class BlockCausalLayer(nn.Module):
 class NextFrameDiT(ModelMixin, ConfigMixin):
     """The transformer.
 
-    Attributes:
-        vectors: None: the model reads actions by their ids.
-
     Raises:
         ValueError: The heads do not divide the width, the patches do not tile the frame, or the objective is unknown.
     """
 
-    vectors = None
+    vectors = None  # the model reads actions by their ids
 
     @register_to_config
     def __init__(
@@ -159,7 +156,7 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """The velocity, noise minus frame, of every frame.
+        """The velocity, noise minus frame, of every frame, in the shape of `x`.
 
         Args:
             x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
@@ -169,9 +166,6 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
             seen: `[row, frame, slot]` bool: which frames each frame sees, those in `keys` first; default: all frames in
                 `keys`, and causally those of the pass.
             keys: The cache of earlier frames; the pass adds its own.
-
-        Returns:
-            A tensor of the shape of `x`.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         patch, head = self.config.patch, self.config.dim // self.config.heads

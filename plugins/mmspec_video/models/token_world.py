@@ -12,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock
+from mmspec.kits.pictures.models.blocks import RMSNorm, run_blocks, transformer_blocks
 from mmspec_video.models.layers import frame_rotary
 
 
@@ -49,11 +49,8 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        if dim % n_head or dim // n_head % 16:
-            raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 16")
-        hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.tok_embeddings = nn.Embedding(vocab_size + actions, dim)
-        self.layers = nn.ModuleList(TransformerBlock(dim, n_head, n_head, hidden, norm_eps) for _ in range(n_layer))
+        self.layers = transformer_blocks(dim, n_layer, n_head, n_head, multiple_of, norm_eps, each=16)
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
         self.cls_embedding = PromptEmbedding(self.tok_embeddings)
@@ -83,10 +80,8 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.config.frames * self.period - 1
 
     def forward(self, units: Tensor) -> Tensor:
-        """Logits of all codes of known sequences `[batch, n]` of codes and actions, a frame first (teacher forcing).
-
-        Returns:
-            `[batch, n, vocab_size]` float32: entry i predicts code i + 1; entries before an action have no meaning.
+        """Logits `[batch, n, vocab_size]` float32 of known sequences `[batch, n]` of codes and actions, a frame first
+        (teacher forcing): entry i predicts code i + 1; entries before an action have no meaning.
         """
         length = units.shape[1]
         seen = torch.ones(length, length, dtype=torch.bool, device=units.device).tril()[None, None]
@@ -99,11 +94,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.tok_embeddings(units)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        self.rotary = self.rotary.to(x.device)
-        rotary = self.rotary[position].expand(len(x), -1, -1, -1)
-        for layer, kept in zip(self.layers, keys, strict=True):
-            x = layer(x, rotary, mask, kept)
-        return x
+        return run_blocks(self, x, position, mask, keys)
 
     def code_logits(self, x: Tensor) -> Tensor:
         """Logits `[batch, node, vocab_size]` float32 of hidden states."""

@@ -1,10 +1,11 @@
-"""The server's side of one open page: the walk that it shows, and what its keys do."""
+"""The server's side of one open page: a world that can be played, the walk that it shows, and what its keys do."""
 
 import base64
 import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -14,12 +15,62 @@ from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 from torch import Tensor
 
+from mmspec.api.pipeline import Pipeline
 from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
+from mmspec.shipped import asset
 from mmspec_video.clips import save_clip
+from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.play.world import DEEPEST, World
+from mmspec_video.recorded import TOUR_CLIP, recorded
+
+BETWEEN = 12
+"""Frames of the tour between two beginnings: one a court."""
+DEEPEST = 4
+"""Most actions that are guessed ahead."""
+
+
+@dataclass(frozen=True)
+class World:
+    name: str  # its name on the page
+    pipe: NextFramePipeline  # its pipeline, whose modules all walks share
+    beginnings: Tensor  # `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds
+    tour: list[int]  # numbers of the actions of the walk by itself, from the first beginning on
+    ahead: Mapping[str, Any]  # the method that is compared with plain decoding, and its arguments
+
+    @classmethod
+    def shipped(cls, name: str) -> "World":
+        """A world of `mmspec/…`, with the recorded tour that lies beside it."""
+        pipe = Pipeline.from_pretrained(f"mmspec/{name}", method="plain")
+        codes = isinstance(pipe.transformer, TokenWorldModel)
+        ahead = {"method": "frame-gs-sjd", "k": 32} if codes else {"method": "branch-prediction"}
+        clips = recorded([asset(name)], TOUR_CLIP)
+        return cls(name, pipe, (clips.frames[0, ::BETWEEN] + 1) / 2, clips.actions[0].tolist(), ahead)
+
+    @property
+    def actions(self) -> list[str]:
+        return list(self.pipe.config.actions)
+
+    @property
+    def columns(self) -> int | None:
+        """Codes in a row of a frame; None where frames are no codes."""
+        model = self.pipe.transformer
+        return model.config.columns if isinstance(model, TokenWorldModel) else None
+
+    def pipes(self, depth: int) -> dict[str, NextFramePipeline]:
+        """Two pipelines over the same modules, by the names of their methods; where frames are denoised, one guesses
+        `depth` actions ahead.
+        """
+        config, parts = self.pipe.config, self.pipe.components
+        how = {"k": depth, **self.ahead}
+        found = {}
+        for name, arguments in (("plain", {"method": "plain"}), (how["method"], how)):
+            pipe = NextFramePipeline(**parts, actions=config.actions, fps=config.fps).use(**arguments)
+            pipe.set_progress_bar_config(disable=True)
+            found[name] = pipe
+        return found
+
 
 FORMATS = ("gif", "mp4")
 LARGEST_SEED = 2**31
@@ -113,9 +164,6 @@ PENDING = 16
 class Pane:
     """A picture on the page: a walk by one method from the frame `first [3, height, width]` in [0, 1], in a thread of
     its own, which makes a frame for every key.
-
-    Attributes:
-        frames: The frames so far.
     """
 
     def __init__(self, number: int, pipe: NextFramePipeline, first: Tensor, seed: int, send: Send) -> None:

@@ -137,14 +137,11 @@ class FramePlay:
 class KnownActions:
     """A drafter of chains of known actions, else of another drafter's. Rows whose next frame is available draft no
     further: their next frames are made jointly once one is needed.
-
-    Attributes:
-        known: `[row, n]`: known actions after the root.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter, self.offers, self.needs = drafter, drafter.offers, drafter.needs
-        self.known: Tensor | None = None
+        self.known: Tensor | None = None  # `[row, n]`: known actions after the root
         self.target: FramesTarget | None = None
 
     def bind(self, target: Target) -> None:

@@ -24,18 +24,11 @@ from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 class TokenPlay:
     """A call over frames of codes `[row, n, cell]`, with the members of `FramePlay`; `warp` says how codes are sampled.
 
-    Attributes:
-        frames: `[row, n, cell]`: all frames, the first ones included.
-        report: Counts and times of all sequences together.
-        guesses: False: codes are not drafted beyond an action that is not known.
-        discarded: 0.
-        passes: The number of the pass that brought every code of the latest frame of the first row.
-
     Raises:
         ValueError: There are no first frames, or more than leave room for a new one.
     """
 
-    guesses = False
+    guesses = False  # codes are not drafted beyond an action that is not known
     discarded = 0
 
     def __init__(
@@ -53,12 +46,12 @@ class TokenPlay:
         self.target, self._most = target, target.model.config.frames
         if not 1 <= frames.shape[1] < self._most:
             raise ValueError(f"this model begins with 1 to {self._most - 1} frames, not {frames.shape[1]}")
-        self.frames, self.actions = frames, actions
+        self.frames, self.actions = frames, actions  # all frames, the first ones included
         self._given = frames.shape[1]
         self._warp = warp if warp is not None else Warp()
         width = decoder.one_width()
         self.report = Report(decoder.name, decoder.rule.exactness, rows=len(frames), width=width)
-        self.passes: list[int] = []
+        self.passes: list[int] = []  # which pass brought every code of the first row's latest frame
         self._brought: list[int] = []  # by which pass every unit of the current sequence came
         self._state: State | None = None
         self._first = self._new = 0  # numbers of the first frame of the current sequence, and of its first new frame

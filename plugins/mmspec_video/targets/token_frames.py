@@ -27,13 +27,7 @@ class TokenPrompt:
 
 
 class TokenFramesTarget:
-    """The target.
-
-    Attributes:
-        context: Most units of a sequence.
-        period: Units from one frame to the next.
-        columns: Units of a frame's row.
-    """
+    """The target."""
 
     offers = TOKEN_FRAMES.offers
     example = "mmspec_video.example:token_frames"

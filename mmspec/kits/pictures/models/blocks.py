@@ -8,7 +8,7 @@ conditioning positions evenly. With `vanish=False` they are not rotated instead,
 caption apart. diffusers' rotary embeddings of grids know neither.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,8 @@ from torch import Tensor, nn
 
 
 def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vanish: bool = True) -> Tensor:
-    """Cosines and sines by position: `before` conditioning positions, then cells in raster order. A head's width is
-    divisible by 4.
-
-    Returns:
-        `[before + grid², width / 2, 2]` float32.
+    """Cosines and sines `[before + grid², width / 2, 2]` float32 by position: `before` conditioning positions, then
+    cells in raster order. A head's width is divisible by 4.
     """
     frequency = base ** (-torch.arange(0, width // 2, 2).float() / (width // 2))  # [width / 4]
     angle = torch.arange(grid).float()[:, None] * frequency
@@ -115,3 +112,42 @@ def visible(rows: int, length: int, given: int, mask: Tensor | None, device: tor
     columns = F.pad(mask.bool(), (0, length - given), value=True)
     itself = torch.eye(length, dtype=torch.bool, device=device)
     return seen & columns[:, None, None] | itself
+
+
+def transformer_blocks(
+    dim: int, layers: int, heads: int, kv_heads: int, multiple_of: int, eps: float, each: int = 4
+) -> nn.ModuleList:
+    """Blocks whose feed-forwards are 2/3 · 4 · dim wide, rounded up to a multiple.
+
+    Raises:
+        ValueError: The heads do not divide the width into widths that are multiples of `each`.
+    """
+    if dim % heads or dim // heads % each:
+        raise ValueError(f"{heads} heads do not divide a width of {dim} into widths that are multiples of {each}")
+    hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
+    return nn.ModuleList(TransformerBlock(dim, heads, kv_heads, hidden, eps) for _ in range(layers))
+
+
+def run_blocks(model: Any, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
+    """Hidden states of embedded positions `[batch, node, dim]`, as `mmspec.kits.pictures.raster.RasterModel.run`.
+
+    Args:
+        model: Has `layers` and `rotary`.
+        x: `[batch, node, dim]`.
+        position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
+        mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
+        keys: The cache of each layer, or None for each: no cache.
+    """
+    model.rotary = model.rotary.to(x.device)
+    rotary = model.rotary[position].expand(len(x), -1, -1, -1)
+    for layer, kept in zip(model.layers, keys, strict=True):
+        x = layer(x, rotary, mask, kept)
+    return x
+
+
+def teacher_forced(model: Any, given: Tensor, units: Tensor, mask: Tensor | None) -> Tensor:
+    """Hidden states from which known units `[batch, n]` are predicted, behind a condition with its mask of padding."""
+    x = torch.cat([given, model.embed(units[:, :-1])], 1)
+    seen = visible(len(x), x.shape[1], given.shape[1], mask, x.device)
+    hidden = run_blocks(model, x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(model.layers))
+    return hidden[:, given.shape[1] - 1 :]

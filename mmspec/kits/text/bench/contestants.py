@@ -90,11 +90,8 @@ def batch_rows(
     tick: Callable[[], None],
 ) -> list[Row]:
     """Result rows for one batch, prompts of several lengths from the beginnings of texts, under the methods in
-    `BATCHED`.
-
-    Returns:
-        One row per method. Its quality holds `same_as_alone`, the share of rows of the batch whose output equals that
-        of the row alone; `alone_repeats_s` has the seconds of the batch's rows one after the other.
+    `BATCHED`. The quality `same_as_alone` is the share of rows of the batch whose output equals that of the row alone,
+    and `alone_repeats_s` has the seconds of the rows one after the other.
     """
     inputs = batch(pieces, options.batch, str(call.model.device))
     batched = {PLAIN: OurMethod(call, {"method": PLAIN})}
