@@ -129,7 +129,6 @@ class CallPrefill:
         return _Read(slots, logits, mask, record.states)
 
     def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:
-        """The model's own prefill."""
         target, model_info = self.target, self.target.model_info
         if target.memory is not None:
             raise ValueError(
@@ -175,7 +174,6 @@ class CallPrefill:
         return slots
 
     def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:
-        """The rings of a call whose prompt has `fed` columns."""
         if self.target.keep_all or not self.passes.rings:
             return {}
         return rings(self.target.model_info.layers(), earlier, min(prefill.CHUNK, fed), self.width)

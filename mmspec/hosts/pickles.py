@@ -30,9 +30,7 @@ PREFIXES = ("_orig_mod.", "module.")
 def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
     """The contents of a file of `torch.save`.
 
-    Args:
-        path: The file.
-        mapped: Map the numbers into memory instead of reading them; torch's format before 1.6 is always read whole.
+    If `mapped`, numbers are mapped into memory and not read; torch's format before 1.6 is always read whole.
 
     Raises:
         ValueError: It is damaged or of another kind, or it contains other objects.

@@ -80,13 +80,8 @@ class Branches:
         return sums.reshape(x.shape)
 
     def path_decay(self, total: Tensor) -> Tensor:
-        """The decay from node j to node i: exp(total_i - total_j) if j is i or an ancestor of i, else 0.
-
-        Args:
-            total: `[batch, node, …]`: log-decays summed over paths (`path_sums`).
-
-        Returns:
-            `[batch, node i, node j, …]` of `dtype`.
+        """The decay from node j to node i, exp(total_i - total_j) if j is i or an ancestor of i, else 0: `[batch, node
+        i, node j, …]` of `dtype`. `total [batch, node, …]` are log-decays summed over paths (`path_sums`).
         """
         gap = (total[:, :, None] - total[:, None]).to(self.dtype)
         apart = self._apart.to(total.device)
@@ -213,7 +208,6 @@ class TreeOp(Protocol):
         Returns:
             What that function returns, and the stash for the commit.
         """
-        ...
 
     def commit(self, state: Tensor | None, stash: Any, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes, as a new tensor.
@@ -223,4 +217,3 @@ class TreeOp(Protocol):
             stash: The second result of `forward`.
             kept: The nodes that are kept.
         """
-        ...

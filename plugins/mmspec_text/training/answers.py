@@ -48,22 +48,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers; as a `Source`, each as likely as any other."""
+    """A source of answers, each as likely as any other; its members are as those of `texts.Stream`."""
 
     rows: Sequence[Answer]
-    share: float  # see `Source`
+    share: float
 
     def __len__(self) -> int:
         return sum(len(row.ids) for row in self.rows)
 
     @cached_property
     def learnt(self) -> Tensor:
-        """See `Source`."""
         return torch.cat([row.ids[row.given :] for row in self.rows])
 
     @property
     def parts(self) -> Sequence[Tensor]:
-        """See `Source`."""
         return (*(row.ids for row in self.rows), torch.tensor([row.given for row in self.rows]))
 
     def sequences(self, length: int) -> float:

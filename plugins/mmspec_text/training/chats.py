@@ -33,12 +33,8 @@ def answers_in(
 ) -> list[Answer]:
     """The answers of a conversation, one row each.
 
-    Args:
-        line: Has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some.
-        tokenizer: The target's.
-        ends: Ids that end an answer.
-        where: Names the line in messages.
-        template: Values of the template's own variables.
+    The line has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some. `ends`
+    are the ids that end an answer, `template` values of the template's own variables.
 
     Raises:
         ValueError: It is no conversation in words, nobody answers in it, or the template does not take it.

@@ -24,12 +24,7 @@ SHARED = ("embed_tokens.", "lm_head.")
 class EagleLesson:
     """What an EAGLE head learns. It is a `Lesson`.
 
-    Args:
-        network: The head.
-        target: Its target.
-        boundaries: Those of the states that it reads; asked in every lesson, since a probe may change them.
-        loss: The kind of the loss.
-        depth: Units of a draft.
+    `boundaries` of its states are asked in every lesson, since a probe may change them; `depth` counts a draft's units.
 
     Raises:
         ValueError: There is no such loss, or the target is read with more than ids.

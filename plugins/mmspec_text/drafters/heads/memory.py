@@ -44,13 +44,9 @@ def begun(
 ) -> HeadMemory:
     """Begin a call.
 
-    Args:
-        head: The head.
-        shape: The shape of its drafts.
-        state: The call, after prefill.
-        columns: Which of the features are the head's.
-        before: Positions of a condition in front of the first unit, as in `Lent`. They are rows with unit 0.
-        width: Numbers of a feature; where there are twice as many, they are those of both halves under guidance.
+    `columns` of the features are the head's. `before` counts the positions of a condition in front of the first unit,
+    as in `Lent`; they are rows with unit 0. `width` counts the numbers of a feature; where there are twice as many,
+    they are those of both halves under guidance.
 
     Raises:
         ValueError: The target gave no features of the prompt.

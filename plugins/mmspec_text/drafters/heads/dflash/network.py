@@ -59,9 +59,7 @@ class DFlashNetwork(HeadNetwork):
     def block(self, root: Tensor, slots: SlotCache) -> Tensor:
         """The states of a block behind the known rows, one for each of its units: `[batch, unit, hidden]`.
 
-        Args:
-            root: `[batch]` int64: the unit behind the known ones.
-            slots: The cache; the block's rows are not committed.
+        `root` is `[batch]` int64. The block's rows are not committed.
         """
         slots.open(0, self.architecture.block)
         chain = TreeIndex.chain(self.architecture.block, root.device)

@@ -56,13 +56,8 @@ def filled_blocks(
 ) -> nn.ModuleList:
     """Blocks with the weights of a checkpoint.
 
-    Args:
-        model_info: The target.
-        family: Says what a block is.
-        kinds: What each block attends over.
-        weights: Tensors by `layers.{i}.` and the checkpoint's name.
-        originals: What the checkpoint has in the place of each `layers.{i}.`, for messages.
-        what: The checkpoint in messages.
+    `weights` are by `layers.{i}.` and the checkpoint's name; `originals` say what the checkpoint has in the place of
+    each `layers.{i}.`, for messages.
 
     Raises:
         ValueError: A tensor is missing, has another shape, or has no place.

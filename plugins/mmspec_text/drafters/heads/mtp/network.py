@@ -51,7 +51,7 @@ class MtpNetwork(HeadNetwork):
         self.depth = 2 * checkpoint.depths - 1
         self._positions_by_kind = False
 
-    def join(self, model_info: ModelInfo) -> None:  # type: ignore[override]
+    def join(self, model_info: ModelInfo) -> None:
         """Go where the target is, and use its embedding, output and rotary layers."""
         model = model_info.model
         self.to(device_of(model))
@@ -127,7 +127,6 @@ class MtpNetwork(HeadNetwork):
         return inputs * (geometry.query > 0)[..., None] if self.family.zeroed else inputs
 
     def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
-        """Take the weights beside the blocks."""
         wanted = {key: value for key, value in self.state_dict().items() if ".block." not in key}
         other = [
             f"{key}: {list(checkpoint.own[key].shape)}, not {list(value.shape)}"

@@ -78,11 +78,9 @@ class Intake(Protocol):
 
     def root(self, state: State) -> Tensor:
         """The root's state, `[batch, 1, size]`."""
-        ...
 
     def observe(self, state: State, step: Step) -> None:
         """Take the features of the units that a round emitted."""
-        ...
 
 
 @dataclass

@@ -23,30 +23,17 @@ class PathHead(Borrowing, Protocol):
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its embedding or its output layer where the head has none."""
-        ...
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        """States `[batch, row, size]` behind roots.
-
-        Args:
-            features: `[batch, row, width]`: of the units before them.
-            units: `[batch, row]` int64: the roots.
-        """
-        ...
+        """States `[batch, row, size]` behind roots, of the features `[batch, row, width]` of the units before them."""
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
-        """States `[batch, node, size]` behind drafted units; the size may depend on the depth.
-
-        Args:
-            states: `[batch, node, size]`: of their parents.
-            units: `[batch, node]` int64: the units.
-            depth: How deep the units are; a child of the root has depth 1.
+        """States `[batch, node, size]` behind drafted units `[batch, node]`, of their parents' `[batch, node, size]`. A
+        child of the root has depth 1; the size may depend on the depth.
         """
-        ...
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         """Logits `[batch, node, vocab]` of the next unit, -inf where the head has no id, of states at `depth`."""
-        ...
 
 
 @runtime_checkable
@@ -61,11 +48,7 @@ class Walk:
     """The `feed` of `mmspec.core.drafters.growing` for a head that steps along paths.
 
     All nodes of a level are fed at once, and their parents are nodes of the level before: its states are all that is
-    kept.
-
-    Args:
-        head: The head.
-        states: `[batch, 1, size]`: the root's.
+    kept. `states` is the root's, `[batch, 1, size]`.
     """
 
     def __init__(self, head: PathHead, states: Tensor) -> None:
