@@ -70,7 +70,7 @@ def place_of(name: str) -> Path:
 def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     """The outline of a model.
 
-    `make` builds it with random weights; `place` is its folder, or that of the pipeline that it belongs to.
+    `make` builds it with random weights; `place` is its folder, or the folder of its pipeline.
 
     Raises:
         ValueError: The config is damaged.

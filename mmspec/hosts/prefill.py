@@ -96,8 +96,8 @@ def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, m
     """Continue from an earlier turn's cache in our own passes: for models with recurrent layers.
 
     Not every model of transformers continues from a state with more than one token (the Mamba-1 family begins at zero).
-    `ids [batch, prompt]` are the whole conversation, or its new units; `mask [batch, column]` int64 is that of the
-    whole conversation, for a model without keys that of `ids`.
+    `ids [batch, prompt]` are the whole conversation, or its new units; `mask [batch, column]` int64 covers the
+    whole conversation, for a model without keys only `ids`.
 
     Returns:
         Logits after the prompt `[batch, vocab]`.
@@ -120,7 +120,7 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     `mask` is `[batch, column]` int64; `following`, `[batch]` or `[axes, batch]`, is the position of the next unit.
 
     Raises:
-        ValueError: A layer holds other keys than those of the text.
+        ValueError: A layer holds keys of something else than the text.
     """
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)

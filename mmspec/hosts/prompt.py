@@ -46,7 +46,7 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
 
 
 def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
-    """The number of columns of a conversation: those of an earlier turn's cache, and the new ones.
+    """The number of columns of a conversation: the columns of an earlier turn's cache, and the new ones.
 
     As in transformers, the mask's length says whether ids are the whole conversation or the part behind the cache.
     Embeddings are the whole conversation, and so are ids without a mask. `generate` drops a mask of ones, but keeps its
@@ -97,7 +97,7 @@ def padding(mask: Tensor) -> Tensor:
 def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
     """The part of another target's inputs that a draft model can read: ids and mask, and images if it has vision.
 
-    `width` is that of its embeddings. Of a prompt of more than `context` units it reads the end.
+    Its embeddings have `width` numbers. Of a prompt of more than `context` units it reads the end.
 
     Raises:
         ValueError: The inputs have no ids.

@@ -70,7 +70,7 @@ class ReferencePaths:
         """The largest difference between the logits of `passes` over tree and chains and the reference.
 
         If `passes` may have rings, windowed layers keep rings that hold the whole text, and attention covers more
-        slots than they have: a layer that is given another mask than that of its window fails.
+        slots than they have: a layer that is given another mask than its window's fails.
         """
         index = TreeIndex.static(PARENTS, self.ids.device)
         cache, logits = self._drafted(passes, index, 0)

@@ -109,7 +109,7 @@ AttentionMaskInterface.register(HEARD, tree_mask)
 def last_queries(passes: Passes, slots: SlotCache, units: Tensor) -> list[Tensor | None]:
     """The queries of every row's last committed unit.
 
-    A recurrent layer's state has taken the unit in already; the queries behind such layers are those of a text that
+    A recurrent layer's state has taken the unit in already; the queries behind such layers come from a text that
     ends with the unit twice. `units` are these units, `[batch, 1]`. The cache has no rings and at least one unit in
     every row; the manner of the passes is `interface`.
 

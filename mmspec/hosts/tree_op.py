@@ -36,7 +36,7 @@ class Branches:
 
     Args:
         index: The tree; parents precede their children.
-        dtype: The dtype of operations with states of kind `recurrent`; it is not that of what they return. float64 in
+        dtype: The dtype of operations with states of kind `recurrent`; their results have their own. float64 in
             calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
             rounded to the model's dtype, sums in float64 do not show it.
     """
@@ -90,7 +90,7 @@ class Branches:
         return gap.masked_fill_(apart, float("-inf")).exp_()
 
     def columns(self, width: int) -> Tensor:
-        """Where the window of every node is, if a row's last `width` inputs before the root precede those of the nodes.
+        """Where the window of every node is, if a row's last `width` inputs before the root precede the nodes' inputs.
 
         Returns:
             Columns `[batch, width, node]`, or `[1, …]`: of the node itself, of its parent, and so on; cached for all
@@ -159,7 +159,7 @@ class KeptNodes:
         return self._outside[nodes]
 
     def columns(self, width: int) -> Tensor:
-        """Where the last `width` inputs of every row are, if the last ones before the root precede those of the nodes.
+        """Where the last `width` inputs of every row are, if the last ones before the root precede the nodes' inputs.
 
         Returns:
             `[batch, width]` columns; cached for all layers.

@@ -49,7 +49,7 @@ class Context:
     `most` counts the known units of the longest row at the end of the call.
 
     Attributes:
-        slots: Keys and values; every row has those of its known units, without the root's.
+        slots: Keys and values; a row has them of its known units, the root left out.
     """
 
     def __init__(self, head: DFlashNetwork, rows: int, most: int, device: torch.device) -> None:

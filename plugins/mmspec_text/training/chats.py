@@ -1,7 +1,7 @@
 """Conversations in the form in which the target is served, and which of their tokens an answer is.
 
 Every answer of a conversation is a row of its own, rendered as the template renders the messages up to it: a template
-that leaves out the thoughts of earlier answers leaves them out there, and keeps those of the answer that is learnt. The
+that leaves out the thoughts of earlier answers leaves them out there, and keeps them in the answer that is learnt. The
 answer begins where the template asks for it, and ends with the token that ends it.
 """
 

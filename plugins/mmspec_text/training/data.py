@@ -31,7 +31,7 @@ MOST = 1 << 30
 HELD_OUT = 0.05
 """Share of a stream, at its end, that is held out."""
 MARGIN = 1.0
-"""Nats per token above those of a uniform guess from which a text is refused."""
+"""So many nats per token above a uniform guess, a text is refused."""
 NO_PROMPTS = torch.zeros(0, 0, dtype=torch.int64)
 """The target writes nothing."""
 
@@ -140,7 +140,7 @@ def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) ->
         raise ValueError(f"no conversation leaves the target room for an answer: it reads {reach} tokens")
     order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed + 1)).tolist()
     chosen = [asked[order[number % len(order)]] for number in range(rows)]
-    return prompts_of(sorted(chosen, key=len))  # sorted, so that those of one batch have few places before them
+    return prompts_of(sorted(chosen, key=len))  # sorted, so that prompts of one batch have few places before them
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -171,7 +171,7 @@ def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int
 
 
 def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tuple[list[Answer], Batch]:
-    """The answers to train on, and those of the last conversations, at most `length` units each, which are held out.
+    """The answers to train on, and the last conversations', at most `length` units each, which are held out.
 
     Raises:
         ValueError: There is one conversation.

@@ -21,7 +21,7 @@ from mmspec_text.training.new_head import NewHead, draw_weights, half, join_mode
 from mmspec_text.training.recipe import DrafterRecipe
 
 VERSION = "0.5.0"
-"""The version of the format that the fields are those of."""
+"""The version of the format that has these fields."""
 
 
 def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
@@ -72,7 +72,7 @@ def new_head(model: Any, boundaries: Sequence[int], intermediate: int, ids: Tens
 def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: int, folder: Path) -> None:
     """Write a head; the live one is unchanged.
 
-    `boundaries` are those of the target's layers whose states it reads, `k` the units that a draft should have.
+    It reads the target's states at `boundaries`; a draft should have `k` units.
 
     Raises:
         ValueError: The head is of another version than EAGLE-3.

@@ -84,7 +84,7 @@ class ModelLesson:
 
 
 def batch_of(units: Tensor, counted: Tensor) -> Batch:
-    """A row of which some units count: the loss is that of the distributions in front of them."""
+    """A row of which some units count: the loss compares the distributions in front of them."""
     return Batch(units, torch.nn.functional.pad(counted[:, 1:], (0, 1)))
 
 

@@ -17,7 +17,7 @@ from mmspec.hosts.features import Reading
 class Teacher:
     """A target that is read and never changed.
 
-    The live model is in evaluation mode; `boundaries` are those of the layers whose states are the features, or ().
+    The live model is in evaluation mode; its states at `boundaries` are the features; (): none.
 
     Raises:
         ValueError: The model has no such boundaries, or drafts for it cannot be verified.

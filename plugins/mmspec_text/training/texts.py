@@ -20,7 +20,7 @@ class Stream:
     """A source: a text as one row of units, all of which are learnt; it is cut anywhere."""
 
     units: Tensor  # `[unit]` int64
-    share: float  # the expected share of sequences cut from it, among those of all sources
+    share: float  # the expected share of its sequences among all that are cut
 
     def __len__(self) -> int:
         return len(self.units)

@@ -38,7 +38,7 @@ class HeadCache:
     """The cache of one call.
 
     `most` counts the known units of the longest row at the end of the call and the nodes of one draft; `halves` the
-    physical rows of each row: 2 under guidance, where features are those of both halves, side by side.
+    physical rows of each row: 2 under guidance, where a feature holds both halves side by side.
 
     Attributes:
         slots: Keys and values of all physical rows, one half behind the other; the length of a row is that of its

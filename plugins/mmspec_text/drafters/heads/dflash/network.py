@@ -1,6 +1,6 @@
 """The network of a DFlash head, driven by its `DFlashArchitecture`.
 
-    c = norm(fc(feature)) for every known unit before the root: each layer's keys and values of it are those of c
+    c = norm(fc(feature)) for every known unit before the root: each layer computes its keys and values from c
     rows [E(root), E(mask), …, E(mask)] see all c and one another; logits of a unit = head(norm(its row))
 
 The known rows pass through no layer, so that reading them costs two projections a layer. Names of parameters are the

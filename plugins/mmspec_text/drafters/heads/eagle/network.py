@@ -184,7 +184,7 @@ class Cells(nn.Module):
 
         h = sigmoid(o) tanh(sigmoid(i) tanh(g)),   (i, f, g, o) = W x + b
 
-    Names of parameters are those of torch's LSTM.
+    Parameters have the names that torch's LSTM gives them.
     """
 
     def __init__(self, inside: int, hidden: int, biased: bool) -> None:

@@ -1,7 +1,7 @@
 """The blocks of multi-token layers: decoder layers of the target's class, filled from a checkpoint's keys.
 
-A checkpoint's keys are not always those of the class (experts lie one by one in files, and side by side in memory), so
-that they go through transformers' own conversions for the target. Some blocks are not one layer of the target: several
+A checkpoint may have other keys than the class (experts lie one by one in files, and side by side in memory), so that
+they go through transformers' own conversions for the target. Some blocks are not one layer of the target: several
 of its layers in a row, or one attention and one MLP of its own.
 """
 

@@ -84,7 +84,7 @@ class MtpNetwork(HeadNetwork):
         return scored[..., : self.vocab]  # rows behind the vocabulary are padding
 
     def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """The block of a depth; positions are those of the rows' units, one ahead of their states."""
+        """The block of a depth; a row has the position of its unit, one ahead of its state."""
         positions = geometry.query + 1
         kind = (self.kinds[number],) if self._positions_by_kind else ()
         turns = {"position_embeddings": self.of_target(2)(x, positions, *kind)} if self.family.rotary else {}
@@ -112,7 +112,7 @@ class MtpNetwork(HeadNetwork):
         return geometry.within(near)
 
     def _of_parents(self, states: Tensor, kept: Any, geometry: PassGeometry) -> Tensor:
-        """Keep states `[batch, row, hidden]` in the cache, and return those of the rows' predecessors."""
+        """Keep states `[batch, row, hidden]` in the cache, and return the states of the rows' predecessors."""
         stored, _ = kept.update(states[:, None], states[:, None, :, :0])
         nodes, batch = states.shape[1], len(states)
         depth = geometry.depth.expand(batch, -1)
@@ -142,7 +142,7 @@ class MtpNetwork(HeadNetwork):
 class Depth(nn.Module):
     """One depth: norms of embedding and state, their projection, a block, and the norm behind it.
 
-    `rows` are those of an embedding of its own; None: it has none.
+    An embedding of its own has so many `rows`; None: it has none.
     """
 
     def __init__(

@@ -6,8 +6,7 @@ it through attention first. A node's state is computed from its parent's, so tha
 
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, TargetOutput
@@ -20,9 +19,6 @@ class PathHead(Borrowing, Protocol):
 
     units: int  # units of the longest path that it drafts
     vocab: int  # number of unit ids of its logits
-
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        """Go where the target is, and use its embedding or its output layer where the head has none."""
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         """States `[batch, row, size]` behind roots, of the features `[batch, row, width]` of the units before them."""
