@@ -114,10 +114,8 @@ def packed_sinks(s_aux: Tensor, key_heads: int, nodes: int) -> Tensor:
 def refuse_unknown(module: torch.nn.Module, arguments: Mapping[str, Any], other: bool = False) -> None:
     """Refuse arguments that would change the result.
 
-    Args:
-        module: The attention layer, for the message.
-        arguments: The arguments that an attention function does not name.
-        other: Whether there is dropout, or no mask where one is needed.
+    `arguments` are those that an attention function does not name; `other` says that there is dropout, or no mask where
+    one is needed.
 
     Raises:
         ValueError: An argument's content is not in the mask.

@@ -54,11 +54,7 @@ class BudgetedCache(TransformersTargetCache):
 class BudgetedTarget:
     """A target that starts from a live call of the outer target.
 
-    Args:
-        target: The outer target.
-        budget: The number of slots that are kept.
-        sinks: How many of them are taken from the beginning of the text, where nothing is retrieved.
-        retrieval: How slots are retrieved; None: the sinks and the latest slots are kept.
+    `sinks` of the `budget` slots are taken from the beginning of the text, where nothing is retrieved.
 
     Raises:
         ValueError: The sinks leave no room for the latest slots, a budget has no room for two chunks, or the model

@@ -58,10 +58,8 @@ def device_of(model: Any) -> torch.device:
 def awake(*modules: nn.Module) -> Iterator[None]:
     """Inside the block, the weights of these modules are on the device to which their hooks move them for a pass.
 
-    Do not enter the block in inference mode: tensors that are moved there cannot be moved back.
-
-    Args:
-        *modules: A model whose parts are called, and every part whose weights are read without a call.
+    Do not enter the block in inference mode: tensors that are moved there cannot be moved back. Give a model whose
+    parts are called, and every part whose weights are read without a call.
     """
     hooked = [(hook, module) for module in modules for hook in hooks_of(module)]
     for hook, module in hooked:

@@ -31,12 +31,7 @@ _STATE_UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 
 
 class _PatchedName:
-    """A name in a module that is bound to a dispatcher during passes.
-
-    Args:
-        names: The module's globals.
-        name: The name of a function in them.
-    """
+    """A name in a module that is bound to a dispatcher during passes."""
 
     def __init__(self, names: dict[str, Any], name: str) -> None:
         self.original, self.passes = names[name], 0
@@ -147,7 +142,6 @@ def _globals(kind: type[nn.Module]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _called(kind: Any) -> frozenset[str]:
-    """All names that the methods of a layer's class use."""
     methods = (inspect.unwrap(method) for method in vars(kind).values() if inspect.isfunction(method))
     inherited = inspect.unwrap(kind.forward) if inspect.isfunction(kind.forward) else None
     code = [method.__code__ for method in (*methods, inherited) if inspect.isfunction(method)]

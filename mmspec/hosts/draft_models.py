@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from mmspec.core.protocols import Target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.target import TransformersTarget
@@ -14,9 +12,7 @@ from mmspec.registry import installed
 def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
     """A live model as a target: recurrent models have a class of their own, with tree operations.
 
-    Args:
-        model: The live model.
-        drafting: Whether it drafts in another target's calls.
+    `drafting` says that it drafts in another target's calls.
 
     Raises:
         ValueError: Drafts cannot be verified with the model.
@@ -28,18 +24,13 @@ def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
     return factory(model, drafting=drafting)
 
 
-def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:
-    """A draft model as a target: the installed plugins' target for it, in drafting mode.
-
-    Args:
-        model: A live model, or a name as `load_model` takes it.
-        device: The device of a model that is given by name.
-        dtype: Likewise.
+def drafting_target(model: Any) -> TransformersTarget:
+    """A draft model, live or by a name as `load_model` takes it, as the installed plugins' target in drafting mode.
 
     Raises:
         ValueError: The model cannot be loaded, or mmspec cannot run it; says that it is the draft model.
     """
-    live = load_model(model, device, dtype) if isinstance(model, str) else model
+    live = load_model(model) if isinstance(model, str) else model
     try:
         return own_target(live, drafting=True)
     except ValueError as error:

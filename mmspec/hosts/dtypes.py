@@ -11,9 +11,7 @@ SHORT = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloa
 def dtype_of(dtype: str | torch.dtype | None, torch_dtype: str | torch.dtype | None = None) -> torch.dtype:
     """The dtype of weights that a user named; float32 by default.
 
-    Args:
-        dtype: The dtype, by name or torch's own.
-        torch_dtype: The same setting under diffusers' name.
+    `torch_dtype` is the same setting under diffusers' name.
 
     Raises:
         ValueError: There is no such floating-point dtype, or the two arguments differ.

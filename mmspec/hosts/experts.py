@@ -46,12 +46,9 @@ class Experts:
 
     @contextmanager
     def decoding(self, units: int, device: str, fixed: bool) -> Iterator[None]:
-        """Inside the block, products are as in a decoding pass.
+        """Inside the block, products are made as in a decoding pass.
 
-        Args:
-            units: The units of the pass.
-            device: The kind of device that it runs on.
-            fixed: Whether the call has one shape.
+        `fixed` says that the call has one shape.
         """
         grouped = [config for config in self.configs if config._experts_implementation == GROUPED]
         if not grouped or not (fixed or device != "cpu") or not self.batched(units):

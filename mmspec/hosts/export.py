@@ -23,9 +23,7 @@ from mmspec.hosts.target_cache import TransformersTargetCache
 def refuse_foreign(name: str, cache: Any) -> None:
     """Refuse a user's cache that is not a plain `DynamicCache`.
 
-    Args:
-        name: The argument in which the model takes its cache.
-        cache: The cache that came with the call.
+    `name` is the argument in which the model takes its cache.
 
     Raises:
         OutOfScopeError: The cache is of another kind; the message names it.
@@ -43,11 +41,7 @@ def refuse_foreign(name: str, cache: Any) -> None:
 def refuse_cache(model_info: ModelInfo, name: str, given: Cache | None, rows: int) -> None:
     """Refuse a user's cache that cannot be continued, or has no place for the model's states.
 
-    Args:
-        model_info: The model.
-        name: The argument in which the model takes its cache.
-        given: The cache that came with the call, or None.
-        rows: The prompts of the call.
+    `name` is the argument in which the model takes its cache; the call has so many `rows` of prompts.
 
     Raises:
         ValueError: Says what to pass instead.
@@ -79,11 +73,8 @@ def _states(layer: Any) -> Iterator[Tensor]:
 def exported(model_info: ModelInfo, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
     """A call's cache as transformers returns it: everything but the last column of `sequences`.
 
-    Args:
-        model_info: The model.
-        cache: The call's cache after the last round.
-        sequences: `[batch, prompt + longest]`; rows that ended earlier are padded as transformers pads them.
-        emitted: `[batch]` int64: the units that each row emitted.
+    Rows of `sequences [batch, prompt + longest]` that ended earlier are padded as transformers pads them; `emitted
+    [batch]` int64 counts each row's new units.
 
     Returns:
         The cache; None if a recurrent state has more units than a row that was cut, and the prompt is not plain ids, so

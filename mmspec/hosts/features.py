@@ -60,10 +60,7 @@ class Reading:
 
     A captured pass is traced once and runs often: its hooks are on the model whenever it runs (`listening`), and each
     trace has a record of its own (`recording`). Hooks are the same objects every time, which compiled code checks.
-
-    Args:
-        model_info: The facts about the model.
-        boundaries: Which states to keep, in the order in which they are joined.
+    States are joined in the order of `boundaries`.
     """
 
     def __init__(self, model_info: ModelInfo, boundaries: Sequence[int]) -> None:
@@ -134,7 +131,6 @@ def checked_boundaries(model_info: ModelInfo, boundaries: Sequence[int]) -> tupl
 
 
 def _before(keep: Callable[[Any], None]) -> Callable[..., None]:
-    """A hook that keeps what a layer is given."""
 
     def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         keep(args[0] if args else kwargs["hidden_states"])
@@ -143,7 +139,6 @@ def _before(keep: Callable[[Any], None]) -> Callable[..., None]:
 
 
 def _after(keep: Callable[[Any], None]) -> Callable[..., None]:
-    """A hook that keeps what a layer, or the whole decoder, returns."""
 
     def hook(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         keep(output if isinstance(output, Tensor) else output[0])

@@ -24,12 +24,7 @@ LEAST_WIDTH = 16
 
 
 def fits(passes: Passes, slots: SlotCache) -> bool:
-    """Whether compiled passes of a model over a cache can attend through FlexAttention.
-
-    Args:
-        passes: The model's passes; transformers says whether its attention takes a `BlockMask`.
-        slots: The cache, with the keys of a prompt.
-    """
+    """Whether compiled passes of a model over a cache can attend through FlexAttention."""
     device = slots.length.device
     states = [each for layer in slots.owning for each in (layer.keys, layer.values)]
     return (
@@ -59,22 +54,7 @@ def block_attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`packed_attention`, whose other arguments it shares, under a mask that is evaluated inside.
-
-    Args:
-        module: The attention layer; only its class name is read, for error messages.
-        query: `[batch, heads, node, width]`.
-        key: `[batch, key heads, slot, width]`.
-        value: `[batch, key heads, slot, value width]`.
-        attention_mask: The mask of the layer's kind, by `tree_blocks`.
-        dropout: Must be 0.
-        scaling: Factor of the scores; default: `width ** -0.5`.
-        softcap: Scores become `softcap · tanh(score / softcap)`.
-        s_aux: `[heads]` logits of attention sinks.
-        **kwargs: Arguments whose content is already in the mask are ignored.
-
-    Returns:
-        The output `[batch, node, heads, value width]`, and None in the place of attention weights.
+    """`packed_attention`, whose arguments it shares, under a mask that is evaluated inside (`tree_blocks`).
 
     Raises:
         ValueError: An argument that would change the result is not supported, or the model made something else of the

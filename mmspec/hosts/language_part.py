@@ -31,11 +31,7 @@ class LanguagePart:
 
     @classmethod
     def of(cls, model: Any, count: int) -> "LanguagePart":
-        """Find the part in a model, by a walk over all of its modules.
-
-        Args:
-            model: The live model.
-            count: The number of layers, by its config.
+        """Find the part in a model of so many layers, by a walk over all of its modules.
 
         Raises:
             ValueError: The layers cannot be told from the other parts of the model.

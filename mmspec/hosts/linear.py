@@ -117,20 +117,14 @@ class Trial:
     """The measurement of which product is faster for passes over about so many rows.
 
     True stands for the product with packed weights, False for torch's own.
-
-    Attributes:
-        likely: The faster product for other numbers of rows; None if that is not known yet.
-        passes: The number of passes that began while the result was not known.
-        seconds: The shortest pass so far, by product.
-        timed: The number of timed passes, by product.
-        won: The faster product; None while it is not known.
     """
 
-    likely: bool | None = None
-    passes: int = 0
+    likely: bool | None = None  # the faster product for other numbers of rows; None if that is not known yet
+    passes: int = 0  # the passes that began while the result was not known
+    # The shortest pass so far, by product
     seconds: dict[bool, float] = field(default_factory=lambda: {False: inf, True: inf})
-    timed: Counter[bool] = field(default_factory=Counter)
-    won: bool | None = None
+    timed: Counter[bool] = field(default_factory=Counter)  # the number of timed passes, by product
+    won: bool | None = None  # the faster product; None while it is not known
 
     def turn(self) -> bool:
         """Whether the pass that begins now uses packed weights."""

@@ -1,7 +1,7 @@
 """Loading models by name: shipped ones without a network, others as `from_pretrained` does.
 
-Weights of models are safetensors, and pickles are refused; drafters' heads may be pickles, of which no code is
-run. Code that comes with a model is refused. So are missing weights (transformers and diffusers would continue with
+Weights of models are safetensors, and pickles are refused; a drafter's head may be a pickle, of which no code is run.
+Code that comes with a model is refused. So are missing weights (transformers and diffusers would continue with
 random numbers) and weights for which the model has no place.
 """
 
@@ -41,10 +41,8 @@ PREFIX = "mmspec/"
 def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A causal language model, in evaluation mode.
 
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name.
-        device: The device for the weights.
-        dtype: The dtype of the weights. Equality with unmodified decoding is promised in float32.
+    `name` is `mmspec/…` for a shipped model, a folder, or a hub name. Equality with unmodified decoding is promised in
+    float32.
 
     Raises:
         ValueError: There is no such model; or its weights are damaged, a pickle, integers, or do not fit its config.
@@ -54,15 +52,8 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
 
 
 def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
-    """A model of transformers, in evaluation mode.
-
-    Args:
-        kind: `AutoModelForCausalLM`, or a model class.
-        name: A name as `load_model` takes it.
-        dtype: The dtype of the weights.
-
-    Raises:
-        ValueError: The model cannot be loaded; see `load_model`.
+    """A model of transformers, of a class or `AutoModelForCausalLM`, in evaluation mode; names and errors as in
+    `load_model`.
     """
     place = locate(name)
     if (Path(place) / INDEX).is_file():
@@ -73,12 +64,8 @@ def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
 def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bool = False) -> Any:
     """A model with all its weights, built after its config and its files were compared.
 
-    Args:
-        kind: A class of transformers or diffusers, or `AutoModelForCausalLM`.
-        place: A folder, or a hub name.
-        what: The model's name in messages.
-        how: The arguments of its `from_pretrained`.
-        more: Whether the files may hold weights for which the model has no place.
+    `kind` is a class of transformers or diffusers, or `AutoModelForCausalLM`, and `how` the arguments of its
+    `from_pretrained`. With `more`, the files may hold weights for which the model has no place.
 
     Raises:
         ValueError: The files are damaged or do not fit the config; the message names keys and shapes.
@@ -144,9 +131,7 @@ def load_processor(name: str) -> Any:
 def locate(name: str, pickles: bool = False) -> str:
     """The folder of a model, or its hub name, after a check that it can be loaded.
 
-    Args:
-        name: A name as `load_model` takes it.
-        pickles: Whether its weights may be pickles.
+    With `pickles`, its weights may be pickles.
 
     Raises:
         ValueError: There is no such model (the message lists shipped ones), or its weights are a pickle.
@@ -177,10 +162,6 @@ def locate_pipeline(name: str) -> Path | None:
 def fetched(place: str, names: Sequence[str] = FILES) -> Path:
     """The folder with a model's config and weights; files on the hub are downloaded, and not read yet.
 
-    Args:
-        place: A folder, or a hub name.
-        names: File names of the weights.
-
     Raises:
         ValueError: The hub does not have the model, or it has no such files.
     """
@@ -192,10 +173,7 @@ def fetched(place: str, names: Sequence[str] = FILES) -> Path:
 def indexed(place: str, revision: str | None = None, names: Sequence[str] = FILES) -> Path:
     """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
 
-    Args:
-        place: A folder, or a hub name.
-        revision: A branch or commit on the hub; None: the latest.
-        names: File names of the weights.
+    `revision` is a branch or commit on the hub; None: the latest.
 
     Raises:
         ValueError: The hub does not have the model, or it has no such files.
@@ -220,9 +198,6 @@ def indexed(place: str, revision: str | None = None, names: Sequence[str] = FILE
 def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
     """The config of a stored model or head, and the names of its tensors; nothing is built, and no tensor is read.
 
-    Args:
-        name: A name as `load_model` takes it.
-
     Raises:
         ValueError: There is no such model, or its files are damaged.
     """
@@ -233,9 +208,6 @@ def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
 
 def architectures(name: str) -> list[str]:
     """The classes that the config of a stored model names; no weights are read.
-
-    Args:
-        name: A name as `load_model` takes it.
 
     Raises:
         ValueError: There is no such model, or its config is damaged.
@@ -279,7 +251,6 @@ def _local_folder(name: str, pickles: bool = False) -> Path | None:
 
 
 def _pickles(folder: Path) -> list[str]:
-    """The names of the pickles in a folder without safetensors files."""
     if any(folder.glob(f"*{SAFE}")):
         return []
     return [path.name for suffix in (*PICKLED, ".ckpt") for path in sorted(folder.glob(f"*{suffix}"))]

@@ -57,14 +57,8 @@ class Memory:
     ) -> int:
         """The slots of a row: as many as drafts of `width` nodes want, or those that fit.
 
-        Args:
-            cost: That of the target.
-            rows: Rows of the cache.
-            longest: Units of the longest prompt.
-            new: New units wanted per row.
-            width: The most nodes of a draft, root included.
-            rings: As in `SlotCache`.
-            fixed: Whether every pass has `width` nodes.
+        Behind `longest` units of a prompt, `new` ones are wanted. `width` counts the root, too; `fixed` says that every
+        pass has so many nodes. `rings` are as in `SlotCache`.
 
         Raises:
             ValueError: Not even plain decoding fits, or not the width that all passes have.
@@ -119,12 +113,8 @@ _costs: ResultsByModel[CacheCost] = ResultsByModel()
 def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int, width: int) -> None:
     """Refuse a call that does not fit, or that could not be continued exactly.
 
-    Args:
-        model_info: The facts about the model.
-        context: The most positions of a prompt; None: no limit.
-        longest: Units of the longest prompt.
-        limit: New units wanted per row.
-        width: The most nodes of a draft, root included.
+    `context` counts the most positions of a prompt, None if there is no limit; `width` the most nodes of a draft, the
+    root included.
 
     Raises:
         ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.

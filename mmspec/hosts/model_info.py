@@ -58,9 +58,7 @@ class ModelInfo:
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
         """The facts about a model.
 
-        Args:
-            model: The live model.
-            ops: The tree operations that plugins declare.
+        `ops` are the tree operations that plugins declare.
 
         Raises:
             ValueError: Drafts cannot be verified with this model; the message says why.
@@ -178,7 +176,6 @@ def _refuse_whole_graphs(model: Any) -> None:
 
 
 def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
-    """Refuse a model whose recurrent layers cannot be computed over a tree."""
     replaced = replaced_forwards(model)
     if replaced:
         raise ValueError(

@@ -70,9 +70,7 @@ def place_of(name: str) -> Path:
 def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     """The outline of a model.
 
-    Args:
-        make: Builds the model with random weights.
-        place: The folder of the model, or of the pipeline that it belongs to.
+    `make` builds it with random weights; `place` is its folder, or the folder of its pipeline.
 
     Raises:
         ValueError: The config is damaged.
@@ -109,8 +107,7 @@ SECONDS = 1.5
 def refuse_unreachable(name: str) -> None:
     """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
 
-    Args:
-        name: A hub name, or an existing path, which is not checked.
+    An existing path is not checked.
 
     Raises:
         ValueError: The config is not available; the message says why.

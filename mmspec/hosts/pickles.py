@@ -30,9 +30,7 @@ PREFIXES = ("_orig_mod.", "module.")
 def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
     """The contents of a file of `torch.save`.
 
-    Args:
-        path: The file.
-        mapped: Map the numbers into memory instead of reading them; torch's format before 1.6 is always read whole.
+    If `mapped`, numbers are mapped into memory and not read; torch's format before 1.6 is always read whole.
 
     Raises:
         ValueError: It is damaged or of another kind, or it contains other objects.
@@ -97,7 +95,7 @@ def refuse_second(found: Mapping[str, Any], key: str) -> None:
 
 
 def unfit(weights: Tensor) -> str:
-    """Why the numbers of a tensor are no weight's, stored one behind the other; "" if they are."""
+    """Why a tensor is no weight whose numbers are stored one behind the other; "" if it is one."""
     if weights.layout != torch.strided or weights.is_quantized or weights.is_complex():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
     if not weights.is_meta and weights.numel() * weights.element_size() > weights.untyped_storage().nbytes():

@@ -52,18 +52,9 @@ def holds_units(cache: Cache) -> bool:
 
 
 def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
-    """Append a prompt to `cache`.
-
-    Padding is not written into the cache, and recurrent states do not see it.
-
-    Args:
-        passes: Runs the model.
-        cache: Our cache, empty or with committed units.
-        ids: `[batch, prompt]`, padded on the left.
-        mask: `[batch, prompt]` int64: 1 for units, 0 for padding.
-
-    Returns:
-        Logits after every row's last unit: `[batch, vocab]`.
+    """Append a prompt to `cache`; the logits after every row's last unit, `[batch, vocab]`. Padding is not written, and
+    recurrent states do not see it. `ids [batch, prompt]` are padded on the left; `mask` is 1 for units, 0 for
+    padding.
     """
     present, lengths = cache.length, mask.sum(1)
     order = torch.arange(int(lengths.max()), device=ids.device)
@@ -105,13 +96,8 @@ def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, m
     """Continue from an earlier turn's cache in our own passes: for models with recurrent layers.
 
     Not every model of transformers continues from a state with more than one token (the Mamba-1 family begins at zero).
-
-    Args:
-        passes: Runs the model.
-        cache: Our cache, empty.
-        ids: `[batch, prompt]`: the whole conversation, or its new units.
-        given: The earlier turn's cache.
-        mask: `[batch, column]` int64 of the whole conversation; for a model without keys, of `ids`.
+    `ids [batch, prompt]` are the whole conversation, or its new units; `mask [batch, column]` int64 covers the
+    whole conversation, for a model without keys only `ids`.
 
     Returns:
         Logits after the prompt `[batch, vocab]`.
@@ -131,15 +117,10 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     """Copy a cache that transformers filled. Padding on the left is dropped; holes further in keep their slots.
 
     Layers with a window hold only their last columns; their earlier slots stay empty, and no mask makes them visible.
-
-    Args:
-        cache: Our cache, empty.
-        filled: The cache of transformers.
-        mask: `[batch, column]` int64 of its columns.
-        following: `[batch]` or `[axes, batch]` int64: the position of the next unit.
+    `mask` is `[batch, column]` int64; `following`, `[batch]` or `[axes, batch]`, is the position of the next unit.
 
     Raises:
-        ValueError: A layer holds other keys than the text's.
+        ValueError: A layer holds keys of something else than the text.
     """
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)

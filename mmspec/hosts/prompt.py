@@ -12,11 +12,7 @@ from mmspec.core.guided import NULL_INPUTS
 
 
 def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
-    """The ids and the mask of a prompt.
-
-    Args:
-        inputs: The inputs as a target's `start` takes them.
-        vocab: The number of token ids.
+    """The ids and the mask of a prompt, of inputs as a target's `start` takes them.
 
     Returns:
         Ids `[batch, prompt]` int64 (`[batch, 0]` for a prompt of embeddings), and the mask `[batch, column]` int64 of
@@ -50,15 +46,11 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
 
 
 def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
-    """The number of columns of a conversation: an earlier turn's cache, and the new ones.
+    """The number of columns of a conversation: the columns of an earlier turn's cache, and the new ones.
 
     As in transformers, the mask's length says whether ids are the whole conversation or the part behind the cache.
     Embeddings are the whole conversation, and so are ids without a mask. `generate` drops a mask of ones, but keeps its
-    length in the prepared configuration.
-
-    Args:
-        ids: `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
-        inputs: The inputs as a target's `start` takes them.
+    length in the prepared configuration. `ids` are `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
 
     Raises:
         ValueError: The mask has neither length, or there is nothing behind the cache.
@@ -105,11 +97,7 @@ def padding(mask: Tensor) -> Tensor:
 def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
     """The part of another target's inputs that a draft model can read: ids and mask, and images if it has vision.
 
-    Args:
-        inputs: The inputs of the call.
-        model: The draft model.
-        width: The width of its embeddings.
-        context: The most units that it can read; of a longer prompt it reads the end. None: no limit.
+    Its embeddings have `width` numbers. Of a prompt of more than `context` units it reads the end.
 
     Raises:
         ValueError: The inputs have no ids.
@@ -136,7 +124,6 @@ def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int
 
 
 def _has_width(output: Any, width: int) -> bool:
-    """Whether the features of an image encoder have a given width."""
     features = getattr(output, "pooler_output", None)
     parts = features if isinstance(features, list | tuple) else [features]
     return all(isinstance(part, Tensor) and part.shape[-1] == width for part in parts)

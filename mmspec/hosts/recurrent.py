@@ -33,8 +33,7 @@ class OperationState:
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
     """The operations of one layer by kind and order; a layer may have several of a kind.
 
-    Args:
-        dtype: The dtype of states of kind `recurrent` (`Branches.dtype`).
+    States of kind `recurrent` have this dtype (`Branches.dtype`).
     """
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:

@@ -148,7 +148,6 @@ class ReferencePaths:
 
 @lru_cache
 def _path(leaf: int) -> list[int]:
-    """The nodes from the root to a node."""
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 

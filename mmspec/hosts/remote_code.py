@@ -16,8 +16,7 @@ from mmspec.registry.printable import shown
 def refusing_code(what: str) -> Iterator[None]:
     """Turn any error of a loading library into a `ValueError` on one line; the library's may advise to run the code.
 
-    Args:
-        what: The thing that is loaded, such as `the model 'x'`.
+    `what` is loaded, such as `the model 'x'`.
 
     Raises:
         ValueError: The block raised an error.
@@ -36,10 +35,6 @@ def refusing_code(what: str) -> Iterator[None]:
 
 def read_auto(kind: type[AutoConfig] | type[AutoTokenizer] | type[AutoProcessor], place: str) -> Any:
     """The config, tokenizer or processor of a model in a folder or on the hub.
-
-    Args:
-        kind: transformers' Auto class.
-        place: A folder, or a hub name.
 
     Raises:
         ValueError: transformers cannot read it without running code.

@@ -109,13 +109,9 @@ AttentionMaskInterface.register(HEARD, tree_mask)
 def last_queries(passes: Passes, slots: SlotCache, units: Tensor) -> list[Tensor | None]:
     """The queries of every row's last committed unit.
 
-    A recurrent layer's state has taken the unit in already; the queries behind such layers are those of a text that
-    ends with the unit twice.
-
-    Args:
-        passes: Runs the model; its manner is `interface`.
-        slots: The call's cache, of at least one unit in every row, without rings.
-        units: `[batch, 1]`: these units.
+    A recurrent layer's state has taken the unit in already; the queries behind such layers come from a text that
+    ends with the unit twice. `units` are these units, `[batch, 1]`. The cache has no rings and at least one unit in
+    every row; the manner of the passes is `interface`.
 
     Returns:
         For each of `slots.owning`: `[batch, heads, width]`, after positions were applied; or None if no attention read

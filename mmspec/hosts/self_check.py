@@ -67,10 +67,8 @@ _checked_calls: ResultsByModel[bool] = ResultsByModel()
 def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
     """The passes of a model, in the manner that the check found.
 
-    Args:
-        model_info: The facts about the model.
-        whole: The live model whose weights this one shares, if this one is built for a single call; else None. Results
-            are kept for the live model.
+    `whole` is the live model whose weights this one shares, if this one is built for a single call. Results are kept
+    for the live model.
 
     Raises:
         ValueError: No manner gives the logits of whole paths; the message has the numbers.
@@ -112,7 +110,6 @@ def examine(model_info: ModelInfo) -> Finding:
 
 
 def _compare(model_info: ModelInfo, draw: int) -> Finding:
-    """The result for one random prompt and draft."""
     try:
         paths = ReferencePaths(model_info, draw)
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
@@ -146,13 +143,7 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
     """After the first prompt of a kind, compare the model's own next steps with our passes, which commit nothing.
 
     A model may read an input beside the ids in every step (a mask of images that all layers see): then positions agree
-    and logits do not.
-
-    Args:
-        passes: Runs the model in our way.
-        cache: Our cache, filled.
-        stock: The model's own call behind the same prompt.
-        inputs: The inputs of the call.
+    and logits do not. The cache is filled; `stock` is the model's own call behind the same prompt.
 
     Raises:
         ValueError: The logits of every step differ in some row.

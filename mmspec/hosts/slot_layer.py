@@ -129,9 +129,7 @@ class SlotLayer(CacheLayerMixin):
 class RingLayer(SlotLayer):
     """The latest slots of every row: `[batch, heads, ring, width]`.
 
-    Args:
-        owner: The cache.
-        ring: The number of places, at least the window and the slots that a pass or a roll-back can touch behind it.
+    `ring` places are at least the window and the slots that a pass or a roll-back can touch behind it.
     """
 
     def __init__(self, owner: Slots, ring: int) -> None:
@@ -209,11 +207,7 @@ ROLL_BACK = 4
 def rings(layers: Sequence[Any], given: Cache | None, chunk: int, width: int) -> dict[int, int]:
     """The places of a ring for every window among a model's cache layers; none if a call needs all of their units.
 
-    Args:
-        layers: Empty cache layers as transformers makes them.
-        given: The cache that came with the call, or None.
-        chunk: The most units of a prefill pass.
-        width: The most nodes of a draft.
+    A prefill pass has at most `chunk` units, a draft `width` nodes; `given` is the cache that came with the call.
     """
     if not _suffice(given, layers):
         return {}

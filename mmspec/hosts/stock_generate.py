@@ -123,7 +123,6 @@ class StockGenerate:
         return grown
 
     def _prepared(self, known: dict[str, Any], units: Tensor) -> dict[str, Any]:
-        """The arguments of the model's forward for `units [batch, new]`."""
         ids = torch.cat([self.ids, units], 1)
         prepare = self.model.prepare_inputs_for_generation
         arguments: dict[str, Any] = prepare(ids, next_sequence_length=units.shape[1], **known)
@@ -143,7 +142,6 @@ class StockGenerate:
         return next(iter(seen), None)
 
     def _rows(self, positions: Tensor) -> Tensor:
-        """Positions, expanded to every row."""
         return positions.expand(*positions.shape[:-2], len(self.ids), positions.shape[-1])
 
 

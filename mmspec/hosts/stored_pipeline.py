@@ -56,10 +56,8 @@ def class_name_in(folder: Path) -> str:
 def index_of(folder: Path, pipeline: type, given: Collection[str] = ()) -> Index:
     """The index of a saved pipeline.
 
-    Args:
-        folder: A folder with a `model_index.json`.
-        pipeline: The pipeline's class; the annotations of its constructor say which parts and settings are allowed.
-        given: Parts that the caller has, so that the folder may lack them.
+    The annotations of the class's constructor say which parts and settings are allowed. The folder may lack the parts
+    that are `given`.
 
     Raises:
         ValueError: The index cannot be read, lacks a part, or has an entry that the class does not take.
@@ -133,12 +131,7 @@ def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
 
 
 def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:
-    """The parts of a saved pipeline by name; models are in evaluation mode.
-
-    Args:
-        index: The content of its `model_index.json`.
-        dtype: The dtype of the weights.
-        without: Names of parts that are not loaded.
+    """The parts of a saved pipeline by name, but those in `without`; models are in evaluation mode.
 
     Raises:
         ValueError: A part is damaged, incomplete, or does not fit its config; the message names keys and shapes.
@@ -162,12 +155,7 @@ def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) 
 
 
 def load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """One model of a pipeline.
-
-    Args:
-        kind: The model's class, of diffusers or transformers.
-        folder: A folder with a `config.json` and safetensors files.
-        dtype: The dtype of the weights.
+    """One model of a pipeline, from a folder with a `config.json` and safetensors files.
 
     Raises:
         ValueError: The weights are a pickle, damaged, incomplete, or do not fit the config.

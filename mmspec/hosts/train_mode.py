@@ -21,10 +21,6 @@ _CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
 def refuse_training(model: nn.Module, role: str = "model") -> None:
     """Refuse a model that computes something else than in `eval()` mode.
 
-    Args:
-        model: The live model.
-        role: The model's role, for the message.
-
     Raises:
         ValueError: A layer computes something else; the message names the first one.
     """

@@ -47,9 +47,7 @@ class TranslatedTargetCache:
 class TranslatedTarget:
     """A target in the larger target's ids, over a model with other ids.
 
-    Args:
-        target: The draft model; a draft model must offer `grow`.
-        vocabulary: The map from the larger target's ids to the draft model's.
+    A draft model must offer `grow`. The map is from the larger target's ids to the draft model's.
 
     Raises:
         ValueError: The map was made for a vocabulary of another size.
@@ -70,11 +68,7 @@ class TranslatedTarget:
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill a prompt.
 
-        Args:
-            inputs: Ids of the larger target `[batch, prompt]`, padded on the left, or a mapping with `input_ids` and
-                `attention_mask`.
-            limit: New units of the larger target wanted per row.
-            width: The most nodes of a draft, root included.
+        Of the inputs, the ids of the larger target are read, padded on the left, and their mask.
 
         Raises:
             ValueError: The inputs have no ids.
@@ -138,7 +132,6 @@ class TranslatedTarget:
 
 
 def _translated(vocabulary: VocabularyMap, output: TargetOutput) -> TargetOutput:
-    """The draft model's output over the larger target's ids."""
     assert output.logits is not None
     null = None if output.null is None else vocabulary.logits(output.null)
     return replace(output, logits=vocabulary.logits(output.logits), null=null)
@@ -170,11 +163,8 @@ def _columns(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[l
 def _spell(vocabulary: VocabularyMap, draft: Draft, widths: list[int], uniform: bool) -> TranslatedDraft:
     """A draft in pieces.
 
-    Args:
-        vocabulary: The map.
-        draft: The draft, rooted.
-        widths: Columns of every node, enough for all rows; a row's unneeded ones are invalid.
-        uniform: Whether every row needs all columns of its valid nodes.
+    `widths` are the columns of every node, enough for all rows; a row's unneeded ones are invalid. `uniform` says that
+    every row needs all columns of its valid nodes.
     """
     device, total = draft.units.device, sum(widths)
     columns = on_device(widths, device, torch.int64)

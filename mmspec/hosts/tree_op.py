@@ -35,7 +35,7 @@ class Branches:
 
     Args:
         index: The tree; parents precede their children.
-        dtype: The dtype of operations with states of kind `recurrent`; it is not that of what they return. float64 in
+        dtype: The dtype of operations with states of kind `recurrent`; their results have their own. float64 in
             calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
             rounded to the model's dtype, sums in float64 do not show it.
     """
@@ -79,13 +79,8 @@ class Branches:
         return sums.reshape(x.shape)
 
     def path_decay(self, total: Tensor) -> Tensor:
-        """The decay from node j to node i: exp(total_i - total_j) if j is i or an ancestor of i, else 0.
-
-        Args:
-            total: `[batch, node, …]`: log-decays summed over paths (`path_sums`).
-
-        Returns:
-            `[batch, node i, node j, …]` of `dtype`.
+        """The decay from node j to node i, exp(total_i - total_j) if j is i or an ancestor of i, else 0: `[batch, node
+        i, node j, …]` of `dtype`. `total [batch, node, …]` are log-decays summed over paths (`path_sums`).
         """
         gap = (total[:, :, None] - total[:, None]).to(self.dtype)
         apart = self._apart.to(total.device)
@@ -94,7 +89,7 @@ class Branches:
         return gap.masked_fill_(apart, float("-inf")).exp_()
 
     def columns(self, width: int) -> Tensor:
-        """Where the window of every node is, if a row's last `width` inputs before the root precede those of the nodes.
+        """Where the window of every node is, if a row's last `width` inputs before the root precede the nodes' inputs.
 
         Returns:
             Columns `[batch, width, node]`, or `[1, …]`: of the node itself, of its parent, and so on; cached for all
@@ -163,7 +158,7 @@ class KeptNodes:
         return self._outside[nodes]
 
     def columns(self, width: int) -> Tensor:
-        """Where the last `width` inputs of every row are, if the last ones before the root precede those of the nodes.
+        """Where the last `width` inputs of every row are, if the last ones before the root precede the nodes' inputs.
 
         Returns:
             `[batch, width]` columns; cached for all layers.
@@ -212,7 +207,6 @@ class TreeOp(Protocol):
         Returns:
             What that function returns, and the stash for the commit.
         """
-        ...
 
     def commit(self, state: Tensor | None, stash: Any, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes, as a new tensor.
@@ -222,4 +216,3 @@ class TreeOp(Protocol):
             stash: The second result of `forward`.
             kept: The nodes that are kept.
         """
-        ...

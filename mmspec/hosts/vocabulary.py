@@ -49,12 +49,6 @@ class VocabularyMap:
     def between(target_tokenizer: Any, draft_tokenizer: Any, target: int, draft: int) -> "VocabularyMap":
         """A map for two tokenizers; padded ids are never drafted.
 
-        Args:
-            target_tokenizer: The target's tokenizer, of transformers.
-            draft_tokenizer: The draft model's tokenizer.
-            target: The size of the target's vocabulary.
-            draft: The size of the draft model's vocabulary.
-
         Raises:
             ValueError: The two have no token in common.
         """

@@ -75,9 +75,7 @@ def file_names(stems: Sequence[str]) -> tuple[str, ...]:
 def weight_files(folder: Path, names: Sequence[str] = FILES) -> list[Path]:
     """The weight files in a folder that transformers or diffusers would read; [] if there are none.
 
-    Args:
-        folder: The folder.
-        names: File names of weights, or of lists of their shards; the first that is there is taken.
+    `names` are file names of weights, or of lists of their shards; the first that is there is taken.
 
     Raises:
         ValueError: An index cannot be read, or names a file outside the folder.
@@ -164,14 +162,9 @@ def _named(weights: Tensor) -> str:
 
 
 def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """Refuse a folder whose config asks for more layers than its files have tensors, or refers to other repositories.
+    """The config's entries, unless it asks for more layers than the files have tensors or refers to other repositories.
 
-    Args:
-        folder: A folder with a `config.json`.
-        stored: The tensors in its files; empty if only the config is checked.
-
-    Returns:
-        The config's entries.
+    `stored` are the tensors in its files; empty if only the config is checked.
 
     Raises:
         ValueError: An entry is refused, or the folder holds an adapter; the message names the key.
@@ -194,11 +187,8 @@ def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str,
 def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
     """Refuse files that cannot be the weights of a model.
 
-    Args:
-        model: The model of transformers or diffusers, built on the device `meta`.
-        config: The config's entries.
-        stored: The tensors in the files.
-        what: The model's name in messages, as in `the model 'x'`.
+    The model, of transformers or diffusers, was built on the device `meta`; `what` is its name in messages, as in `the
+    model 'x'`.
 
     Raises:
         ValueError: The model has many more numbers than the files, or weights are integers.
@@ -231,13 +221,7 @@ def unexpected_keys(
     """The unexpected keys that a published file of this model would not have.
 
     Constants are left out, and so are layers for multi-token prediction, and the vision and audio parts of a model of
-    which only the language part is loaded.
-
-    Args:
-        model: The loaded model.
-        unexpected: Keys in the files for which the model has no place.
-        config: The config's entries.
-        stored: The tensors in the files.
+    which only the language part is loaded. `unexpected` are keys in the files for which the model has no place.
     """
     found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
     found = [key for key in found if not _multi_token(key, stored)]
@@ -252,12 +236,10 @@ def _loaded_parts(model: Any, config: Mapping[str, Any]) -> set[str] | None:
 
 
 def _left_out(key: str, loaded: set[str] | None) -> bool:
-    """Whether a tensor is of a part that is not loaded, such as the one that reads pictures."""
     return loaded is not None and _part(key) not in loaded
 
 
 def _quantised(config: Mapping[str, Any]) -> bool:
-    """Whether the config names a quantisation method that transformers supports."""
     from transformers.quantizers.auto import AutoHfQuantizer
 
     method = config.get("quantization_config")

@@ -47,10 +47,7 @@ class LoopOptions:
 def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
     """The schedule of an optimiser's learning rate: linear warm-up, then a cosine down to `FLOOR` of the peak.
 
-    Args:
-        optimizer: The optimiser; with `done` steps, as it was when these were done.
-        options: The loop's settings.
-        done: The number of steps that were done before.
+    `optimizer` is as it was when `done` steps were done.
     """
     from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 
@@ -70,13 +67,8 @@ def fit(
 ) -> None:
     """Train `model` in place, resuming from `folder/checkpoint.pt` if it exists.
 
-    Args:
-        model: A model with float32 parameters, already on its device.
-        batch_at: Returns the batch of a step, which must depend on the step alone.
-        loss_of: Returns the scalar loss of the model on a batch.
-        options: The loop's settings.
-        folder: Holds `checkpoint.pt`, `log.jsonl` and, in `recipe.json`, `options`; made if missing.
-        say: Receives lines of progress.
+    The batch of a step depends on the step alone. The model has float32 parameters, already on its device. `folder` is
+    made if missing; it holds `checkpoint.pt`, `log.jsonl` and, in `recipe.json`, the options.
 
     Raises:
         ValueError: `options.hidden` is the prefix of no matrix's name; the folder is another run's, or was begun with
@@ -86,49 +78,37 @@ def fit(
     optimizers = _optimizers(model, options)
     recipe = {name: value for name, value in asdict(options).items() if name not in _NOT_OF_THE_RECIPE}
     with claimed(folder, recipe):
-        _run(model, optimizers, batch_at, loss_of, options, folder, say)
-
-
-def _run(
-    model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
-    batch_at: Callable[[int], Any],
-    loss_of: Callable[[nn.Module, Any], Tensor],
-    options: LoopOptions,
-    folder: Path,
-    say: Callable[[str], None],
-) -> None:
-    first = _resume(model, optimizers, folder)
-    if first:
-        say(f"resuming at step {first} of {options.steps}")
-    schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
-    device = next(model.parameters()).device
-    model.train()
-    started = time.perf_counter()
-    for step in range(first, options.steps):
-        with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
-            loss = loss_of(model, batch_at(step))
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        if not torch.isfinite(loss.detach() + norm):  # checked before the weights are changed
-            raise ValueError(_diverged(step, float(loss.detach()), float(norm), folder))
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            schedule.step()
-        done = step + 1
-        if done % options.log_every == 0 or done == options.steps:
-            record = {
-                "step": done,
-                "loss": round(float(loss.detach()), 4),
-                "seconds": round(time.perf_counter() - started, 1),
-            }
-            with (folder / LOG).open("a") as log:
-                log.write(json.dumps(record) + "\n")
-            say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")
-        if done % options.save_every == 0 or done == options.steps:
-            _save(model, optimizers, done, folder)
-    model.eval()
+        first = _resume(model, optimizers, folder)
+        if first:
+            say(f"resuming at step {first} of {options.steps}")
+        schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
+        device = next(model.parameters()).device
+        model.train()
+        started = time.perf_counter()
+        for step in range(first, options.steps):
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+                loss = loss_of(model, batch_at(step))
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+            if not torch.isfinite(loss.detach() + norm):  # checked before the weights are changed
+                raise ValueError(_diverged(step, float(loss.detach()), float(norm), folder))
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                schedule.step()
+            done = step + 1
+            if done % options.log_every == 0 or done == options.steps:
+                record = {
+                    "step": done,
+                    "loss": round(float(loss.detach()), 4),
+                    "seconds": round(time.perf_counter() - started, 1),
+                }
+                with (folder / LOG).open("a") as log:
+                    log.write(json.dumps(record) + "\n")
+                say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")
+            if done % options.save_every == 0 or done == options.steps:
+                _save(model, optimizers, done, folder)
+        model.eval()
 
 
 def _optimizers(model: nn.Module, options: LoopOptions) -> list[Optimizer]:

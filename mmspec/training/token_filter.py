@@ -25,11 +25,8 @@ class TokenFilter:
     def kept(self, logits: Tensor, reference: Tensor, p: Tensor, mask: Tensor) -> Tensor:
         """The rows that still count, `[…, row]` bool.
 
-        Args:
-            logits: The drafter's, `[…, row, vocab]`.
-            reference: The reference's.
-            p: The target's distribution over the same ids.
-            mask: `[…, row]` bool: the rows that count without the filter.
+        Logits of the drafter, of the reference, and p are `[…, row, vocab]`; `mask [… , row]` bool are the rows that
+        count without the filter.
         """
         return largest(forward_kl(logits, p) - forward_kl(reference, p), mask, self.share)
 

@@ -26,9 +26,7 @@ RECIPE, LOCK = "recipe.json", ".lock"
 def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
     """Inside the block, the folder belongs to this run.
 
-    Args:
-        folder: The work folder; made if missing.
-        recipe: Everything that decides the contents, by name; written into the folder.
+    `recipe` is everything that decides the contents, by name; it is written into the folder, which is made if missing.
 
     Raises:
         ValueError: Another run holds the folder, or it has contents of another recipe; the message says what differs.
@@ -59,7 +57,7 @@ def load_tensors(path: Path) -> Any:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Report every error inside the block, except those of memory and disk, as damage of a file.
+    """Report every error inside the block as damage of a file, except where memory or disk ran out.
 
     Raises:
         ValueError: There was an error; the message says which file to delete.
@@ -76,10 +74,7 @@ def damaged(path: Path) -> Iterator[None]:
 def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Tensor]) -> Tensor:
     """A tensor that takes long to compute; it is computed again if its inputs changed.
 
-    Args:
-        path: The file with the tensor.
-        of: All inputs, such as the weights of an encoder and the data to encode.
-        make: Computes the tensor.
+    `of` are all inputs, such as the weights of an encoder and the data to encode; `make` computes the tensor.
 
     Raises:
         ValueError: The file is damaged; the message says which one to delete.

@@ -8,9 +8,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mmspec.core.types import Draft
-from mmspec_text.drafters.dflash import dflash_features
+from mmspec_text.drafters.dflash import Context, dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
-from mmspec_text.drafters.heads.dflash.context import Context
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.rows import Rows
 from tests.support.dflash_forward import BlockWrittenOut

@@ -10,8 +10,8 @@ from torch import Tensor
 from mmspec.core.types import Draft
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.dflash import Context
 from mmspec_text.drafters.heads.cache import HeadCache
-from mmspec_text.drafters.heads.dflash.context import Context
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork

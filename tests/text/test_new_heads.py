@@ -22,8 +22,8 @@ from mmspec_text.drafters.medusa import read_medusa
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.dflash import begun_dflash, inner_boundaries
 from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
+from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.medusa import begun_medusa
-from mmspec_text.training.metrics import depth_metrics
 from mmspec_text.training.mtp import begun_mtp, new_mtp
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.recipe import DrafterRecipe

@@ -28,9 +28,9 @@ from mmspec_text.training import run
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
-from mmspec_text.training.eagle import HeadSizes, config_of, new_head, tensors_of, write_head
+from mmspec_text.training.eagle import config_of, new_head, tensors_of, write_head
 from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.metrics import depth_metrics
+from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
@@ -146,7 +146,7 @@ def test_the_target_writes_all_of_it(train: Callable) -> None:
 def test_a_head_that_was_saved_is_the_same_head(pruned: bool, model: Any, tmp_path: Path) -> None:
     """Through the format of speculators; with a pruned vocabulary its maps, too."""
     ids = torch.arange(40) * 3 if pruned else None
-    head = new_head(model, (0, 2, 3), HeadSizes(intermediate=16), ids, 0)
+    head = new_head(model, (0, 2, 3), 16, ids, 0)
     with torch.no_grad():
         for weights in head.parameters():  # as float16 holds them
             weights.copy_((weights + 0.1 * torch.randn_like(weights)).half())
@@ -164,7 +164,7 @@ def test_a_head_that_was_saved_is_the_same_head(pruned: bool, model: Any, tmp_pa
 
 def test_the_fields_of_the_format(model: Any) -> None:
     """What vLLM and speculators read of an EAGLE-3 config, and nothing that is no JSON."""
-    config = json.loads(json.dumps(config_of(new_head(model, (0, 2, 3), HeadSizes(16), None, 0), (0, 2, 3), "t", 4)))
+    config = json.loads(json.dumps(config_of(new_head(model, (0, 2, 3), 16, None, 0), (0, 2, 3), "t", 4)))
     assert config["speculators_model_type"] == "eagle3" and config["architectures"] == ["Eagle3DraftModel"]
     assert config["speculators_config"] == {
         "algorithm": "eagle3",
@@ -203,7 +203,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
 
 
 def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:
-    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    head = new_head(model, (0, 2, 3), 16, None, 0)
     before = {name: p.clone() for name, p in model.named_parameters()}
     texts = Texts([Stream(torch.arange(200) % 257, 1.0)], 2, 16, 0)
     loss = head_loss(Teacher(model, (0, 2, 3)), DrafterRecipe().draft_loss, 2)
@@ -223,7 +223,7 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.get_output_embeddings().weight.copy_(4 * table.roll(1, 0))
-    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    head = new_head(model, (0, 2, 3), 16, None, 0)
     teacher = Teacher(model, (0, 2, 3))
     texts = Texts([Stream(torch.arange(4000) % 257, 1.0)], 4, 24, 0)
     window = (100 + torch.arange(24))[None] % 257
@@ -236,7 +236,7 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
 
 def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head with the target's own layers undone guesses as we say: conditional accuracies and their products."""
-    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    head = new_head(model, (0, 2, 3), 16, None, 0)
     theirs = Teacher(model)(torch.arange(20)[None])[1].argmax(-1)
 
     def guesses(states: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_metrics_count_where_an_answer_is(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses are right behind the units that count, and wrong behind all others."""
-    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    head = new_head(model, (0, 2, 3), 16, None, 0)
     theirs, place = Teacher(model)(torch.arange(20)[None])[1].argmax(-1), torch.arange(20)[None]
     counted = (place >= 9) & (place < 16)
 

@@ -16,16 +16,22 @@ target. No draft is deeper than the head's block.
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
 from mmspec.core.hidden import Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.heads.block import drafted
-from mmspec_text.drafters.heads.cache import CHUNK
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.block import Block, drafted
+from mmspec_text.drafters.heads.cache import CHUNK, chain_path, empty_layers
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint, read_dflash
-from mmspec_text.drafters.heads.dflash.context import Context
 from mmspec_text.drafters.heads.dflash.family import FIELDS, SPECULATORS
+from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
@@ -35,6 +41,37 @@ from mmspec_text.drafters.heads.rows import Rows
 @dataclass(frozen=True)
 class DFlashOptions(HeadOptions):
     """Options of `dflash`."""
+
+
+class Context:
+    """The cache of one call: keys and values of the known units before the root, and the scratch of one block.
+
+    `most` counts the known units of the longest row at the end of the call.
+
+    Attributes:
+        slots: Keys and values; a row has them of its known units, the root left out.
+    """
+
+    def __init__(self, head: DFlashNetwork, rows: int, most: int, device: torch.device) -> None:
+        self.head = head
+        self.slots = SlotCache(empty_layers(head), rows, most + max(CHUNK, head.architecture.block), device)
+
+    @torch.inference_mode()
+    def append(self, rows: Rows) -> None:
+        """Read the features of known units."""
+        slots, columns = self.slots, rows.features.shape[1]
+        for first in range(0, columns, CHUNK):
+            size = min(CHUNK, columns - first)
+            place, count = rows.piece(first, size)
+            chain = TreeIndex.chain(size, place.device)
+            slots.open(0, size)
+            self.head.absorb(take_nodes(rows.features, place), slots, slots.length[:, None] + chain.depth)
+            slots.commit(chain_path(size, len(count), place.device), count)
+
+    @torch.inference_mode()
+    def block(self, root: Tensor) -> Block:
+        """What the head says of the units behind the root `[batch]`."""
+        return Block(self.head, self.head.block(root, self.slots), self.head.sequel)
 
 
 @dataclass

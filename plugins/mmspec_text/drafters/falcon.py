@@ -105,14 +105,7 @@ class BlockCache:
     features are those that the block before it predicted.
 
     The last k known rows are never committed: other rows are behind them in the next round, so that they are read
-    again.
-
-    Args:
-        head: The head.
-        block: k, the units of a block.
-        rows: Rows of the batch.
-        most: Known units of the longest row at the end of the call, and the rows of one draft.
-        device: The device.
+    again. `most` counts the known units of the longest row at the end of the call, and the rows of one draft.
 
     Attributes:
         short: `[batch]` bool: rows of the batch with fewer known rows than a block has, behind which nothing is scored.

@@ -142,7 +142,7 @@ MLP = {"mlp-speculator": ("proj.0.weight", "emb.0.weight", "head.0.weight", "ln.
 LSTM = {"arctic-lstm": ("projs.0.weight", "forget_emb.0.weight", "head.0.weight", "cell_ln.0.weight")}
 """Keys by which the kinds are known."""
 GATES = re.compile("^(cell|input|output)_emb$")
-"""Tables of the other gates, which are that of the gate that forgets."""
+"""Tables of the other gates, which share the table of the gate that forgets."""
 
 
 def canonical(key: str) -> str:

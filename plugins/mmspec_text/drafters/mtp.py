@@ -156,7 +156,6 @@ class Mtp:
         observed(state.memory, state, step)
 
     def _try(self, ids: Tensor, layers: Layers) -> None:
-        """Try the layers on a piece of a prompt."""
         trial = try_head(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
         layers.report = replace(layers.report, trial=trial)
         best = trial.right[trial.chosen]

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 TAIL = 16
 """Padding behind an answer: a row of a head has a whole draft behind it, so its last units are learnt at all depths."""
@@ -48,22 +49,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers; as a `Source`, each as likely as any other."""
+    """A source of answers, each as likely as any other; see `texts.Stream` for its members."""
 
     rows: Sequence[Answer]
-    share: float  # see `Source`
+    share: float
 
     def __len__(self) -> int:
         return sum(len(row.ids) for row in self.rows)
 
     @cached_property
     def learnt(self) -> Tensor:
-        """See `Source`."""
         return torch.cat([row.ids[row.given :] for row in self.rows])
 
     @property
     def parts(self) -> Sequence[Tensor]:
-        """See `Source`."""
         return (*(row.ids for row in self.rows), torch.tensor([row.given for row in self.rows]))
 
     def sequences(self, length: int) -> float:
@@ -81,12 +80,7 @@ class Answers:
 
 def sheet(rows: Sequence[Answer]) -> Tensor:
     """Answers as one tensor that can be stored: `[row, 1 + unit]` int64; first what is given, -1 behind the units."""
-    longest = max(len(row.ids) for row in rows)
-    filled = torch.full((len(rows), 1 + longest), -1)
-    for line, row in zip(filled, rows, strict=True):
-        line[0] = row.given
-        line[1 : 1 + len(row.ids)] = row.ids
-    return filled
+    return pad_sequence([pad(row.ids, (1, 0), value=row.given) for row in rows], True, -1)
 
 
 def of_sheet(filled: Tensor) -> list[Answer]:
@@ -96,8 +90,4 @@ def of_sheet(filled: Tensor) -> list[Answer]:
 
 def prompts_of(rows: Sequence[Tensor]) -> Tensor:
     """Prompts `[unit]` of any lengths as `[row, unit]` int64, with -1 before the shorter ones."""
-    longest = max(map(len, rows))
-    filled = torch.full((len(rows), longest), -1)
-    for line, row in zip(filled, rows, strict=True):
-        line[longest - len(row) :] = row
-    return filled
+    return pad_sequence(list(rows), True, -1, "left")

@@ -31,10 +31,8 @@ class Batch:
     def padded(cuts: Sequence[tuple[Tensor, Tensor]], seed: int = 0, least: int = 0) -> "Batch":
         """Sequences of any lengths.
 
-        Args:
-            cuts: Units and which ones count, `[unit]` each, of every sequence.
-            seed: See the class.
-            least: Units of the batch at least; padding counts nowhere.
+        A cut is a sequence's units and which of them count, `[unit]` each. The batch has at least `least` units;
+        padding counts nowhere.
         """
         longest = max(least, *(len(ids) for ids, _ in cuts))
         ids = pad_sequence([ids for ids, _ in cuts], batch_first=True)

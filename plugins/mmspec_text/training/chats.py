@@ -1,7 +1,7 @@
 """Conversations in the form in which the target is served, and which of their tokens an answer is.
 
 Every answer of a conversation is a row of its own, rendered as the template renders the messages up to it: a template
-that leaves out the thoughts of earlier answers leaves them out there, and keeps those of the answer that is learnt. The
+that leaves out the thoughts of earlier answers leaves them out there, and keeps them in the answer that is learnt. The
 answer begins where the template asks for it, and ends with the token that ends it.
 """
 
@@ -33,12 +33,8 @@ def answers_in(
 ) -> list[Answer]:
     """The answers of a conversation, one row each.
 
-    Args:
-        line: Has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some.
-        tokenizer: The target's.
-        ends: Ids that end an answer.
-        where: Names the line in messages.
-        template: Values of the template's own variables.
+    The line has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some. `ends`
+    are the ids that end an answer, `template` values of the template's own variables.
 
     Raises:
         ValueError: It is no conversation in words, nobody answers in it, or the template does not take it.

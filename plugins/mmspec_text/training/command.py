@@ -1,9 +1,9 @@
 """`mmspec train drafter`: a drafter for any text model. Imports nothing heavy; running it does."""
 
 import json
-from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -11,6 +11,7 @@ from mmspec.cli.places import refuse_folders
 from mmspec.cli.training import Device, Work, resumable
 from mmspec.registry.options import parse
 from mmspec.registry.suggest import unknown
+from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe
 
 
 def train_drafter(
@@ -35,41 +36,8 @@ def train_drafter(
         typer.Option(help="name=value of a variable of the chat template: enable_thinking=false; repeatable."),
     ] = None,
     work: Work = Path("runs/drafter"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.")] = None,
-    context: Annotated[int | None, typer.Option(min=8, help="Tokens of a sequence.")] = None,
-    depth: Annotated[int | None, typer.Option(min=1, max=16, help="Tokens of a draft under training.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="kl, reverse-kl, jsd, tv, tv++, alpha, lk or hard; see mmspec.training.losses.")
-    ] = None,
-    hard: Annotated[float | None, typer.Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = None,
-    decay: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(min=1e-6, max=1, help="The peak.")] = None,
-    intermediate: Annotated[int | None, typer.Option(min=1, help="Numbers inside a head's MLPs.")] = None,
-    layers: Annotated[int | None, typer.Option(min=1, max=16, help="Layers of a DFlash head.")] = None,
-    anchors: Annotated[
-        int | None, typer.Option(min=1, max=512, help="Most blocks of a sequence that a DFlash head learns.")
-    ] = None,
-    own_share: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of sequences that the target wrote.")
-    ] = None,
-    drafter_share: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Share of sequences that a draft model ends (DistillSpec)."),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, max=10, help="Of what the target writes; 0: greedy.")
-    ] = None,
-    draft_vocab: Annotated[
-        int | None, typer.Option(min=1, help="Ids that an EAGLE-3 head scores: the most frequent ones.")
-    ] = None,
-    keep_tokens: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = None,
     device: Device = "cpu",
+    **numbers: Any,
 ) -> None:
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
@@ -79,16 +47,12 @@ def train_drafter(
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
     """
-    given = dict(locals())
     refuse_folders(out, work)
-    from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe
-
     if kind not in DRAFTERS:
         raise ValueError(unknown("kind of drafter", kind, DRAFTERS))
     if not data and not self_generated:
         raise ValueError("there is nothing to train on: give --data FILE.jsonl, --self-generated N, or both")
-    named = {field.name for field in fields(DrafterRecipe)}
-    chosen = {name: value for name, value in given.items() if name in named and value is not None}
+    chosen = {name: value for name, value in numbers.items() if value is not None}
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
     from mmspec.hosts.loading import load_model, load_tokenizer
@@ -107,3 +71,16 @@ def _value(text: Any) -> Any:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return text
+
+
+def _take_recipe(command: Any) -> None:
+    """Let a command have an option for each number of a recipe; None where the user gives none."""
+    own = signature(command)
+    known = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    for name, hint in get_type_hints(DrafterRecipe, include_extras=True).items():
+        kind = Annotated[hint.__origin__ | None, *hint.__metadata__]
+        known.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    command.__signature__ = own.replace(parameters=known)
+
+
+_take_recipe(train_drafter)

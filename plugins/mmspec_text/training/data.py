@@ -31,29 +31,22 @@ MOST = 1 << 30
 HELD_OUT = 0.05
 """Share of a stream, at its end, that is held out."""
 MARGIN = 1.0
-"""Nats per token above those of a uniform guess from which a text is refused."""
+"""So many nats per token above a uniform guess, a text is refused."""
 NO_PROMPTS = torch.zeros(0, 0, dtype=torch.int64)
 """The target writes nothing."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a drafter is trained on.
+    """What a drafter is trained on."""
 
-    Attributes:
-        sources: Texts and answers; none if the target writes all of it.
-        held: Held-out sequences by name; if there are none, they are of what the target wrote.
-        prompts: `[row, unit]` int64, with -1 before shorter ones: what the target continues; no rows if it writes
-            nothing.
-        writes: What it writes there: more of a text; an answer to a question; or a question, and then its answer.
-        template: Values of the chat template's own variables.
-    """
-
-    sources: Sequence[Source]
-    held: Mapping[str, Batch]
+    sources: Sequence[Source]  # texts and answers; none if the target writes all of it
+    held: Mapping[str, Batch]  # held-out sequences by name; if there are none, they are of what the target wrote
+    # `[row, unit]` int64, with -1 before shorter ones: what the target continues; no rows if it writes nothing
     prompts: Tensor
+    # What it writes there: more of a text; an answer to a question; or a question, and then its answer
     writes: Literal["text", "answers", "questions"] = "text"
-    template: Mapping[str, Any] = field(default_factory=dict)
+    template: Mapping[str, Any] = field(default_factory=dict)  # values of the chat template's own variables
 
 
 def read_data(
@@ -120,12 +113,7 @@ def read_file(
 ) -> tuple[Tensor, list[list[Answer]]]:
     """The texts of a file as one row of units, `[unit]` int64; and of every conversation its answers.
 
-    Args:
-        path: The file.
-        tokenizer: The target's.
-        vocab: Number of the target's ids.
-        end: Ids that end an answer.
-        template: Values of the chat template's own variables.
+    `end` are the ids that end an answer, `template` values of the chat template's own variables.
 
     Raises:
         ValueError: The file cannot be read, is empty, or a line holds no text, or ids of another tokenizer.
@@ -152,7 +140,7 @@ def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) ->
         raise ValueError(f"no conversation leaves the target room for an answer: it reads {reach} tokens")
     order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed + 1)).tolist()
     chosen = [asked[order[number % len(order)]] for number in range(rows)]
-    return prompts_of(sorted(chosen, key=len))  # sorted, so that those of one batch have few places before them
+    return prompts_of(sorted(chosen, key=len))  # sorted, so that prompts of one batch have few places before them
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -168,7 +156,6 @@ def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int, where: str) -> list[int]:
-    """The ids of one line."""
     if isinstance(line.get("text"), str):
         return list(tokenizer(line["text"], add_special_tokens=False, verbose=False)["input_ids"])
     ids = line.get("ids")
@@ -184,7 +171,7 @@ def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int
 
 
 def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tuple[list[Answer], Batch]:
-    """The answers to train on, and those of the last conversations, at most `length` units each, which are held out.
+    """The answers to train on, and the last conversations', at most `length` units each, which are held out.
 
     Raises:
         ValueError: There is one conversation.
@@ -216,10 +203,7 @@ def halves(units: Tensor, length: int, where: str) -> tuple[Tensor, Tensor]:
 def refuse_foreign(logits_of: Callable[[Tensor], Tensor], window: Tensor, vocab: int) -> None:
     """Refuse a text that the target finds less likely than noise, as text of another tokenizer's ids is.
 
-    Args:
-        logits_of: The target's logits of ids `[1, unit]`.
-        window: `[unit]` int64: a piece of the text.
-        vocab: Number of the target's ids.
+    `logits_of` gives the target's logits of ids `[1, unit]`; `window` is a piece of the text, `[unit]` int64.
 
     Raises:
         ValueError: A uniform guess would be much better than the target.

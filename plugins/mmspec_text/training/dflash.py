@@ -13,11 +13,8 @@ from torch import Tensor
 
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, write_files
+from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
-
-HEAD_DIM = 64
-"""Numbers of an attention head."""
 
 
 def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
@@ -38,27 +35,19 @@ def inner_boundaries(layers: int) -> tuple[int, ...]:
 
 def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwork:
     """A head before training, whose features are so many of the target's states."""
-    config = model.config.get_text_config(decoder=True)
-    hidden, vocab = config.hidden_size, config.vocab_size
+    sizes = sizes_for(model, recipe.intermediate)
     architecture = DFlashArchitecture(
-        hidden=hidden,
-        intermediate=recipe.intermediate,
-        heads=4,
-        key_heads=1,
-        head_dim=HEAD_DIM,
+        **sizes,
         sights=(Sight(),) * recipe.layers,
-        vocab=vocab,
-        draft_vocab=vocab,
+        draft_vocab=sizes["vocab"],
         features=features,
-        target_hidden=hidden,
-        own_embedding=False,
         own_output=False,
         own_mask=True,
         block=recipe.depth + 1,
         mask_token=None,
         from_root=False,
     )
-    head = DFlashNetwork(architecture, vocab)
+    head = DFlashNetwork(architecture, sizes["vocab"])
     draw_weights(head, recipe.seed)
     join_model(head, model)
     return head

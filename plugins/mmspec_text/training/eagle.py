@@ -8,7 +8,6 @@ half precision under the format's keys. What is the target's own is not stored.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,18 @@ from torch import Tensor
 
 from mmspec_text.drafters.heads.eagle.family import Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, write_files
+from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
 VERSION = "0.5.0"
-"""The version of the format that the fields are those of."""
+"""The version of the format that has these fields."""
 
 
 def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """An EAGLE-3 head; arguments as in `Begin`."""
     boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
-    head = new_head(model, boundaries, HeadSizes(recipe.intermediate), ids, recipe.seed)
+    head = new_head(model, boundaries, recipe.intermediate, ids, recipe.seed)
     return NewHead(head, boundaries, "layers", partial(write_head, head, boundaries, name, recipe.depth))
-
-
-@dataclass(frozen=True)
-class HeadSizes:
-    """Sizes of a new head; its states are as wide as the target's."""
-
-    intermediate: int = 512  # numbers inside its MLP
-    heads: int = 4  # attention heads
-    key_heads: int = 1  # heads of keys and values
-    head_dim: int = 64  # numbers of an attention head
 
 
 def usual_boundaries(layers: int) -> tuple[int, ...]:
@@ -47,33 +36,21 @@ def usual_boundaries(layers: int) -> tuple[int, ...]:
     return tuple(sorted({min(2, layers), (layers + 2) // 2, layers}))
 
 
-def new_head(model: Any, boundaries: Sequence[int], sizes: HeadSizes, ids: Tensor | None, seed: int) -> EagleNetwork:
+def new_head(model: Any, boundaries: Sequence[int], intermediate: int, ids: Tensor | None, seed: int) -> EagleNetwork:
     """A head before training.
 
-    Args:
-        model: The target.
-        boundaries: Of the states that it reads.
-        sizes: Its sizes.
-        ids: `[draft vocabulary]` int64, ascending: the ids that it scores; None: all of them, with the target's output
-            layer.
-        seed: Of the random weights.
+    It reads the states at `boundaries`, and scores `ids`, `[draft vocabulary]` int64, ascending; None: all of them,
+    with the target's output layer.
     """
-    config = model.config.get_text_config(decoder=True)
-    hidden, vocab = config.hidden_size, config.vocab_size
+    sizes = sizes_for(model, intermediate)
+    hidden, vocab = sizes["hidden"], sizes["vocab"]
     architecture = Architecture(
-        hidden=hidden,
-        intermediate=sizes.intermediate,
-        heads=sizes.heads,
-        key_heads=sizes.key_heads,
-        head_dim=sizes.head_dim,
+        **sizes,
         layers=1,
-        vocab=vocab,
         draft_vocab=vocab if ids is None else len(ids),
         features=len(boundaries),
-        target_hidden=hidden,
         fused=True,
         projected=True,
-        own_embedding=False,
         own_output=ids is not None,
         final_norm=True,
         embedding_norm=False,
@@ -95,12 +72,7 @@ def new_head(model: Any, boundaries: Sequence[int], sizes: HeadSizes, ids: Tenso
 def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: int, folder: Path) -> None:
     """Write a head; the live one is unchanged.
 
-    Args:
-        head: The head.
-        boundaries: Of the target's layers, whose states it reads.
-        target: The target's name.
-        k: Units that a draft should have.
-        folder: Receives the files.
+    It reads the target's states at `boundaries`; a draft should have `k` units.
 
     Raises:
         ValueError: The head is of another version than EAGLE-3.

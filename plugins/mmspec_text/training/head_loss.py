@@ -27,12 +27,8 @@ def head_loss(
 ) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a head on a batch: the mean over the depths of a draft, by their weights.
 
-    Args:
-        teacher: Its target, a `Teacher`.
-        loss: The loss at one depth.
-        steps: Units of a draft.
-        chosen: Chooses rows anew at every depth, among those that count there; None: all of them.
-        anchors: Most roots of a sequence behind which a head that scores a block is trained.
+    `steps` counts the units of a draft. `chosen` chooses rows anew at every depth, among those that count there. A head
+    that scores a block learns behind at most `anchors` roots of a sequence.
     """
     weights = sum(loss.decay**depth for depth in range(steps))
 
@@ -92,14 +88,8 @@ def compared(
 
 
 def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
-    """Roots among the units that are learnt and followed by one that is, without replacement: a function of the batch.
-
-    Args:
-        batch: The text.
-        most: Roots of a sequence; fewer where there are not so many.
-
-    Returns:
-        Their places, `[sequence, root]` int64; and `[sequence, root]` bool: which of them are roots.
+    """Places `[sequence, root]` int64, and which of them are roots: units that are learnt and followed by one that is,
+    drawn without replacement as a function of the batch, at most so many of a sequence.
     """
     fit = batch.counted[:, 1:] & batch.counted[:, :-1]
     noise = torch.rand(fit.shape, generator=torch.Generator().manual_seed(batch.seed)).to(fit.device)

@@ -3,11 +3,14 @@
 A head with a smaller vocabulary scores the ids that are learnt most often, and all special ones. It cannot draft an id
 that it does not score, so that its acceptance is at most the mass of its ids. What the target never writes, as the
 words of questions, counts nothing; what ends a text or opens a thought is always there.
+
+What is counted on held-out text is a proxy: agreement with the target on text that is given, and no text that was
+decoded. What decides is the acceptance length of a benchmark.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -15,11 +18,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss
+from mmspec.training.losses import DraftLoss, acceptance
 from mmspec.training.token_filter import TokenFilter
+from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.metrics import depth_metrics
+from mmspec_text.training.head_loss import head_loss, over_own_ids, own_ids
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Source
@@ -53,11 +56,7 @@ def trained_head(begin: Begin, of: Training) -> Trained:
 def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
     """The ids, `[size]` int64, ascending; None if these are all.
 
-    Args:
-        sources: What the head learns.
-        size: How many ids.
-        model: The target.
-        tokenizer: Its tokenizer; special ids are what it calls so, all that were added to it, and what ends a text.
+    Special ids are what the tokenizer calls so, all that were added to it, and what ends a text.
 
     Raises:
         ValueError: There are more special ids than places.
@@ -76,3 +75,47 @@ def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: Pre
         seen += source.learnt.bincount(minlength=vocab)
     seen[always] = int(seen.max()) + 1
     return seen.sort(descending=True, stable=True).indices[:size].sort().values  # of equal ones the lowest ids
+
+
+@dataclass(frozen=True)
+class DepthMetrics:
+    """What a head does along a known text, at every depth of a draft."""
+
+    right: tuple[float, ...]  # how often its likeliest unit is the target's, given that it was at all depths before
+    # α = Σ min(p, q), averaged over the rows that count: how often an exact rule takes a sampled unit
+    accepted: tuple[float, ...]
+    length: float  # the simulated acceptance length of a greedy chain: 1 + Σ of the products of `right`
+
+    def rounded(self) -> "DepthMetrics":
+        """To four places."""
+        right, accepted = (tuple(round(value, 4) for value in values) for values in (self.right, self.accepted))
+        return DepthMetrics(right, accepted, round(self.length, 4))
+
+
+@torch.no_grad()
+def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Batch], depth: int) -> DepthMetrics:
+    """Count on texts, behind the units that count there.
+
+    Raises:
+        ValueError: There is no text, one that is shorter than a draft, or nothing counts.
+    """
+    own, reached, hits, alphas, rows = own_ids(head), [0] * depth, [0] * depth, [0.0] * depth, [0] * depth
+    for text in texts:
+        features, logits = teacher(text.ids)
+        assert features is not None
+        p, _ = over_own_ids(head, logits.softmax(-1), text.ids)
+        likeliest, alive = logits.argmax(-1), None
+        for step, scored in enumerate(along(head, features, text.ids, depth)):
+            here, best = slice(step + 1, step + 1 + scored.shape[1]), scored.argmax(-1)
+            counted = text.counted[:, here]
+            alive = counted if alive is None else alive & counted
+            reached[step] += int(alive.sum())
+            alive = alive & ((best if own is None else own[best]) == likeliest[:, here])
+            hits[step] += int(alive.sum())
+            alphas[step] += float((acceptance(scored, p[:, here]) * counted).sum())
+            rows[step] += int(counted.sum())
+    if not rows or not rows[0]:
+        raise ValueError("there is no held-out text to count on")
+    right = tuple(hit / all_ if all_ else 0.0 for hit, all_ in zip(hits, reached, strict=True))
+    accepted = tuple(alpha / all_ if all_ else 0.0 for alpha, all_ in zip(alphas, rows, strict=True))
+    return DepthMetrics(right, accepted, 1 + sum(hits) / rows[0])

@@ -24,12 +24,7 @@ SHARED = ("embed_tokens.", "lm_head.")
 class EagleLesson:
     """What an EAGLE head learns. It is a `Lesson`.
 
-    Args:
-        network: The head.
-        target: Its target.
-        boundaries: Those of the states that it reads; asked in every lesson, since a probe may change them.
-        loss: The kind of the loss.
-        depth: Units of a draft.
+    `boundaries` of its states are asked in every lesson, since a probe may change them; `depth` counts a draft's units.
 
     Raises:
         ValueError: There is no such loss, or the target is read with more than ids.
@@ -89,7 +84,7 @@ class ModelLesson:
 
 
 def batch_of(units: Tensor, counted: Tensor) -> Batch:
-    """A row of which some units count: the loss is that of the distributions in front of them."""
+    """A row of which some units count: the loss compares the distributions in front of them."""
     return Batch(units, torch.nn.functional.pad(counted[:, 1:], (0, 1)))
 
 

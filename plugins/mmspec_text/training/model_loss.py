@@ -28,12 +28,7 @@ def model_loss(
 ) -> Callable[[Any, Batch], Tensor]:
     """The loss of a draft model on a batch.
 
-    Args:
-        teacher: Its target.
-        loss: The loss at one unit.
-        chosen: Chooses units among those that count; None: all of them.
-        drafter_share: Share of the sequences that the draft model ends itself (`rewritten`).
-        temperature: Of what it writes there.
+    `chosen` chooses units among those that count. The draft model ends a share of the sequences itself (`rewritten`).
     """
 
     def of(student: Any, batch: Batch) -> Tensor:
@@ -52,11 +47,7 @@ def model_loss(
 def rewritten(student: Any, batch: Batch, share: float, temperature: float) -> tuple[Batch, Tensor]:
     """A batch with other ends: of a conversation the whole answer, of a text what is behind its first units.
 
-    Args:
-        student: The draft model.
-        batch: Sequences.
-        share: λ, the probability that a sequence is one of them.
-        temperature: Of the draft model's sampling; 0: greedy.
+    `share` is λ, the probability that a sequence is one of them; temperature 0 is greedy.
 
     Returns:
         The batch, a function of the weights and the batch alone; and its units `[sequence, unit]` int64 for a loss on
@@ -83,6 +74,5 @@ def rewritten(student: Any, batch: Batch, share: float, temperature: float) -> t
 
 
 def _given(counted: Tensor) -> int:
-    """Units that a draft model is given."""
     first = int(counted.int().argmax())
     return first + 1 if first else min(GIVEN, len(counted) // 2)

@@ -45,6 +45,21 @@ def draw_weights(network: nn.Module, seed: int) -> None:
             nn.init.zeros_(weights)
 
 
+def sizes_for(model: Any, intermediate: int) -> dict[str, Any]:
+    """The sizes of a new head with layers: its states are as wide as the target's, whose embedding it uses."""
+    config = model.config.get_text_config(decoder=True)
+    return {
+        "hidden": config.hidden_size,
+        "intermediate": intermediate,
+        "heads": 4,
+        "key_heads": 1,
+        "head_dim": 64,
+        "vocab": config.vocab_size,
+        "target_hidden": config.hidden_size,
+        "own_embedding": False,
+    }
+
+
 def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
     """The entries of a config that say what a head's layers are."""
     return {

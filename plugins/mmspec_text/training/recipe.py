@@ -1,13 +1,17 @@
-"""The recipe of a trained drafter: the numbers that decide what comes out."""
+"""The recipe of a trained drafter: the numbers that decide what comes out, as a command's options; without torch."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+from typer import Option
 
 from mmspec.registry.suggest import unknown
-from mmspec.training.loop import LoopOptions
-from mmspec.training.losses import KINDS, DraftLoss, Kind
+
+if TYPE_CHECKING:
+    from mmspec.training.loop import LoopOptions
+    from mmspec.training.losses import DraftLoss, Kind
 
 DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
@@ -24,39 +28,46 @@ ONLY: Mapping[str, tuple[DrafterKind, str]] = {
 
 @dataclass(frozen=True)
 class DrafterRecipe:
-    """Lengths of a run, and its loss.
+    """Lengths of a run, and its loss: the options of `mmspec train drafter`.
 
     Raises:
         ValueError: A number is out of its range, or there is no such loss.
     """
 
-    steps: int = 600  # optimiser steps
-    batch: int = 6  # sequences of a step
-    context: int = 320  # units of a sequence
-    # Units of a draft under training, and so the number of Medusa's heads, and one less than DFlash's block; a draft
-    # model learns the next unit alone
-    depth: int = 3
-    loss: Kind = "kl"  # the loss at one depth (`mmspec.training.losses`).
-    hard: float = 0.1  # share of the text's own units beside it, in [0, 1]
-    # Weight of a depth over that of the one before (0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash).
-    decay: float = 0.8
-    learning_rate: float = 2e-3  # the peak
-    intermediate: int = 512  # numbers inside the MLPs of an EAGLE-3 or DFlash head
-    layers: int = 2  # layers of a DFlash head
-    anchors: int = 64  # most roots of a sequence behind which a DFlash head learns a block; from 1 to 512
-    own_share: float = 0.2  # share of sequences that the target wrote itself, where it writes any
-    # Share of sequences whose end a draft model writes itself while it learns (on-policy data of DistillSpec, arXiv
-    # 2310.08461, algorithm 1); a head writes no text.
-    drafter_share: float = 0.0
-    temperature: float = 0.8  # of what the target, and a draft model that learns, write; 0: greedy
-    # Ids that an EAGLE-3 head scores, the most frequent ones; None: all, with the target's output layer
-    draft_vocab: int | None = None
-    # Share of the tokens of a batch that are learnt, those from which most is to be learnt (AdaSPEC, arXiv 2510.19779);
-    # 1: all.
-    keep_tokens: float = 1.0
-    seed: int = 0  # of initial weights, of what the target writes, and of the order of sequences
+    steps: Annotated[int, Option(min=1, help="Optimiser steps.")] = 600
+    batch: Annotated[int, Option(min=1, help="Sequences of a step.")] = 6
+    context: Annotated[int, Option(min=8, help="Tokens of a sequence.")] = 320
+    # And so the number of Medusa's heads, and one less than DFlash's block; a draft model learns the next unit alone
+    depth: Annotated[int, Option(min=1, max=16, help="Tokens of a draft under training.")] = 3
+    loss: Annotated[
+        str, Option(help="kl, reverse-kl, jsd, tv, tv++, alpha, lk or hard; see mmspec.training.losses.")
+    ] = "kl"
+    hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
+    # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
+    decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
+    learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
+    intermediate: Annotated[int, Option(min=1, help="Numbers inside a head's MLPs.")] = 512
+    layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
+    anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that a DFlash head learns.")] = 64
+    own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
+    # On-policy data of DistillSpec (arXiv 2310.08461, algorithm 1); a head writes no text
+    drafter_share: Annotated[
+        float, Option(min=0, max=1, help="Share of sequences that a draft model ends (DistillSpec).")
+    ] = 0.0
+    temperature: Annotated[float, Option(min=0, max=10, help="Of what the target writes; 0: greedy.")] = 0.8
+    # None: all, with the target's output layer
+    draft_vocab: Annotated[
+        int | None, Option(min=1, help="Ids that an EAGLE-3 head scores: the most frequent ones.")
+    ] = None
+    # The tokens from which most is to be learnt (arXiv 2510.19779); 1: all
+    keep_tokens: Annotated[
+        float, Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")
+    ] = 1.0
+    seed: Annotated[int, Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = 0
 
     def __post_init__(self) -> None:
+        from mmspec.training.losses import KINDS
+
         if self.loss not in KINDS:
             raise ValueError(unknown("loss", self.loss, KINDS))
         if self.context <= self.depth + 1:
@@ -89,11 +100,15 @@ class DrafterRecipe:
         foreign = {name for name, (only, _) in ONLY.items() if only != kind}
         return {name: value for name, value in asdict(self).items() if name not in foreign}
 
-    def loop(self, hidden: str) -> LoopOptions:
+    def loop(self, hidden: str) -> "LoopOptions":
         """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`."""
+        from mmspec.training.loop import LoopOptions
+
         return LoopOptions(self.steps, self.learning_rate, warmup=min(40, self.steps // 10), hidden=hidden)
 
     @property
-    def draft_loss(self) -> DraftLoss:
+    def draft_loss(self) -> "DraftLoss":
         """The loss as data."""
-        return DraftLoss(self.loss, self.hard, self.decay)
+        from mmspec.training.losses import DraftLoss
+
+        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay)

@@ -49,16 +49,8 @@ def train_drafter(
 ) -> None:
     """Run a recipe, or the rest of it.
 
-    Args:
-        kind: What to train.
-        model: The target, in float32; its weights are frozen, those that a head shares among them.
-        tokenizer: The target's.
-        data: What to train on.
-        recipe: Lengths and loss.
-        folder: Receives the finished drafter; replaced if it exists.
-        work: Folder for checkpoints; delete it to start anew.
-        name: The target's name.
-        say: Receives lines of progress.
+    The target is in float32; its weights are frozen, those that a head shares among them. `folder` receives the
+    finished drafter, and is replaced if it exists; `work` has the checkpoints: delete it to start anew.
 
     Raises:
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
@@ -99,14 +91,7 @@ def with_own(
 ) -> tuple[list[Source], Mapping[str, Batch]]:
     """The sources, with what the target writes; and the held-out sequences.
 
-    Args:
-        model: The target.
-        tokenizer: Its tokenizer.
-        data: What there is without it.
-        recipe: Lengths and shares.
-        reach: Units that the target reads at most, or None.
-        work: The work folder.
-        say: Receives lines of progress.
+    `reach` counts the units that the target reads at most, or is None.
     """
     if not len(data.prompts):
         return list(data.sources), data.held

@@ -17,9 +17,7 @@ from mmspec.hosts.features import Reading
 class Teacher:
     """A target that is read and never changed.
 
-    Args:
-        model: The live model, in evaluation mode.
-        boundaries: Of the layers whose states are the features; () for none.
+    The live model is in evaluation mode; its states at `boundaries` are the features; (): none.
 
     Raises:
         ValueError: The model has no such boundaries, or drafts for it cannot be verified.
@@ -33,10 +31,8 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Read `ids [batch, unit]`.
-
-        Returns:
-            The features `[batch, unit, width]`, or None; and logits `[batch, unit, vocab]`, float32.
+        """The features `[batch, unit, width]` of `ids [batch, unit]`, or None; and logits `[batch, unit, vocab]`,
+        float32.
         """
         with Reading(self._model_info, self._boundaries) as reading:
             logits = self.model(input_ids=ids, use_cache=False).logits

@@ -6,70 +6,48 @@ target's habits alone: a recipe mixes sources by their shares.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmspec_text.training.answers import Answers
 from mmspec_text.training.batch import LEAST, Batch
-
-
-class Source(Protocol):
-    """A part of what a drafter is trained on."""
-
-    @property
-    def share(self) -> float:
-        """The expected share of sequences cut from it, among those of all sources."""
-        ...
-
-    @property
-    def learnt(self) -> Tensor:
-        """`[unit]` int64: the units that a drafter learns, each as often as it is there."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[Tensor]:
-        """All that it holds, for a digest."""
-        ...
-
-    def __len__(self) -> int:
-        """Its units."""
-        ...
-
-    def sequences(self, length: int) -> float:
-        """How many sequences of at most so many units it makes, each unit in one of them."""
-        ...
-
-    def cut(self, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A sequence of at most so many units, `[unit]`, and behind which of them drafts count, `[unit]` bool."""
-        ...
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A text as one row of units, all of which are learnt; it is cut anywhere."""
+    """A source: a text as one row of units, all of which are learnt; it is cut anywhere."""
 
     units: Tensor  # `[unit]` int64
-    share: float  # see `Source`
+    share: float  # the expected share of its sequences among all that are cut
 
     def __len__(self) -> int:
         return len(self.units)
 
     @property
     def learnt(self) -> Tensor:
+        """`[unit]` int64: the units that a drafter learns, each as often as it is there."""
         return self.units
 
     @property
     def parts(self) -> Sequence[Tensor]:
+        """All that it holds, for a digest."""
         return (self.units,)
 
     def sequences(self, length: int) -> float:
+        """How many sequences of at most so many units it makes, each unit in one of them."""
         return len(self.units) / length
 
     def cut(self, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A sequence of at most so many units, `[unit]`, and behind which of them drafts count, `[unit]` bool."""
         start = int(torch.randint(len(self.units) - length + 1, (), generator=g))
         ids = self.units[start : start + length]
         return ids, torch.ones_like(ids, dtype=torch.bool)
+
+
+Source = Stream | Answers
+"""A part of what a drafter is trained on."""
 
 
 @dataclass(frozen=True)

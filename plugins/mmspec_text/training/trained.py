@@ -51,11 +51,7 @@ def token_filter(
 ) -> TokenFilter | None:
     """The filter that a recipe asks for, with its reference trained; None if all tokens are kept.
 
-    Args:
-        of: The target, what to train on, and how.
-        new: Makes a drafter as it is before training.
-        loss_of: The loss of a drafter on a batch.
-        hidden: The beginning of the names of its hidden matrices.
+    `new` makes a drafter as it is before training; `hidden` begins the names of its hidden matrices.
     """
     if of.recipe.keep_tokens == 1:
         return None

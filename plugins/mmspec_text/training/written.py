@@ -29,12 +29,8 @@ def continued(model: Any, prompts: Tensor, new: int, temperature: float, seed: i
 def answered(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> list[Answer]:
     """What the target answers.
 
-    Args:
-        model: The target.
-        prompts: `[row, unit]` int64, with -1 before the shorter ones.
-        new: Most units of an answer; it ends at the end of a text.
-        temperature: Of the target's sampling; 0: greedy.
-        seed: Of torch's generator, which is left as it was.
+    Prompts are `[row, unit]` int64, with -1 before the shorter ones. An answer has at most `new` units, and ends at the
+    end of a text. Temperature 0 is greedy. torch's generator is left as it was.
     """
     return list(_written(model, prompts, new, temperature, seed))
 
@@ -51,15 +47,8 @@ def questions(
 ) -> Tensor:
     """Questions that the target asks itself, as prompts for `answered`; arguments as there.
 
-    Args:
-        model: The target.
-        tokenizer: Its tokenizer, with a chat template.
-        openings: What the template writes before a user's question; a row for every question.
-        new: Most units of a question.
-        temperature: See `answered`.
-        seed: See `answered`.
-        most: Units of a prompt that leave room for an answer; longer ones are left out. None: any number.
-        template: Values of the chat template's own variables.
+    `openings` are what the template writes before a user's question, a row for every question, which has at most `new`
+    units. Prompts of more than `most` units leave no room for an answer, and are left out.
 
     Raises:
         ValueError: The target writes nothing there, or too much.

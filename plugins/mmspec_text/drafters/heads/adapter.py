@@ -20,10 +20,6 @@ FILES = tuple(f"adapter_model{end}" for end in (SAFE, PICKLED[0]))
 def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`).
 
-    Args:
-        name: A folder, or a hub name.
-        what: The adapter in messages.
-
     Raises:
         ValueError: There is none, or it is damaged or a pickle of other things.
     """
@@ -47,7 +43,6 @@ def refuse_unread(tensors: Iterable[str], read: Iterable[str], what: str) -> Non
 
 
 def _fetched(name: str, what: str) -> Path:
-    """The folder with both files."""
     folder = Path(name)
     if folder.is_dir():
         for files in ((ADAPTER,), FILES):

@@ -23,11 +23,9 @@ class Scorer(Protocol):
 
     def scored(self, states: Tensor) -> Tensor:
         """Logits `[batch, depth, drafted]` over the head's own ids, of states `[batch, depth, hidden]`."""
-        ...
 
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits `[batch, node, vocab]` over the target's ids, -inf where the head has no id."""
-        ...
 
 
 class Sequel(Protocol):
@@ -45,16 +43,12 @@ class Sequel(Protocol):
         Returns:
             Logits in the place of `scored`; and what the children need, `[batch, node, width]`.
         """
-        ...
 
 
 class Block:
     """What a head returned for a block.
 
-    Args:
-        head: The head.
-        states: `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
-        sequel: Its sequel, if it has one.
+    `states` are `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
     """
 
     @torch.inference_mode()

@@ -37,13 +37,8 @@ class Unknown:
 class HeadCache:
     """The cache of one call.
 
-    Args:
-        head: The head.
-        rows: Rows of the batch.
-        most: Known units of the longest row at the end of the call, and the nodes of one draft.
-        device: The device.
-        halves: Physical rows of each row: 2 under guidance, where features are those of both halves, side by side.
-        slots: The slots; default: new ones.
+    `most` counts the known units of the longest row at the end of the call and the nodes of one draft; `halves` the
+    physical rows of each row: 2 under guidance, where a feature holds both halves side by side.
 
     Attributes:
         slots: Keys and values of all physical rows, one half behind the other; the length of a row is that of its
@@ -84,10 +79,7 @@ class HeadCache:
     def read(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
         """Read true rows; the last of them, whose unit is the root, becomes node 0 of the scratch.
 
-        Args:
-            rows: The features.
-            units: `[batch, column]` int64: their units.
-            unknown: Rows behind the root, which become further nodes of the scratch, a chain.
+        `units` are `[batch, column]` int64. Rows that are `unknown` become further nodes of the scratch, a chain.
         """
         rows, units = rows.apart(self.halves), self._physical(units)
         columns = rows.features.shape[1]
@@ -125,7 +117,6 @@ class HeadCache:
         return self._output(result)
 
     def _physical(self, units: Tensor) -> Tensor:
-        """The units of all physical rows."""
         return units if self.halves == 1 else units.repeat(self.halves, 1)
 
     def _output(self, states: Tensor) -> TargetOutput:

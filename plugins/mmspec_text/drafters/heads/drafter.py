@@ -24,31 +24,21 @@ class HeadOptions(TreeForm):
 
 
 class HeadDrafter:
-    """A drafter with a trained head. A kind of head is a class of these with the attributes below and its own rounds.
+    """A drafter with a trained head. A kind of head is a class of these with its own rounds.
 
-    Args:
-        options: The head, and the form of its drafts.
+    `loaded` says what was read, and how the head did on the first prompt.
 
     Raises:
         ValueError: No head was named, or it cannot be read.
         TypeError: The option `model` is something else.
-
-    Attributes:
-        kind: The method's name, for messages.
-        example: Where the method's examples are.
-        stored: The class of its heads.
-        read: Reads a head from a folder or the hub.
-        named_by: The entry of a config that names the target's layers; "" if there is none.
-        lenders: The targets that it drafts for.
-        loaded: What was read, and how the head did on the first prompt.
     """
 
-    kind: ClassVar[str]
-    example: ClassVar[str]
-    stored: ClassVar[type]
-    read: ClassVar[Callable[[str], Any]]
-    named_by: ClassVar[str] = ""
-    lenders: ClassVar[type] = TransformersTarget
+    kind: ClassVar[str]  # the method's name, for messages
+    example: ClassVar[str]  # where the method's examples are
+    stored: ClassVar[type]  # the class of its heads
+    read: ClassVar[Callable[[str], Any]]  # reads a head from a folder or the hub
+    named_by: ClassVar[str] = ""  # the entry of a config that names the target's layers; "" if there is none
+    lenders: ClassVar[type] = TransformersTarget  # the targets that it drafts for
 
     def __init__(self, options: HeadOptions) -> None:
         self.options, self.shape = options, options.build_shape()
@@ -71,9 +61,10 @@ class HeadDrafter:
             ValueError: The head is one of another target.
         """
         if not isinstance(target, self.lenders):
+            others = "" if self.lenders is TransformersTarget else " and LlamaGen"
             raise ValueError(
                 f"the head {self.checkpoint.name!r} reads hidden states and embeddings of its target, which "
-                f"{type(target).__name__} does not lend; models of transformers do"
+                f"{type(target).__name__} does not lend; models of transformers{others} do"
             )
         assert isinstance(target, Lends)
         own = self.checkpoint.architecture.target_hidden

@@ -19,23 +19,16 @@ class Borrowing(Protocol):
     @property
     def borrowed(self) -> Sequence[nn.Module]:
         """The target's modules that it may call."""
-        ...
 
 
 class Head(Borrowing, Protocol):
-    """A recurrent head.
+    """A recurrent head."""
 
-    Attributes:
-        depth: Number of attention layers.
-        vocab: Number of unit ids of its logits.
-    """
-
-    depth: int
-    vocab: int
+    depth: int  # number of attention layers
+    vocab: int  # number of unit ids of its logits
 
     def taken_in(self, features: Tensor) -> Tensor:
         """States `[batch, row, hidden]` of the target's features `[batch, row, width]`."""
-        ...
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         """Run the head over rows.
@@ -49,8 +42,6 @@ class Head(Borrowing, Protocol):
         Returns:
             `[batch, row, hidden]`: the state that is fed back, from which `logits` are computed.
         """
-        ...
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits `[batch, row, vocab]` of the next unit, -inf where the head has no id, of states it returned."""
-        ...

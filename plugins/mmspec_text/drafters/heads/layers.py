@@ -117,10 +117,7 @@ def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
 class Attention(nn.Module):
     """Attention over the slots of a cache.
 
-    Args:
-        a: The sizes.
-        inside: Numbers of what it reads.
-        sinks: Whether every head has a logit that takes weight and has no value.
+    `inside` counts the numbers of what it reads. With sinks every head has a logit that takes weight and has no value.
     """
 
     def __init__(self, a: BlockSizes, inside: int, sinks: bool = False) -> None:

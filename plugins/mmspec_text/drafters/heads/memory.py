@@ -44,13 +44,9 @@ def begun(
 ) -> HeadMemory:
     """Begin a call.
 
-    Args:
-        head: The head.
-        shape: The shape of its drafts.
-        state: The call, after prefill.
-        columns: Which of the features are the head's.
-        before: Positions of a condition in front of the first unit, as in `Lent`. They are rows with unit 0.
-        width: Numbers of a feature; where there are twice as many, they are those of both halves under guidance.
+    `columns` of the features are the head's. `before` counts the positions of a condition in front of the first unit,
+    as in `Lent`; they are rows with unit 0. `width` counts the numbers of a feature; twice as many are
+    both halves under guidance.
 
     Raises:
         ValueError: The target gave no features of the prompt.
@@ -108,7 +104,7 @@ def of_prompt(state: State, columns: slice = slice(None), before: int = 0) -> Ro
 
 
 def with_emitted(unread: Rows | None, step: Step, columns: slice = slice(None)) -> Rows:
-    """`unread` features, and then those of the units that a round emitted; `columns` as in `begun`."""
+    """`unread` features, and then the target's of the units that a round emitted; `columns` as in `begun`."""
     hidden = step.scores.hidden
     assert hidden is not None, "the target returns hidden states in every round of such a call"
     nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first

@@ -10,15 +10,10 @@ from mmspec.core.distributions import take_nodes
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a head, at the right edge: the last column is the one whose unit is the root.
+    """Rows of a head, at the right edge: the last column is the one whose unit is the root."""
 
-    Attributes:
-        features: `[batch, column, width]`.
-        count: `[batch]` int64: columns of each row of the batch, counted from the right.
-    """
-
-    features: Tensor
-    count: Tensor
+    features: Tensor  # `[batch, column, width]`
+    count: Tensor  # `[batch]` int64: columns of each row of the batch, counted from the right
 
     @staticmethod
     def at_left(features: Tensor, count: Tensor) -> "Rows":

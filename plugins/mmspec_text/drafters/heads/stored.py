@@ -74,9 +74,7 @@ class HeadCheckpoint:
     def filled(self, make: Callable[[Any, int], Network], vocab: int) -> Network:
         """The head for a target of so many ids.
 
-        Args:
-            make: Makes the network of an architecture for so many ids; its buffer `ids` is set here.
-            vocab: The target's ids.
+        `make` makes the network of an architecture; its buffer `ids` is set here.
 
         Raises:
             ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
@@ -145,9 +143,7 @@ class Stored:
     ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """The tensors of these names, as far as there are any; and the keys in the files that are not used.
 
-        Args:
-            wanted: The names.
-            copies: Names of tensors that may be stored again, none of them wanted, and of which wanted ones.
+        `copies` names tensors that may be stored again, none of them wanted, and of which wanted ones.
 
         Raises:
             ValueError: A tensor is neither wanted nor a copy nor a known leftover, or a copy is none.
@@ -175,9 +171,8 @@ class Stored:
     def no_layout(self, forms: Mapping[str, Sequence[str]], keys: Collection[str] | None = None) -> ValueError:
         """The error for a checkpoint in no known layout.
 
-        Args:
-            forms: Keys by which each layout is known.
-            keys: The head's keys as they are called there; None: as they are called here.
+        `forms` are the keys by which each layout is known, `keys` the head's as they are called there; by default as
+        they are called here.
         """
         keys = self.headers.keys() if keys is None else keys
         lacking = {form: [key for key in named if key not in keys] for form, named in forms.items()}
@@ -249,7 +244,6 @@ def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: s
 
 
 def _refuse_doubles(names: Mapping[str, str], what: str) -> None:
-    """Refuse files with two tensors for one place."""
     seen: dict[str, str] = {}
     for old, new in names.items():
         if new in seen:

@@ -104,7 +104,6 @@ def _block_guesses(head: DFlashNetwork, features: Tensor, ids: Tensor) -> tuple[
 
 
 def _agreement(logits: Tensor, scores: Tensor) -> float:
-    """The share of rows whose likeliest unit is the target's."""
     best = scores[:, : logits.shape[-1]].argmax(-1).to(logits.device)
     return float((logits.argmax(-1) == best).float().mean())
 

@@ -117,19 +117,10 @@ def _geometry(rows: int, step: int, device: torch.device) -> PassGeometry:
 
 
 def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
-    """Step along a text.
-
-    Args:
-        head: The head.
-        features: `[batch, unit, width]`: the target's features of all units.
-        units: `[batch, unit]` int64.
-        steps: Units of a draft, at most the head's.
+    """Step along a text; arguments and errors as in `unrolled`, with at most the head's units.
 
     Yields:
         For every step `[batch, row, vocab]`: the logits of the unit at `row + 2 + step`. There are `unit - steps` rows.
-
-    Raises:
-        ValueError: The text is too short for so many steps.
     """
     batch, rows = len(units), rows_of(units, steps)
 
@@ -149,11 +140,7 @@ def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Itera
 def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
     """What a head says behind roots of a text.
 
-    Args:
-        head: The head; one with a Markov head scores as if it had none.
-        features: `[batch, unit, width]`: the target's features of all units.
-        units: `[batch, unit]` int64.
-        roots: `[batch, root]` int64: the places of the roots.
+    `roots [batch, root]` int64 are their places; the other arguments are as in `unrolled`. A Markov head is left out.
 
     Returns:
         Logits over the head's own ids, `[batch, root, depth, drafted]`: at depth d of the unit at `root + 1 + d`.

@@ -107,11 +107,7 @@ def rope(given: Mapping[str, Any], theta: float, what: str) -> dict[str, Any]:
 def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
     """Rows of the output layer.
 
-    Args:
-        given: The config's entries.
-        own: Rows of the head's own layer; None: it has none.
-        vocab: The vocabulary, where the config says nothing else.
-        what: The head in messages.
+    `own` are the rows of the head's own layer, None if it has none; `vocab` counts where the config says nothing else.
 
     Raises:
         ValueError: Config and layer contradict each other.
@@ -141,11 +137,7 @@ def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:
 def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, ...], what: str) -> int:
     """How many parts a head has: as many as its files hold.
 
-    Args:
-        found: The numbers of the parts in its files.
-        given: The config's entries.
-        names: Entries that may name the count, the first that does; it may be too small.
-        what: The head in messages.
+    `found` are the numbers of the parts in its files. The first of `names` in the config may name more, and too few.
 
     Raises:
         ValueError: Parts are missing.
@@ -168,13 +160,7 @@ def renamed(key: str, beginnings: Mapping[str, str]) -> str:
 
 
 def split_heads(given: Mapping[str, Any], queries: int, keys: int, what: str) -> tuple[int, int]:
-    """The number of attention heads, and the numbers of each.
-
-    Args:
-        given: The config's entries.
-        queries: Numbers of all queries of a row.
-        keys: Numbers of all keys.
-        what: The head in messages.
+    """The number of attention heads, and the numbers of each, where a row's queries and keys have so many numbers.
 
     Raises:
         ValueError: They are no equal heads.

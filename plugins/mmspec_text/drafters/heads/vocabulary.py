@@ -7,12 +7,8 @@ from torch import Tensor
 def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int, what: str) -> Tensor | None:
     """The target's id of each of a head's ids.
 
-    Args:
-        d2t: `[drafted]` int64 offsets: the target's id less the head's; or None.
-        t2d: `[vocab]` bool, or more places: which of the target's ids the head has; or None.
-        drafted: Ids of the head.
-        vocab: Ids of the target.
-        what: The checkpoint's name in messages.
+    `d2t [drafted]` int64 holds the target's id less the head's; `t2d`, `[vocab]` bool or longer, marks the ids of the
+    target that the head has. Either may be None.
 
     Returns:
         `[drafted]` int64, ascending; None where all ids are the target's own.
@@ -46,10 +42,8 @@ def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int,
 def over_target(scored: Tensor, ids: Tensor | None, vocab: int) -> Tensor:
     """Logits over the target's ids, -inf where a head has none.
 
-    Args:
-        scored: `[batch, row, drafted]`: logits over the head's ids.
-        ids: `[drafted]`: the target's id of each of them; None: they are the same.
-        vocab: Ids of the target.
+    `scored` are logits over the head's ids, `[batch, row, drafted]`; `ids [drafted]` are the target's, None if they are
+    the same.
     """
     if ids is None and scored.shape[-1] >= vocab:  # rows behind the vocabulary are padding
         return scored[..., :vocab]

@@ -60,9 +60,6 @@ class DFlashCheckpoint(HeadCheckpoint):
 def read_dflash(name: str) -> DFlashCheckpoint:
     """Read a head.
 
-    Args:
-        name: A folder, or a hub name.
-
     Raises:
         ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
     """
@@ -135,7 +132,6 @@ def _mask_token(given: Mapping[str, Any], own: bool, what: str) -> int | None:
 
 
 def _sequel(given: Mapping[str, Any], head: Stored) -> Sequel | None:
-    """The kind of Markov head."""
     stored, what = head.headers, head.what
     if not any(key.startswith("markov_head.") for key in stored):
         if given.get("markov_rank"):
@@ -163,7 +159,6 @@ def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) 
 
 
 def _refuse_others(given: Mapping[str, Any], what: str) -> None:
-    """Refuse heads whose config says that they are computed in another way."""
     for name in architectures(given):
         if name not in ARCHITECTURES:
             raise ValueError(f"{what} is of another family: {unknown('architecture', name, ARCHITECTURES)}")

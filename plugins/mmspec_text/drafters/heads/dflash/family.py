@@ -105,5 +105,5 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a config, with those of the parts in which some layouts put them; the inner ones win."""
+    """The entries of a config and of the parts in which some layouts put them; the inner ones win."""
     return {**config, **flat(config, *PARTS)}

@@ -1,6 +1,6 @@
 """The network of a DFlash head, driven by its `DFlashArchitecture`.
 
-    c = norm(fc(feature)) for every known unit before the root: each layer's keys and values of it are those of c
+    c = norm(fc(feature)) for every known unit before the root: each layer computes its keys and values from c
     rows [E(root), E(mask), …, E(mask)] see all c and one another; logits of a unit = head(norm(its row))
 
 The known rows pass through no layer, so that reading them costs two projections a layer. Names of parameters are the
@@ -59,9 +59,7 @@ class DFlashNetwork(HeadNetwork):
     def block(self, root: Tensor, slots: SlotCache) -> Tensor:
         """The states of a block behind the known rows, one for each of its units: `[batch, unit, hidden]`.
 
-        Args:
-            root: `[batch]` int64: the unit behind the known ones.
-            slots: The cache; the block's rows are not committed.
+        `root` is `[batch]` int64. The block's rows are not committed.
         """
         slots.open(0, self.architecture.block)
         chain = TreeIndex.chain(self.architecture.block, root.device)

@@ -54,9 +54,7 @@ class Checkpoint(HeadCheckpoint):
 def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     """Read a head.
 
-    Args:
-        name: A folder, or a hub name.
-        kind: What it is to be: a head that drafts all units in one pass (`p-eagle`), or blocks (`falcon`), or neither.
+    `kind` is what it is to be: a head that drafts all units in one pass (`p-eagle`), or blocks (`falcon`), or neither.
 
     Raises:
         ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
@@ -153,7 +151,6 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
 def _features(
     given: Mapping[str, Any], head: Stored, projected: bool, fused: bool, hidden: int, target_hidden: int
 ) -> int:
-    """The states in a feature."""
     if (fused and not projected) or LSTM in head.headers:
         return 1
     if "fc.weight" not in head.headers:
@@ -170,13 +167,11 @@ def _features(
 
 
 def _parallel(given: Mapping[str, Any], head: Stored) -> bool:
-    """Whether a head drafts all units at once."""
     named = given.get("speculators_model_type") == "peagle" or bool(given.get("parallel_drafting"))
     return named or "mask_hidden" in head.headers
 
 
 def _block(given: Mapping[str, Any], head: Stored) -> int:
-    """The units that a pass scores."""
     if LSTM not in head.headers:
         return 1
     block = positive(given, "k_mask", head.what)
@@ -186,7 +181,6 @@ def _block(given: Mapping[str, Any], head: Stored) -> int:
 
 
 def _window(given: Mapping[str, Any], what: str) -> int | None:
-    """The window of attention, if the config's layers have one."""
     kinds = given.get("layer_types")
     if not isinstance(kinds, list) or "sliding_attention" not in kinds:
         return None

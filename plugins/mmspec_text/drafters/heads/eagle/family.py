@@ -141,6 +141,6 @@ def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a config, with those of the parts in which some layouts put them; the outer ones win."""
+    """The entries of a config and of the parts in which some layouts put them; the outer ones win."""
     outer = {key: value for key, value in config.items() if value is not None}
     return {**config, **flat(config, "transformer_layer_config", "eagle_config"), **outer}

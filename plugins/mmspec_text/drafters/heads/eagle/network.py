@@ -144,11 +144,7 @@ class Layer(nn.Module):
 
 
 class GridRotary(nn.Module):
-    """Cosines and sines of rows, in the order of `turned`.
-
-    Args:
-        table: `[position, width / 2, 2]`: cosines and sines of the target's positions.
-    """
+    """Cosines and sines of rows, in the order of `turned`, by a table of the target's: `[position, width / 2, 2]`."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
@@ -188,7 +184,7 @@ class Cells(nn.Module):
 
         h = sigmoid(o) tanh(sigmoid(i) tanh(g)),   (i, f, g, o) = W x + b
 
-    Names of parameters are those of torch's LSTM.
+    Parameters have the names that torch's LSTM gives them.
     """
 
     def __init__(self, inside: int, hidden: int, biased: bool) -> None:

@@ -1,7 +1,7 @@
 """The blocks of multi-token layers: decoder layers of the target's class, filled from a checkpoint's keys.
 
-A checkpoint's keys are not always those of the class (experts lie one by one in files, and side by side in memory), so
-that they go through transformers' own conversions for the target. Some blocks are not one layer of the target: several
+A checkpoint may have other keys than the class (experts lie one by one in files, and side by side in memory), so that
+they go through transformers' own conversions for the target. Some blocks are not one layer of the target: several
 of its layers in a row, or one attention and one MLP of its own.
 """
 
@@ -56,13 +56,8 @@ def filled_blocks(
 ) -> nn.ModuleList:
     """Blocks with the weights of a checkpoint.
 
-    Args:
-        model_info: The target.
-        family: Says what a block is.
-        kinds: What each block attends over.
-        weights: Tensors by `layers.{i}.` and the checkpoint's name.
-        originals: What the checkpoint has in the place of each `layers.{i}.`, for messages.
-        what: The checkpoint in messages.
+    `weights` are by `layers.{i}.` and the checkpoint's name; `originals` say what the checkpoint has in the place of
+    each `layers.{i}.`, for messages.
 
     Raises:
         ValueError: A tensor is missing, has another shape, or has no place.

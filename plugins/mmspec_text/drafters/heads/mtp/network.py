@@ -51,7 +51,7 @@ class MtpNetwork(HeadNetwork):
         self.depth = 2 * checkpoint.depths - 1
         self._positions_by_kind = False
 
-    def join(self, model_info: ModelInfo) -> None:  # type: ignore[override]
+    def join(self, model_info: ModelInfo) -> None:
         """Go where the target is, and use its embedding, output and rotary layers."""
         model = model_info.model
         self.to(device_of(model))
@@ -84,7 +84,7 @@ class MtpNetwork(HeadNetwork):
         return scored[..., : self.vocab]  # rows behind the vocabulary are padding
 
     def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """The block of a depth; positions are those of the rows' units, one ahead of their states."""
+        """The block of a depth; a row has the position of its unit, one ahead of its state."""
         positions = geometry.query + 1
         kind = (self.kinds[number],) if self._positions_by_kind else ()
         turns = {"position_embeddings": self.of_target(2)(x, positions, *kind)} if self.family.rotary else {}
@@ -112,7 +112,7 @@ class MtpNetwork(HeadNetwork):
         return geometry.within(near)
 
     def _of_parents(self, states: Tensor, kept: Any, geometry: PassGeometry) -> Tensor:
-        """Keep states `[batch, row, hidden]` in the cache, and return those of the rows' predecessors."""
+        """Keep states `[batch, row, hidden]` in the cache, and return the states of the rows' predecessors."""
         stored, _ = kept.update(states[:, None], states[:, None, :, :0])
         nodes, batch = states.shape[1], len(states)
         depth = geometry.depth.expand(batch, -1)
@@ -127,7 +127,6 @@ class MtpNetwork(HeadNetwork):
         return inputs * (geometry.query > 0)[..., None] if self.family.zeroed else inputs
 
     def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
-        """Take the weights beside the blocks."""
         wanted = {key: value for key, value in self.state_dict().items() if ".block." not in key}
         other = [
             f"{key}: {list(checkpoint.own[key].shape)}, not {list(value.shape)}"
@@ -143,7 +142,7 @@ class MtpNetwork(HeadNetwork):
 class Depth(nn.Module):
     """One depth: norms of embedding and state, their projection, a block, and the norm behind it.
 
-    `rows` are those of an embedding of its own; None: it has none.
+    An embedding of its own has so many `rows`; None: it has none.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ accepted units come from the target's own passes, so a path never begins with a 
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class PathDrafter(HeadDrafter):
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
-    def start(self, state: State, inputs: Any) -> "Intake":
+    def start(self, state: State, inputs: Any) -> "Last | Whole":
         self.join(state, inputs)
         return begin(self.network, self.shape, state)
 
@@ -73,18 +73,6 @@ class PathDrafter(HeadDrafter):
         return memory.captured
 
 
-class Intake(Protocol):
-    """A call's memory of features."""
-
-    def root(self, state: State) -> Tensor:
-        """The root's state, `[batch, 1, size]`."""
-        ...
-
-    def observe(self, state: State, step: Step) -> None:
-        """Take the features of the units that a round emitted."""
-        ...
-
-
 @dataclass
 class Last:
     """The last feature alone."""
@@ -97,9 +85,11 @@ class Last:
 
     @torch.inference_mode()
     def root(self, state: State) -> Tensor:
+        """The root's state, `[batch, 1, size]`."""
         return self.head.rooted(self.feature, state.root[:, None])
 
     def observe(self, state: State, step: Step) -> None:
+        """Take the features of the units that a round emitted."""
         hidden = step.scores.hidden
         assert hidden is not None, "the target returns hidden states in every round of such a call"
         nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
@@ -125,7 +115,7 @@ class Whole:
         observed(self.memory, state, step)
 
 
-def begin(head: PathHead, shape: Shape, state: State) -> Intake:
+def begin(head: PathHead, shape: Shape, state: State) -> Last | Whole:
     """Begin a call, after prefill.
 
     Raises:

@@ -6,8 +6,7 @@ it through attention first. A node's state is computed from its parent's, so tha
 
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, TargetOutput
@@ -21,32 +20,16 @@ class PathHead(Borrowing, Protocol):
     units: int  # units of the longest path that it drafts
     vocab: int  # number of unit ids of its logits
 
-    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        """Go where the target is, and use its embedding or its output layer where the head has none."""
-        ...
-
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        """States `[batch, row, size]` behind roots.
-
-        Args:
-            features: `[batch, row, width]`: of the units before them.
-            units: `[batch, row]` int64: the roots.
-        """
-        ...
+        """States `[batch, row, size]` behind roots, of the features `[batch, row, width]` of the units before them."""
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
-        """States `[batch, node, size]` behind drafted units; the size may depend on the depth.
-
-        Args:
-            states: `[batch, node, size]`: of their parents.
-            units: `[batch, node]` int64: the units.
-            depth: How deep the units are; a child of the root has depth 1.
+        """States `[batch, node, size]` behind drafted units `[batch, node]`, of their parents' `[batch, node, size]`. A
+        child of the root has depth 1; the size may depend on the depth.
         """
-        ...
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         """Logits `[batch, node, vocab]` of the next unit, -inf where the head has no id, of states at `depth`."""
-        ...
 
 
 @runtime_checkable
@@ -61,11 +44,7 @@ class Walk:
     """The `feed` of `mmspec.core.drafters.growing` for a head that steps along paths.
 
     All nodes of a level are fed at once, and their parents are nodes of the level before: its states are all that is
-    kept.
-
-    Args:
-        head: The head.
-        states: `[batch, 1, size]`: the root's.
+    kept. `states` is the root's, `[batch, 1, size]`.
     """
 
     def __init__(self, head: PathHead, states: Tensor) -> None:
