@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
-from mmspec.api.mistakes import UNCALLED
+from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder

@@ -17,9 +17,8 @@ from mmspec.api.choice import AUTO
 from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some_generate
 from mmspec.api.generation import noise_of, runner
 from mmspec.api.learning import learner_of, learning_of
-from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
-from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
+from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_non_models, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -40,13 +39,6 @@ class Enabled:
         totals: Those of all calls together; None before the first.
         learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
         held: Why another `enable` of the model may not take the handle's place now.
-
-    Args:
-        model: The live model.
-        decoder: The model's decoder.
-        seed: As in `enable`.
-        noise: As in `enable`.
-        learner: Trains the drafter between calls; None: nothing learns.
     """
 
     def __init__(
@@ -265,7 +257,6 @@ def disable(model: Any) -> None:
 
 
 def _handle_of(model: Any) -> Any:
-    """The handle of a live object that is enabled; None of one that is not."""
     own = getattr(model, "__dict__", {})
     owner = getattr(own.get("generate"), "__self__", None)
     return owner if isinstance(owner, Enabled) else own.get(adapters.HANDLE)

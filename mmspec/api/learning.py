@@ -29,10 +29,7 @@ def learning_of(learn: Any) -> Learning | None:
 def refuse_unteachable(registry: Registry, drafter: Any, compile: Compile) -> None:
     """Refuse a drafter that cannot learn, before any weights are read.
 
-    Args:
-        registry: Knows those that can.
-        drafter: A live drafter, the spec of one, or None.
-        compile: Whether rounds are captured.
+    The drafter is live, a spec, or None.
 
     Raises:
         ValueError: It cannot.
@@ -68,6 +65,5 @@ def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
 
 
 def _can_learn(spec: DrafterSpec) -> bool:
-    """Whether the class of a spec can learn."""
     factory = spec.load()
     return isinstance(factory, type) and issubclass(factory, Learns)

@@ -19,10 +19,6 @@ from mmspec.registry import TargetSpec, installed
 def refuse_class(model: Any, target: TargetSpec | None) -> None:
     """Refuse a model whose `generate` cannot be replaced; says what to use instead.
 
-    Args:
-        model: The live model.
-        target: The spec of the target that takes it; None where there is none.
-
     Raises:
         OutOfScopeError: The target's models are run by a pipeline; or the class has no `generate`, has a loop of its
             own, or hands the call on to a part.
@@ -93,5 +89,4 @@ def refuse_mode(model: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _pipeline(target: TargetSpec) -> str:
-    """The name of a target's pipeline."""
     return target.pipeline.rpartition(":")[2]

@@ -13,12 +13,6 @@ LARGEST = 2**63 - 1
 
 
 def checked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose arguments are checked before it runs.
-
-    Args:
-        command: The function of a command; parameters named in `CHECKS` are checked by these functions.
-    """
-
     @functools.wraps(command)
     def run(*args: Any, **named_arguments: Any) -> Any:
         for name, value in named_arguments.items():

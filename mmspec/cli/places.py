@@ -9,9 +9,6 @@ from mmspec.registry.printable import printable
 def refuse_unwritable(*files: Path | None) -> None:
     """Refuse files that cannot be written. Existing devices and pipes are accepted.
 
-    Args:
-        *files: The output files; None is skipped.
-
     Raises:
         ValueError: The folder of a file does not exist or is read-only, or the file is a folder.
     """

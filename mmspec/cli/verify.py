@@ -52,9 +52,8 @@ def verify(
     where rounding decides. 4: all calls that mmspec decodes are equal, and it leaves others alone. 130, 143: it was
     stopped, and the script with it.
     """
-    from mmspec.compare.children import PLAIN, REFERENCES, Script, ScriptFailed
+    from mmspec.compare.children import PLAIN, REFERENCES, Script, ScriptFailed, signals_end
     from mmspec.compare.comparison import NOTHING, WRONG, compare
-    from mmspec.compare.group import signals_end
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse

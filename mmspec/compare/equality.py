@@ -44,11 +44,7 @@ class NearTie:
 def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate_kwargs: Any) -> Stock:
     """Run unmodified transformers.
 
-    Args:
-        model: A model that is not enabled.
-        inputs: `input_ids` and perhaps `attention_mask`.
-        seed: For `torch.manual_seed`; None continues with the generator as it is.
-        **generate_kwargs: Further arguments of `model.generate`.
+    Without a seed for `torch.manual_seed` the generator goes on as it is.
     """
     assert "generate" not in model.__dict__, "this model's generate is replaced; disable() first"
     if seed is not None:

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from mmspec.report import lines
 from mmspec.report.result import PLAIN, Amount, Count
+from mmspec.report.trust import load_lines
 from mmspec.report.views import View
 
 SUFFIX = ".diversity.jsonl"
@@ -47,12 +47,12 @@ class Diversity:
 
 
 def load(path: Path) -> list[Diversity]:
-    """Read and validate a document that `mmspec.report.lines.save` wrote.
+    """Read and validate a document that `mmspec.report.trust.save_lines` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    cells = lines.load(path, Diversity, "python -m tools.bench diversity", _refuse)
+    cells = load_lines(path, Diversity, "python -m tools.bench diversity", _refuse)
     for cell in cells:
         if all((other.method, other.kind) != (PLAIN, cell.kind) for other in cells):
             raise ValueError(f"{path} has no plain decoding of {cell.kind} to compare {cell.method} with")
@@ -108,7 +108,6 @@ def view(cells: Sequence[Diversity]) -> View:
 
 
 def note(cells: Sequence[Diversity]) -> str:
-    """What was measured, and where."""
     first = cells[0]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     sets = len(next(iter(first.figures.values())))

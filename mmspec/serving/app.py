@@ -23,7 +23,6 @@ TEXT = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")
 
 
 def application(models: Models, limits: Limits) -> Door:
-    """The ASGI application."""
     managers = Managers(models, limits)
     app = build_server(
         models,

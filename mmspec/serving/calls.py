@@ -23,9 +23,7 @@ DEFAULT_NEW = 1024
 class Watched:
     """A streamer that ends the call when its client has gone.
 
-    Args:
-        inner: The streamer that gets the tokens; None: nobody does.
-        request: The request.
+    Without an `inner` streamer nobody gets the tokens.
     """
 
     def __init__(self, inner: Any, request: Request) -> None:
@@ -51,10 +49,7 @@ class Watched:
 class Call:
     """What transformers' manager takes for a model: `generate`, once.
 
-    Args:
-        model: The live model.
-        decoder: Its decoder.
-        request: The request; its seed is the call's.
+    The request's seed is the call's.
     """
 
     def __init__(self, model: Any, decoder: Decoder, request: Request) -> None:
@@ -92,7 +87,6 @@ class Manager(GenerateManager):
     async def generate_non_streaming(
         self, model: Any, processor: Any, inputs: Any, gen_config: Any, *more: Any, **how: Any
     ) -> Any:
-        """As in transformers."""
         call = self._call(model, inputs, gen_config)
         return await super().generate_non_streaming(call, processor, inputs, gen_config, *more, **how)
 
@@ -111,7 +105,6 @@ class Managers(GenerationState):
         self._managers = {name: Manager(served.decoder, limits) for name, served in models.languages().items()}
 
     def get_manager(self, model_id: str, use_cb: bool = False) -> Manager:
-        """The manager of a model."""
         return self._managers[model_id]
 
 

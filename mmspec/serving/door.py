@@ -24,7 +24,6 @@ class Door:
         self._limits = limits
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve a connection, as ASGI defines it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -74,7 +73,6 @@ def _receive(body: bytes, left: asyncio.Event) -> Receive:
 
 
 async def _watch(receive: Receive, request: Request, left: asyncio.Event) -> None:
-    """Wait for the client to leave."""
     while (await receive())["type"] != "http.disconnect":
         pass
     request.leave()
@@ -82,7 +80,6 @@ async def _watch(receive: Receive, request: Request, left: asyncio.Event) -> Non
 
 
 async def _send(error: Exception, send: Send) -> None:
-    """Answer with an error."""
     status, text = answer_to(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

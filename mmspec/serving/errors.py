@@ -41,12 +41,10 @@ def message_of(error: BaseException, status: int) -> str:
 
 
 def answer_to(error: BaseException) -> tuple[int, str]:
-    """Status and body of the answer to an error."""
     status = status_of(error)
     return status, body_of(status, message_of(error, status))
 
 
 def body_of(status: int, message: str) -> str:
-    """The body of an answer that is an error."""
     kind = "invalid_request_error" if status < FAULT else "server_error"
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})

@@ -99,15 +99,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Completion(Text):
-    """Fields of `/v1/completions`."""
-
     prompt: str = ""
 
 
 @dataclass(frozen=True)
 class Chat(Text):
-    """Fields of `/v1/chat/completions`."""
-
     messages: tuple[dict[str, Any], ...] = ()
     max_completion_tokens: int | None = None
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None

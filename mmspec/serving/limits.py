@@ -12,8 +12,6 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request."""
-
     body: int = 1_000_000  # most bytes of a request's body
     prompt: int = 8192  # most tokens of a prompt
     new: int = 4096  # most new tokens
@@ -41,11 +39,8 @@ class Limits:
     def new_tokens(self, prompt: int, wanted: int | None, default: int, context: int | None) -> int:
         """New tokens of a call.
 
-        Args:
-            prompt: Tokens of the prompt.
-            wanted: What the request asks for; None: nothing.
-            default: What it then gets, if there is room.
-            context: Positions of the model; None: any number.
+        A request that wants no number gets `default`, if there is room in the model's `context`, which may be any
+        (None).
 
         Raises:
             ValueError: The prompt is empty or too long, or there is no room for what is wanted.

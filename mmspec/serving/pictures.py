@@ -62,8 +62,6 @@ class Picture:
 
 
 class Painter:
-    """Answers requests for pictures."""
-
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models
         self._limits = limits

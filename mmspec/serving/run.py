@@ -19,10 +19,6 @@ GRACE = 5
 def listener(host: str, port: int) -> socket.socket:
     """A socket that holds the port; nobody is served before `run`.
 
-    Args:
-        host: An address, or a name of this machine.
-        port: A port; 0: any that is free.
-
     Raises:
         ValueError: The port is taken or not to be had, or the address is not this machine's.
     """
@@ -43,11 +39,7 @@ def listener(host: str, port: int) -> socket.socket:
 def run(app: Any, listening: socket.socket, limits: Limits, ready: Callable[[str], None]) -> None:
     """Serve until the process is told to stop.
 
-    Args:
-        app: The application.
-        listening: What `listener` returned.
-        limits: Their `connections` are served at a time.
-        ready: Called with the server's address just before the first connection is taken.
+    The socket is what `listener` returned. `ready` gets the server's address just before the first connection is taken.
     """
     logging.get_logger("transformers.cli.serving").setLevel(logging.ERROR)  # it warns of every request
     config = uvicorn.Config(

@@ -10,7 +10,7 @@ import typer
 from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
-    from mmspec.bench.core.capacity import Drafting, Forecast, Gpu
+    from mmspec.bench.core.work import Drafting, Forecast, Gpu
 
 ROWS = "1,2,4,8,16,32,64,128,256"
 PAYS = 1.05
@@ -46,7 +46,7 @@ def plan(
         raise ValueError("--method and --setting choose from a file of measurements: --result FILE.json")
     if result is not None and acceptance is not None:
         raise ValueError("give the acceptance as a number, or --result with what was measured, not both")
-    from mmspec.bench.core.capacity import GPUS, Drafting, forecast, work_of
+    from mmspec.bench.core.work import GPUS, Drafting, forecast, work_of
 
     if gpu not in GPUS:
         raise ValueError(unknown("GPU", gpu, GPUS))
@@ -82,7 +82,7 @@ def _measured(result: Path, method: str | None, setting: str | None, most: int, 
     Raises:
         ValueError: The file has no such row; names those that it has.
     """
-    from mmspec.bench.core.capacity import Drafting
+    from mmspec.bench.core.work import Drafting
     from mmspec.report.trust import load_result
 
     rows = [
@@ -97,7 +97,6 @@ def _measured(result: Path, method: str | None, setting: str | None, most: int, 
 
 
 def _show(found: "list[Forecast]", gpu: "Gpu", title: str) -> None:
-    """The table, and the sentence below it."""
     from mmspec.report.terminal import line, table, terminal
 
     console = terminal()

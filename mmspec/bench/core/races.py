@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mmspec.bench.core.sections import Clock, run_section
-from mmspec.bench.core.static_drafts import StaticTree
+from mmspec.bench.core.steps import StaticTree
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run, relay
@@ -47,8 +47,6 @@ class Call:
 
 @dataclass
 class Race:
-    """The contestants of a shape."""
-
     subject: Subject  # the shape
     ready: dict[str, Contestant] = field(default_factory=dict)  # contestants that came through their warm-up
     repeats: int = 0  # repeats so far
@@ -73,7 +71,6 @@ class Race:
                 run_section(self.subject.lines, "race", own.left(), warm_up, **about, contestant=name)
 
     def contestants(self) -> Mapping[str, Callable[[], Contestant]]:
-        """What makes each contestant, by name."""
         found: dict[str, Callable[[], Contestant]] = {}
         for variant in VARIANTS:
             found[f"plain, {variant}"] = partial(self._ours, variant, 0)

@@ -12,7 +12,7 @@ from mmspec.bench.core.shape import Shape
 from mmspec.bench.core.steps import passes, rounds
 from mmspec.bench.core.subject import SMALL, Sizes, Subject
 from mmspec.bench.core.work import Machine, measure_machine
-from mmspec.bench.machine import describe, versions
+from mmspec.bench.timing import describe, versions
 
 SECTIONS = {"make": 2.0, "passes": 3.0, "rounds": 3.0, "race": 4.0}
 """The sections of a shape, in their order, with their shares of its time."""
@@ -24,11 +24,7 @@ MACHINE_SHARE = 0.1
 def run(shapes: Sequence[Shape], device: torch.device, seconds: float, lines: Lines) -> None:
     """Measure shapes, one after the other; what fails or does not fit the time is a line.
 
-    Args:
-        shapes: The shapes.
-        device: Where they run: on CUDA in bfloat16 and in full size, elsewhere stand-ins in float32.
-        seconds: The time for everything.
-        lines: Receives the figures.
+    On CUDA they run in bfloat16 and in full size, elsewhere stand-ins in float32.
     """
     small = device.type != "cuda"
     dtype = torch.float32 if small else torch.bfloat16

@@ -17,10 +17,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free."
 def serve_page(stage: "Callable[[], Stage]", port: int, command: str) -> None:
     """Serve a page on this machine, until the process is told to stop.
 
-    Args:
-        stage: Makes the page; called after what is needed was checked.
-        port: The port; 0: any that is free.
-        command: The command's name, for messages.
+    The page is made after what is needed was checked. Messages name the command.
 
     Raises:
         ValueError: A package is missing, or the port is taken.
@@ -28,7 +25,7 @@ def serve_page(stage: "Callable[[], Stage]", port: int, command: str) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(f"{command} needs {', '.join(missing)}: pip install 'mmspec[play]'")
-    from mmspec.serving.live.run import run
+    from mmspec.serving.live.app import run
     from mmspec.serving.run import listener
 
     listening = listener(LOOPBACK, port)

@@ -11,11 +11,7 @@ Message = Mapping[str, Any]
 def one_of(message: Message, name: str, known: Iterable[str], what: str | None = None) -> str:
     """A field that is one of some words.
 
-    Args:
-        message: The message.
-        name: The field.
-        known: The words.
-        what: What the words name, if the field has another name.
+    Messages say `what` the words name, if the field has another name.
 
     Raises:
         ValueError: It is none of them; names the nearest.

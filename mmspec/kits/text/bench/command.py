@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
-from mmspec.bench.methods import chosen_methods
-from mmspec.bench.prompt_file import counted_or_read
+from mmspec.bench.methods import chosen_methods, counted_or_read
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 if TYPE_CHECKING:
