@@ -12,11 +12,7 @@ from mmspec.registry import DrafterSpec, Registry
 
 
 def learning_of(learn: Any) -> Learning | None:
-    """The options behind `learn=`; None: no learning.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """The options behind `learn=`; None: no learning."""
     if learn is None or learn is False:
         return None
     if learn is True:
@@ -30,9 +26,6 @@ def refuse_unteachable(registry: Registry, drafter: Any, compile: Compile) -> No
     """Refuse a drafter that cannot learn, before any weights are read.
 
     The drafter is live, a spec, or None.
-
-    Raises:
-        ValueError: It cannot.
     """
     if compile:
         raise ValueError(

@@ -1,4 +1,5 @@
-"""Arguments of `generate` that speculation does not support: refused by name before anything runs, never ignored.
+"""What cannot be done, refused by name before anything runs: arguments of `generate` that speculation does not support;
+misspelt arguments, and other libraries' names for ours; objects that are not a live model.
 
 Settings that say how much transformers' own assistants draft change no output; they are named in a warning.
 """
@@ -168,11 +169,7 @@ def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
-    """Refuse objects that are known to be no live model, and say what to pass instead.
-
-    Raises:
-        TypeError: Says what the object is, and what to do.
-    """
+    """Refuse objects that are known to be no live model, and say what to pass instead."""
     advice = _advice(model)
     if advice:
         raise TypeError(f"{taker} takes a live model, not {advice}")

@@ -129,11 +129,7 @@ def _is_named(drafter: Any) -> bool:
 
 
 def _checked(settings: Any, folder: Path) -> dict[str, Any]:
-    """The contents of a file, if a file may have them.
-
-    Raises:
-        ValueError: Names the first setting that it may not have.
-    """
+    """The contents of a file, if a file may have them."""
     if not isinstance(settings, dict):
         raise ValueError("it is no table")
     for key in settings:

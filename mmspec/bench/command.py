@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmspec.bench.methods import chosen_methods, counted_or_read
+from mmspec.cli.arguments import Device
 from mmspec.cli.places import refuse_unwritable
 
 if TYPE_CHECKING:
@@ -21,11 +22,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two m
 
 
 def check_output_folders(json: Path | None, plot: Path | None) -> None:
-    """Refuse output files that could only fail after the measurement.
-
-    Raises:
-        ValueError: A file cannot be written, or matplotlib is not installed.
-    """
+    """Refuse output files that could only fail after the measurement."""
     refuse_unwritable(json, plot)
     if plot is not None:
         from mmspec.report.plot import refuse
@@ -77,7 +74,7 @@ def pipeline_command(
         plot: Annotated[
             Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")
         ] = None,
-        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        device: Device = "cpu",
         repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each with seeds of its own.")] = 4,
         prompts: Annotated[
             str, typer.Option(help='How many prompts of ours, or a file of yours: {"prompt": "…"} a line.')

@@ -1,4 +1,4 @@
-"""Which methods a benchmark runs, by the user's names or by modality; and their options as arguments of a decoder."""
+"""What a benchmark runs: methods, by name or by modality, and the user's own prompts, in a file of JSON lines."""
 
 import json
 from collections.abc import Collection, Mapping

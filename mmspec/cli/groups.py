@@ -1,4 +1,4 @@
-"""Groups of commands that several plugins share, such as `train`."""
+"""What commands of several plugins share: their group, and, where they train, how a stopped run is resumed."""
 
 import os
 from collections.abc import Iterator
@@ -43,11 +43,7 @@ Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, â€
 
 @contextmanager
 def resumable(work: Path) -> Iterator[None]:
-    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed.
-
-    Raises:
-        typer.Exit: It was stopped.
-    """
+    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,7 @@
-"""Runs of a script, each in a process of its own, one after the other: they are timed, so that none may overlap."""
+"""Runs of a script, each in a process of its own, one after the other: they are timed, so that none may overlap.
+
+A script and all processes that it starts are a process group, and end together.
+"""
 
 import contextlib
 import json

@@ -1,6 +1,7 @@
 """The child: runs a script as `python script.py` would, and records every `generate` call on a transformers model.
 
-`python -m mmspec.compare.runner TASK.json`. Nothing but the standard library is imported before the script asks for it.
+`python -m mmspec.compare.runner TASK.json`. Nothing but the standard library is imported before the script asks for it:
+it may set environment variables that torch or the hub read once, when they are imported.
 """
 
 import functools

@@ -44,11 +44,7 @@ def save(result: Result, path: Path) -> None:
 
 
 def refuse(path: Path) -> None:
-    """Refuse a file that could not be drawn, before anything is measured.
-
-    Raises:
-        ValueError: The suffix is another, or matplotlib is not installed.
-    """
+    """Refuse a file that could not be drawn, before anything is measured."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
     canvas()

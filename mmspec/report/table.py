@@ -1,4 +1,7 @@
-"""Tables for the terminal (rich) and for Markdown; their cells come from `views` and `bounds`."""
+"""Tables for the terminal (rich) and for Markdown; their cells come from `views` and `bounds`.
+
+Text is escaped for Markdown here, since a benchmark's JSON and the facts beside weights are not trusted.
+"""
 
 import html
 import re

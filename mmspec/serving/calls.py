@@ -31,11 +31,7 @@ class Watched:
         self._request = request
 
     def put(self, value: Tensor) -> None:
-        """A token; before the first one the prompt.
-
-        Raises:
-            ClientGone: There is nobody to go on for.
-        """
+        """A token; before the first one the prompt."""
         self._request.go_on()
         self._request.begins()
         if self._inner is not None:

@@ -1,4 +1,7 @@
-"""transformers' handlers of text, with checked fields, seeds of one request, and refusals before a stream."""
+"""transformers' handlers of text, with checked fields, seeds of one request, and refusals before a stream.
+
+Answers are as OpenAI's clients expect them: without the stop string, and streams with their last event.
+"""
 
 import copy
 import json

@@ -28,11 +28,7 @@ class Limits:
             raise TooLargeError(f"the request's body is larger than {self.body:,} bytes, the most that is read here")
 
     def refuse_pictures(self, wanted: int) -> None:
-        """Refuse to draw `wanted` pictures in one request.
-
-        Raises:
-            ValueError: They are none, or too many.
-        """
+        """Refuse to draw `wanted` pictures in one request."""
         if not 1 <= wanted <= self.pictures:
             raise ValueError(f"n={wanted}: one request draws 1 to {self.pictures} pictures; send several requests")
 
@@ -67,11 +63,7 @@ class Limits:
 
 
 def refuse_stops(stops: object) -> None:
-    """Refuse stop strings that are no texts, empty, too long or too many.
-
-    Raises:
-        ValueError: Says which.
-    """
+    """Refuse stop strings that are no texts, empty, too long or too many."""
     each = [stops] if isinstance(stops, str) else stops
     if not isinstance(each, list) or not all(isinstance(stop, str) and stop for stop in each):
         raise ValueError(f"stop is a text or a list of texts, none of them empty, not {stops!r:.100}")

@@ -123,9 +123,10 @@ _SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class Folder:
-    """Parts of one table.
+    """The output of a run, claimed by this process: parts, each written whole, that a later run continues.
 
-    This process has claimed it.
+    A part has the table's own format. Pictures and clips stand in parquet as bytes; with JSON lines and CSV they are
+    files in `files/`, which the column names.
     """
 
     def __init__(self, path: Path, table: Table, id: str) -> None:
@@ -137,11 +138,7 @@ class Folder:
         return sorted(self.path.glob("part-*" + self.table.suffix), key=_number)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All rows that were written.
-
-        Raises:
-            ValueError: A part is damaged; names it.
-        """
+        """All rows that were written."""
         for part in self.parts():
             yield from read_table(part).rows
 

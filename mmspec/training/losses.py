@@ -89,12 +89,6 @@ def acceptance(logits: Tensor, p: Tensor) -> Tensor:
     return torch.minimum(logits.float().softmax(-1), p).sum(-1)
 
 
-def state_loss(states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
-    """Smooth L1 between a head's states and the target's, `[…, row, width]`: EAGLE-1's regression."""
-    rows = F.smooth_l1_loss(states.float(), features.detach().float(), reduction="none").mean(-1)
-    return _mean(rows, mask)
-
-
 def next_token(logits: Tensor, ids: Tensor) -> Tensor:
     """The mean cross-entropy of the next token, in nats: of logits `[batch, length, vocab]`, ids `[batch, length]`."""
     return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
@@ -146,6 +140,13 @@ def _mean(rows: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenFilter:
+    """AdaSPEC's token filter (arXiv 2510.19779): a small drafter learns what it can learn, and leaves the rest.
+
+    A reference is a drafter of the same kind that was distilled from the target by forward KL before. At every token
+    Δ = KL(p ‖ q) of the drafter less KL(p ‖ q) of the reference: how much it still has to learn there. Of a batch's
+    tokens the share k with the largest Δ counts (the paper: k = 0.4; the smaller, the choosier; 1: all).
+    """
+
     reference: nn.Module  # the reference, which is not trained any more
     share: float  # k, above 0 and at most 1
 

@@ -64,11 +64,7 @@ def plan(
 
 
 def _sizes(rows: str) -> list[int]:
-    """Batch sizes, ascending.
-
-    Raises:
-        ValueError: One is no number above 0.
-    """
+    """Batch sizes, ascending."""
     parts = [part.strip() for part in rows.split(",")]
     wrong = [part for part in parts if not part.isdecimal() or not 0 < int(part) <= 1 << 20]
     if wrong:

@@ -73,11 +73,7 @@ def known_shapes(registry: Registry | None = None) -> dict[str, Shape]:
 
 
 def chosen_shapes(names: str | None) -> list[Shape]:
-    """The shapes that a user named, joined by commas; None: all.
-
-    Raises:
-        ValueError: There is no such shape; names the nearest.
-    """
+    """The shapes that a user named, joined by commas; None: all."""
     known = known_shapes()
     wanted = list(known) if names is None else names.split(",")
     for name in wanted:

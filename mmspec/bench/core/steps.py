@@ -30,7 +30,7 @@ RATES = (0.6, 0.2, 0.1, 0.05)
 
 
 class StaticTree:
-    """A `Drafter` whose drafts have always one tree and cost next to nothing: they are made on the device.
+    """A `Drafter` for measuring the loop: drafts have always one tree, and cost next to nothing on the device.
 
     It has at most `depth` units a path: a chain if this is `nodes`.
     """

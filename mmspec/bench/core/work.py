@@ -1,4 +1,13 @@
-"""What a pass has to read and to compute, and the least time for that on a machine whose limits were measured."""
+"""What a pass has to read and to compute, the least time for that, and where speculation stops paying, by formulas.
+
+* A pass over n nodes of B rows takes at least t(B, n) = max(bytes read / bandwidth, operations / arithmetic).
+* v(n) = t(B, n) / t(B, 1); a drafted unit costs c plain passes.
+* A chain of γ drafts emits E(γ) = 1 + a_1 + … + a_γ units a round, where a_d is the probability that the path of a row
+  reaches depth d: α^d, if each draft is accepted with probability α (Leviathan et al., arXiv 2211.17192, theorem 3.8).
+* Its speed-up is S(γ) = E(γ) / (γ c + v(γ + 1)).
+
+All times are floors: kernels reach a share of them (`efficiency`), and launches and the loop come on top.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

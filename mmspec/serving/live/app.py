@@ -1,4 +1,4 @@
-"""The application: the list of pages, their files, and a socket for every page that is open."""
+"""The server of pages: who may talk to it, the list of pages, their files, and a socket for every page that is open."""
 
 import asyncio
 import html
@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from mmspec.serving import run
 from mmspec.serving.live.stage import Stage
 
 REFUSED = b"this server talks to its own pages alone"
@@ -33,6 +34,13 @@ VIOLATION = 1008
 
 
 class Guard:
+    """Lets in the server's own pages, under its own address, and no other page that a browser has open.
+
+    A foreign page may send requests to any port of the machine, and open sockets to it. The browser says from which
+    page they come (Origin) and under which name they were sent (Host); the second one shows names that were made to
+    point here.
+    """
+
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], port: int) -> None:
         self._app = app
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")}
@@ -64,11 +72,16 @@ def _with_headers(send: Any) -> Any:
     return sent
 
 
+LONGEST = 8192
+"""Most bytes of a page's message."""
+CONNECTIONS = 256
 WAITING = 256
 """Messages that wait for a page; of more, the oldest are dropped."""
 
 
 class Outbox:
+    """Messages on their way to one page: threads add them without waiting, and a page that does not read loses them."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._waiting = loop, deque[Mapping[str, Any]](maxlen=WAITING)
         self._there = asyncio.Event()
@@ -155,32 +168,7 @@ async def _deliver(outbox: Outbox, socket: WebSocket) -> None:
             await socket.send_json(await outbox.next())
 
 
-LONGEST = 8192
-"""Most bytes of a page's message."""
-CONNECTIONS = 256
-
-
-def run(stages: Sequence[Stage], listening: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until the process is told to stop.
-
-    The socket is what `mmspec.serving.run.listener` returned, on a loopback address. `ready` gets the server's address
-    just before the first connection is taken.
-    """
-    server(stages, listening, ready).run(sockets=[listening])
-
-
 def server(stages: Sequence[Stage], listening: socket.socket, ready: Callable[[str], None]) -> uvicorn.Server:
-    """The server, which has not begun to serve; arguments as in `run`."""
-    host, port = listening.getsockname()[:2]
-    config = uvicorn.Config(
-        application(stages, port),
-        log_level="warning",
-        server_header=False,
-        lifespan="off",
-        limit_concurrency=CONNECTIONS,
-        ws_max_size=LONGEST,
-        timeout_graceful_shutdown=2,
-    )
-    listening.listen(CONNECTIONS)
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-    return uvicorn.Server(config)
+    """A server of pages, as `mmspec.serving.run.server` makes it, on a loopback address."""
+    how: dict[str, Any] = {"lifespan": "off", "ws_max_size": LONGEST, "timeout_graceful_shutdown": 2}
+    return run.server(application(stages, listening.getsockname()[1]), listening, CONNECTIONS, ready, **how)

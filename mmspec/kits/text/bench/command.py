@@ -8,6 +8,7 @@ import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import chosen_methods, counted_or_read
+from mmspec.cli.arguments import Device
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def bench_command(
         plot: Annotated[
             Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")
         ] = None,
-        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        device: Device = "cpu",
         repeats: Annotated[
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,
