@@ -11,10 +11,9 @@ from transformers.cli.serving.utils import GenerateManager, GenerationState
 
 from mmspec.api.enable import Enabled
 from mmspec.core.decoder import Decoder
-from mmspec.serving.errors import message_of, status_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
-from mmspec.serving.request import CURRENT, ClientGone, Request
+from mmspec.serving.request import CURRENT, ClientGone, Request, message_of, status_of
 
 DEFAULT_NEW = 1024
 """New tokens of a request that names no number, if there is room: transformers' default."""

@@ -19,7 +19,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
-from mmspec.serving.errors import UnknownModelError
+from mmspec.serving.request import UnknownModelError
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ from mmspec.api.enable import Enabled
 from mmspec.cli import serve
 from mmspec.serving import refuse_missing
 from mmspec.serving.calls import Managers
-from mmspec.serving.door import Door
-from mmspec.serving.errors import UnknownModelError
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Language, Models
-from mmspec.serving.request import CURRENT, ClientGone, Request
+from mmspec.serving.request import CURRENT, ClientGone, Door, Request, UnknownModelError
 from tests.support.serving import Leaving, Plain, ask, generator_state, language
 
 LIMITS = Limits(body=100, prompt=50, new=40, pictures=2)
