@@ -65,7 +65,7 @@ class EnabledComponents:
         components: Handles of the enabled components, by name.
         skipped: Why the other models of the pipeline are not enabled, by name.
 
-    `enable` is called with a model and its arguments: those for all components (`common`), then those of its own.
+    `enable` is called with a model and its arguments: the `common` ones, then its `own`.
     `skipped` is what was tried before, with the reason why it did not fit.
 
     Raises:

@@ -93,7 +93,7 @@ class Enabled:
     def width(self) -> int | None:
         """Nodes of every pass after the prefill; None: any number.
 
-        Under one shape and `match` the output equals to the bit that of `enable(model, "plain", shape=width)`.
+        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives.
         """
         return self._decoder.one_width()
 
@@ -173,25 +173,22 @@ def enable(
         k: Units to draft per round (`num_speculative_tokens`).
         policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
         seed: Seed of philox noise; default: torch's generator decides, as without mmspec. Under `match` the seed alone
-            determines the output. Under a lossless rule the output depends on the drafts, too: the same seed gives the
-            same text only if drafts have the same lengths, which the policy `goodput`, driven by measured times, does
-            not promise (`report.repeatable`).
-        noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
-            `torch.manual_seed`) or `philox`. Drafters and policies may draw from torch's generator without effect. A
-            stopping criterion or a streamer that does so ends the drafts of its call. The output is then the unmodified
-            model's if it draws at every token from the first on (a streamer: not for the prompt); else it is a sample
-            of the same distribution.
-        shape: Nodes of the passes after the prefill. `any`: as many as are drafted. `one`: one number for the whole
-            call; under `match` the output then equals plain decoding of this width to the bit, in half precision too.
-            `report` names the width N, and `enable(model, "plain", shape=N)` is that plain decoding. A number: this
-            width. Default: `one` on CUDA in half precision, else `any`, since on a CPU width costs time. The page
-            "Shapes" of the documentation says which models keep the promise.
-        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
-            that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
-            is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text
-            equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
-            near-ties; under a `lossless` rule it has plain's distribution, as without compiling, and one shape promises
-            no more. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
+            determines the output. Under a lossless rule the lengths of the drafts do, too, which the policy `goodput`
+            chooses by measured times (`report.repeatable`).
+        noise: `torch`, the default under `match`: the output equals the unmodified model's for the same
+            `torch.manual_seed`; or `philox`. Drafters and policies may draw from torch's generator without effect. A
+            stopping criterion or a streamer that does so ends the drafts of its call, whose output is the unmodified
+            model's if it draws at every token from the first on (a streamer: not for the prompt), and else a sample of
+            the same distribution.
+        shape: Nodes of the passes after the prefill: `any`, as many as are drafted; `one`, one number for the whole
+            call; or that number. Under one shape and `match` the output equals plain decoding of this width,
+            `enable(model, "plain", shape=N)`, to the bit, in half precision too; `report` names N. Default: `one` on
+            CUDA in half precision, else `any`. The page "Shapes" says which models keep the promise.
+        compile: Whether rounds are compiled as one function, and on CUDA replayed as one graph. True: where that is
+            possible; else there is a warning that says why. `auto`: where it is faster here, measured in the first call
+            of every shape. Compiled rounds have one shape; under `match` a text equals the compiled `plain` of its
+            width to the bit, and rounds that are not compiled up to near-ties. The first call of a shape compiles for
+            seconds to minutes; the model keeps what was compiled.
         learn: Whether a drafter with a network (`eagle`, `draft-model`, `draft-tree`) learns between calls from what it
             drafted wrongly (online speculative decoding); `mmspec.Learning(…)` says how. A lesson runs when a call is
             over, before `generate` returns; the target never changes, and under `match` no output does. The drafter's

@@ -46,8 +46,8 @@ def runner(
 ) -> Callable[..., Any]:
     """The function that `generate(custom_generate=…)` takes: it decodes a prepared call.
 
-    `decoder_of` gives a live model's decoder, and `on_report` gets the report of every call; the other arguments are
-    those of `decode`.
+    `decoder_of` gives a live model's decoder, and `on_report` gets the report of every call. The other arguments go to
+    `decode`.
     """
 
     def run(

@@ -1,6 +1,6 @@
 """What a model's class makes of `generate`: which classes `enable` can speed up, and how their arguments are called.
 
-What replaces `generate` calls that of the class with `custom_generate=`, which has to arrive at transformers' own.
+What replaces `generate` calls the class's own with `custom_generate=`, which has to arrive at transformers' own.
 Classes may take arguments in an order of their own, hand a call on to a part, or run a loop of their own.
 """
 

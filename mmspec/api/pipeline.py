@@ -123,7 +123,7 @@ class Pipeline(DiffusionPipeline):
             For every part its folder, where `name` is a folder of `save_pretrained`; else `name`.
 
         Raises:
-            ValueError: The folder is that of another pipeline.
+            ValueError: The folder holds another pipeline.
         """
         saved = locate_pipeline(name)
         if saved is None:
@@ -225,7 +225,7 @@ def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt"
         One seed for all rows, or one per row.
 
     Raises:
-        ValueError: Both are given, a seed is no integer, or their number is not that of the rows.
+        ValueError: Both are given, a seed is no integer, or there are more or fewer than rows.
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")

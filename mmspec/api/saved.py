@@ -59,8 +59,8 @@ def pipeline_class_of(name: str) -> Any:
     """The pipeline class that loads a stored model, chosen by its files before weights are read.
 
     Returns:
-        The class that `save_pretrained` wrote down, or that of the target which declares the model's architecture; None
-        for any other model.
+        The class that `save_pretrained` wrote down, or the pipeline of the target which declares the model's
+        architecture; None for any other model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has its pipeline.

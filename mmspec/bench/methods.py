@@ -39,7 +39,7 @@ def own_methods(model: Any) -> list[Pairing]:
 
 
 def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `decoder_for` from those of `enable`: options of components are in a mapping of their own."""
+    """Arguments of `enable` as `decoder_for` takes them: options of components are in a mapping of their own."""
     from mmspec.api.refusals import ARGUMENTS  # with torch, which the command line does not need
 
     own = {name: how[name] for name in ARGUMENTS if name in how}

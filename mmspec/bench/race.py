@@ -85,7 +85,7 @@ def relay(
 ) -> dict[str, Track]:
     """As `race`, but every repeat has tasks of its own: ratios stay paired, and their spread covers the tasks, too.
 
-    The other arguments are those of `race`.
+    The other arguments are as in `race`.
     """
     tracks = {name: Track() for name in contestants}
     for leg, tasks in enumerate((warm_up, *legs)):

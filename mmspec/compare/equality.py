@@ -1,4 +1,4 @@
-"""Our ids against those of unmodified transformers: token by token, up to the first near-tie of a row.
+"""Our ids against the ids of unmodified transformers: token by token, up to the first near-tie of a row.
 
 Float32 sums depend on their order, so that two passes over the same tokens differ by a rounding error. A decision whose
 best two candidates are closer than that may fall either way: it is a near-tie, which is printed, and the rest of its
@@ -58,7 +58,7 @@ def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate
 
 
 def assert_same(ours_ids: Tensor, run: Stock, ours_state: Tensor | None = None) -> list[NearTie]:
-    """Assert that our ids equal those of transformers, row by row up to the row's end or its first near-tie.
+    """Assert that our ids equal transformers', row by row up to the row's end or its first near-tie.
 
     Args:
         ours_ids: `[batch, prompt + new]`.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: `follows`: the call began differently, because an earlier one had differed. `unsteady`: two plain runs differ, too.
-#: `half`: the ids are not those of transformers, which in half precision nothing promises: another width rounds
+#: `half`: the ids are not transformers', which in half precision nothing promises: another width rounds
 #: differently. `left alone`: mmspec refuses the call as documented, or it raises either way. `not supported`: mmspec
 #: refuses it, and transformers decodes it. Of these two, the ids are transformers' own in both runs, and prove nothing.
 Kind = Literal["same", "near-tie", "half", "follows", "wrong", "unsteady", "left alone", "not supported"]

@@ -48,7 +48,7 @@ class Shipped:
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:
     """The card of a shipped model.
 
-    The facts are those of `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads. `beside` are
+    The facts stand in `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads. `beside` are
     further sections.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}

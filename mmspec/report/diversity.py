@@ -37,7 +37,7 @@ class Diversity:
     outputs: Count  # outputs of each prompt under one set of seeds
     units: Count  # units of an output
     figures: dict[str, list[FiniteFloat]] = field(default_factory=dict)  # by name, one value for every set of seeds
-    # Share of all outputs that are those of plain decoding with the same seed
+    # Share of all outputs that equal plain decoding's with the same seed
     same: Annotated[float, Field(ge=0, le=1)] = 0.0
     acceptance_length: Amount = 0.0  # emitted units per row and pass after prefill
     bias: Amount | None = None  # mean total variation of an emitted unit, of lossy rules that measure it; else None

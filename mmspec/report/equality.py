@@ -26,7 +26,7 @@ class Equality:
     model: str  # name of the target
     method: str
     dtype: str  # of the weights
-    # `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node)
+    # `one` (all passes have `width` nodes, in plain decoding too), or `any` (plain passes have one node)
     shape: Literal["one", "any"]
     width: Rows | None  # nodes of every pass; None under `any`
     setting: str  # how units are drawn: `"T = 0.8"`.

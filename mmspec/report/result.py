@@ -104,7 +104,7 @@ class Limits:
     # Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by `"setting / method"`; the rest
     # is overhead of the loop
     F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Acceptance length of the method's tree / that of the best tree of as many nodes
+    # Acceptance length of the method's tree / of the best tree of as many nodes
     F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
     # Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes at their
     # floor

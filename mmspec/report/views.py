@@ -83,7 +83,7 @@ def vs_best(result: Result) -> dict[str, VsBest]:
 
 
 def plain_of(result: Result, setting: str) -> list[float]:
-    """Seconds of plain decoding in a setting: those of its own row, else those paired with the first row."""
+    """Seconds of plain decoding in a setting: from its own row, else from the pairs of the first row."""
     rows = real(result, setting) or [row for row in result.rows if row.setting == setting]
     return next((row.repeats_s for row in rows if row.method == PLAIN), rows[0].plain_repeats_s)
 
@@ -146,7 +146,7 @@ def costs(result: Result) -> View:
 
 
 def qualities(result: Result) -> View:
-    """Quality numbers of every method, beside those of plain decoding with other seeds."""
+    """Quality numbers of every method, and of plain decoding with other seeds."""
     claims = [row for setting in result.floor for row in real(result, setting)]
     names = keys_of(row.quality for row in claims)
     rows = []

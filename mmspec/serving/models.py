@@ -33,7 +33,7 @@ class Language:
         """Load a causal language model.
 
         The dtype of the weights is float32 unless it is named; a chat template is for a model that has none. The other
-        arguments are those of `decoder_for`.
+        arguments go to `decoder_for`.
 
         Raises:
             ValueError: There is no such model, or a method, a part or an option does not fit it.

@@ -42,7 +42,7 @@ def server(
     """A server that has not begun to serve.
 
     The socket is what `listener` returned. `ready` gets the server's address just before the first connection is taken;
-    further arguments are those of `uvicorn.Config`.
+    further arguments go to `uvicorn.Config`.
     """
     settings = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=connections, **config)
     listening.listen(connections)  # from here on clients wait instead of being turned away

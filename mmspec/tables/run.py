@@ -29,10 +29,10 @@ Engine = Callable[[Rows, Iterable[Batch]], Iterable[Mapping[str, Any]]]
 class Summary:
     rows: int  # rows of the table
     computed: int  # rows that this run computed
-    errors: int  # rows without an output, those of earlier runs included
+    errors: int  # rows without an output, of this run and of earlier ones
     first_error: str  # the first of their errors
     seconds: float  # of this run
-    # The sums of all calls' reports, those of earlier runs included; see `mmspec.report.counters.summed`.
+    # The sums of all calls' reports, of this run and of earlier ones; see `mmspec.report.counters.summed`.
     calls: dict[str, Any]
 
 

@@ -37,7 +37,7 @@ RATE = 0.8
 LOOKUP = 10
 """`prompt_lookup_num_tokens` of transformers' prompt lookup: its documentation's value."""
 COMPILING = 4.0
-"""Share of time for the warm-up of a contestant that compiles; that of the others is 1."""
+"""Share of time for the warm-up of a contestant that compiles; the others have a share of 1."""
 TURNS = "turns"
 TURNING = 2.0
 """Share of time for all contestants in turns."""

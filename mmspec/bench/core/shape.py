@@ -1,4 +1,4 @@
-"""Shapes: models of published sizes with random weights, whose speed is that of the published weights.
+"""Shapes: models of published sizes with random weights, which are as fast as the published ones.
 
 Plugins list their shapes in the hook `mmspec_bench_shapes`, as data. A shape's module is imported when it is measured.
 """
@@ -27,7 +27,7 @@ class Workload:
     slot: int  # numbers that the cache holds per unit of context and row
     units: int = 1  # positions that the network computes per node: 2 under guidance, the cells of a frame, …
     passes: int = 1  # passes of the network per pass of the target: the steps of a denoiser
-    # The dtype of the network's products where the weights stay in float32; None: that of the weights
+    # The dtype of the network's products where the weights stay in float32; None: the dtype of the weights
     autocast: torch.dtype | None = None
     # The next units of so many rows, `[row, 1]`, where they come from outside (a player's actions)
     truth: Callable[[int], Tensor] | None = None
@@ -42,8 +42,8 @@ class Shape:
         make: `module:function`, which makes the workload from a device, a dtype and the numbers.
         numbers: Arguments of `make`: the configuration of the published size.
         small: Changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds.
-        contexts: Units of context; None: those of the benchmark.
-        nodes: Nodes of a pass; None: those of the benchmark.
+        contexts: Units of context; None: as in the benchmark.
+        nodes: Nodes of a pass; None: as in the benchmark.
         generates: Whether transformers' own `generate` runs the model.
     """
 

@@ -21,7 +21,7 @@ DEPTH = 8
 OUTSIDE = ("ms", "launches")
 """Figures of a round of which the bare pass's are subtracted: what is left is outside of the model."""
 COUNTED = 1
-"""Rounds that are counted, after those of the warm-up and before those that are timed."""
+"""Rounds that are counted, after the warm-up and before the timed ones."""
 WARM_UP = 2
 
 
