@@ -65,12 +65,8 @@ class EnabledComponents:
         components: Handles of the enabled components, by name.
         skipped: Why the other models of the pipeline are not enabled, by name.
 
-    Args:
-        pipe: The live pipeline.
-        enable: Enables one model with the arguments that are given.
-        common: Arguments for all components.
-        own: Arguments for single components; they take precedence.
-        skipped: What was tried before, with the reason why it did not fit.
+    `enable` is called with a model and its arguments: the `common` ones, then its `own`.
+    `skipped` is what was tried before, with the reason why it did not fit.
 
     Raises:
         ValueError: No component can be enabled, or one that `own` names cannot.

@@ -27,10 +27,6 @@ def is_missing(value: Any) -> bool:
 def ids_of(values: Iterable[Any], column: str) -> list[str]:
     """The ids of rows as texts.
 
-    Args:
-        values: The ids: texts or integers.
-        column: The name of their column, for messages.
-
     Raises:
         ValueError: An id is missing, is neither a text nor an integer, or stands twice; names the row.
     """

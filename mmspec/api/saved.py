@@ -58,12 +58,9 @@ def pipeline_class_in(folder: Path) -> Any:
 def pipeline_class_of(name: str) -> Any:
     """The pipeline class that loads a stored model, chosen by its files before weights are read.
 
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name.
-
     Returns:
-        The class that `save_pretrained` wrote down, or that of the target which declares the model's architecture; None
-        for any other model.
+        The class that `save_pretrained` wrote down, or the pipeline of the target which declares the model's
+        architecture; None for any other model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has its pipeline.
@@ -132,11 +129,7 @@ def _is_named(drafter: Any) -> bool:
 
 
 def _checked(settings: Any, folder: Path) -> dict[str, Any]:
-    """The contents of a file, if a file may have them.
-
-    Raises:
-        ValueError: Names the first setting that it may not have.
-    """
+    """The contents of a file, if a file may have them."""
     if not isinstance(settings, dict):
         raise ValueError("it is no table")
     for key in settings:
@@ -191,9 +184,6 @@ def _is_plain(value: Any) -> bool:
 
 def outline_of(name: str) -> Outline:
     """The outline of a model, or of a pipeline's target model; no weights are loaded.
-
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name of a model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has such a pipeline.

@@ -41,8 +41,6 @@ class GenerateCall:
 
 @dataclass
 class PeerGenerate:
-    """transformers' own `generate`."""
-
     call: GenerateCall  # how `generate` is called
     more: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `generate`
     # Entries of the assistant's generation configuration, from which transformers reads them
@@ -74,7 +72,6 @@ class CompiledGenerate:
 
 
 def compiled(call: GenerateCall) -> CompiledGenerate:
-    """`generate` with its static cache, compiled."""
     return CompiledGenerate(call, _compiled())
 
 

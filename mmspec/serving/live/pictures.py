@@ -7,7 +7,6 @@ from PIL.Image import Image
 
 
 def png(picture: Image) -> str:
-    """A picture as a PNG in base64."""
     file = BytesIO()
     picture.save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()

@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.bench.machine import describe, versions
+from mmspec.bench.timing import describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.equality import Equality, load
-from mmspec.report.lines import save
 from mmspec.report.result import PLAIN
+from mmspec.report.trust import save
 
 Shape = Literal["one", "any"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
-from mmspec.bench.methods import chosen_methods
-from mmspec.bench.prompt_file import counted_or_read
+from mmspec.bench.methods import chosen_methods, counted_or_read
+from mmspec.cli.arguments import Device
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def bench_command(
         plot: Annotated[
             Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")
         ] = None,
-        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        device: Device = "cpu",
         repeats: Annotated[
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,
