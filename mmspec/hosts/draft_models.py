@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from mmspec.core.protocols import Target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.target import TransformersTarget
@@ -24,13 +26,15 @@ def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
     return factory(model, drafting=drafting)
 
 
-def drafting_target(model: Any) -> TransformersTarget:
+def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:
     """A draft model, live or by a name as `load_model` takes it, as the installed plugins' target in drafting mode.
+
+    A live one stays where it is, and as it is.
 
     Raises:
         ValueError: The model cannot be loaded, or mmspec cannot run it; says that it is the draft model.
     """
-    live = load_model(model) if isinstance(model, str) else model
+    live = load_model(model, device, dtype) if isinstance(model, str) else model
     try:
         return own_target(live, drafting=True)
     except ValueError as error:

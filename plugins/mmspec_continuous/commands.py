@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
+from mmspec.cli import arguments
 from mmspec.cli.groups import group
 from mmspec.kits.pictures import command as kit
 
@@ -38,9 +39,9 @@ def generate_continuous(
     out: kit.Out = Path("out.png"),
     trace: kit.Trace = None,
     model: kit.Model = "mmspec/emoji-continuous",
-    method: kit.Method = "auto",
-    rule: kit.Rule = None,
-    num_speculative_tokens: kit.Drafted = None,
+    method: arguments.Method = "auto",
+    rule: arguments.RuleName = None,
+    num_speculative_tokens: arguments.Drafted = None,
     guidance: Annotated[
         float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
     ] = None,
@@ -48,8 +49,8 @@ def generate_continuous(
     seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
-    device: kit.Device = "cpu",
-    dtype: kit.Dtype = None,
+    device: arguments.Device = "cpu",
+    dtype: arguments.Dtype = None,
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
     distribution.

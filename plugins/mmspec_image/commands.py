@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
-from mmspec.cli.groups import group
+from mmspec.cli import arguments
+from mmspec.cli.groups import Work, group, resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import Device, Work, resumable
 from mmspec.kits.pictures import command as kit
 from mmspec.serving.live.command import Port, serve_page
 
@@ -48,9 +48,9 @@ def generate_image(
     out: kit.Out = Path("out.png"),
     trace: kit.Trace = None,
     model: kit.Model = "mmspec/emoji",
-    method: kit.Method = "auto",
-    rule: kit.Rule = None,
-    num_speculative_tokens: kit.Drafted = None,
+    method: arguments.Method = "auto",
+    rule: arguments.RuleName = None,
+    num_speculative_tokens: arguments.Drafted = None,
     guidance: Annotated[
         float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
     ] = None,
@@ -62,8 +62,8 @@ def generate_image(
     class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
-    device: kit.Device = "cpu",
-    dtype: kit.Dtype = None,
+    device: arguments.Device = "cpu",
+    dtype: arguments.Dtype = None,
     words: Annotated[
         bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
     ] = False,

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.bench.tree_size import SIZES, paying_nodes
+from mmspec.bench.timing import SIZES, paying_nodes
 from mmspec.core.drafters.draft_model import DraftModelMemory
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree

@@ -161,7 +161,7 @@ def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> in
 
 
 def _tried(options: BenchOptions) -> int:
-    return tuning.calls_of(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
+    return tuning_calls(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:
