@@ -8,7 +8,7 @@ import typer
 
 from mmspec.bench.command import pipeline_command
 from mmspec.cli import arguments
-from mmspec.cli.groups import Work, group, resumable
+from mmspec.cli.groups import Device, Work, group, resumable
 from mmspec.cli.places import refuse_folders
 from mmspec.kits.pictures import command as kit
 from mmspec.serving.live.command import Port, serve_page
