@@ -58,7 +58,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     "triforce": (4, 1350),  # as cascade
     # The launches of a head are the drafter's own: it is no model that is moved.
-    "eagle, a tree": (1, 1510),
+    "eagle, a tree": (1, 1525),
     "eagle, a chain": (1, 1320),
     "dflash": (1, 1350),
     "p-eagle": (1, 1310),
