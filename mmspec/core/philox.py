@@ -28,7 +28,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
     Words are int64 with 32 bits in use. The 64-bit product of two words wraps to the right bit pattern in int64.
     """
     c0, c1, c2, c3 = counter
-    # Inductor makes `arange * constant` an index, which kernels hold in int32; behind a mask it is a number like others.
+    # Inductor makes `arange * constant` an index, which kernels hold in int32; behind a mask it is a number.
     order = torch.arange(_ROUNDS, device=c3.device) & _MASK
     k0, k1 = (_round_keys(word, order * step) for word, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
     for round in range(_ROUNDS):

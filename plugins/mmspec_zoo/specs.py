@@ -160,19 +160,28 @@ JUDGE = RuleSpec(
     options="mmspec_zoo.relaxed.judge:JudgeOptions",
 )
 
-METHODS = (
-    PEARL.method("A smaller model drafts while the target verifies: for a core or two to spare.", needs=TEXT),
-    SAGUARO.method("Like pearl, with drafts for many outcomes of a round; waits for the others.", needs=TEXT),
-    MIRROR_SD.method("Like saguaro, for the outcomes that an early exit of the target thinks likely.", needs=TEXT),
-    LAYER_SKIP.method("Early exit: the target's first layers draft; for models trained for it.", needs=TEXT),
-    SWIFT.method("The target drafts without some sub-layers, found while it writes; no training.", needs=TEXT),
-    DEL.method("Early exit, whose layer and length follow what would have been accepted.", needs=TEXT),
-    SPECMEMO.method("A smaller model's tree, with caches that stay below memory_budget=2GiB.", needs=TEXT),
-    S2D.method("Sorted speculative decoding: a smaller model's layers run until it is sure.", needs=TEXT),
-    AMBEDKAR.method("Drafts from the bare prompt, verified behind a text such as a constitution.", needs=TEXT),
-    RAPID.method("For long prompts: drafts by a model, or the target, on what is retrieved.", needs=TEXT),
-    VOCAB_TRIM.method("A smaller model, made faster: its output layer keeps the most frequent ids.", needs=TEXT),
-    OMNIDRAFT.method("A smaller model with another tokenizer, and n-grams that translate its tokens.", needs=TEXT),
+DRAFTERS = {
+    PEARL: "A smaller model drafts while the target verifies: for a core or two to spare.",
+    SAGUARO: "Like pearl, with drafts for many outcomes of a round; waits for the others.",
+    MIRROR_SD: "Like saguaro, for the outcomes that an early exit of the target thinks likely.",
+    LAYER_SKIP: "Early exit: the target's first layers draft; for models trained for it.",
+    SWIFT: "The target drafts without some sub-layers, found while it writes; no training.",
+    DEL: "Early exit, whose layer and length follow what would have been accepted.",
+    SPECMEMO: "A smaller model's tree, with caches that stay below memory_budget=2GiB.",
+    S2D: "Sorted speculative decoding: a smaller model's layers run until it is sure.",
+    AMBEDKAR: "Drafts from the bare prompt, verified behind a text such as a constitution.",
+    RAPID: "For long prompts: drafts by a model, or the target, on what is retrieved.",
+    VOCAB_TRIM: "A smaller model, made faster: its output layer keeps the most frequent ids.",
+    OMNIDRAFT: "A smaller model with another tokenizer, and n-grams that translate its tokens.",
+}
+"""Drafters of texts, and what their methods are, which have their names."""
+COMPONENTS = (
+    XLNET,
+    ASSD,
+    *DRAFTERS,
+    ROLLBACK,
+    JUDGE,
+    *(drafter.method(summary, needs=TEXT) for drafter, summary in DRAFTERS.items()),
     ASSD.method(
         "An any-order model drafts several blanks at once and verifies them in order.",
         rule="rejection",
@@ -197,23 +206,4 @@ METHODS = (
         summary="A smaller model drafts; what a trained judge finds right stays.",
         paper="https://arxiv.org/abs/2501.19309",
     ),
-)
-COMPONENTS = (
-    XLNET,
-    PEARL,
-    SAGUARO,
-    MIRROR_SD,
-    LAYER_SKIP,
-    SWIFT,
-    DEL,
-    SPECMEMO,
-    S2D,
-    AMBEDKAR,
-    RAPID,
-    VOCAB_TRIM,
-    OMNIDRAFT,
-    ASSD,
-    ROLLBACK,
-    JUDGE,
-    *METHODS,
 )

@@ -24,6 +24,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec_text.specs import CANDIDATES
 
 GeneratorFactory = Callable[[State, Any], CandidateGenerator]
@@ -130,11 +131,7 @@ class TextCandidates(Candidates):
     example = "mmspec_text.example:candidates"
 
     def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
-        model = options.model
-        if isinstance(model, str):
-            from mmspec.hosts.loading import load_model
-
-            model = load_model(model)
+        model = load_model(options.model) if isinstance(options.model, str) else options.model
         super().__init__(_factory(options, model))
         self._shares_ids = options.kind == "assistant"
         self._assistant_vocab = model.config.get_text_config().vocab_size if model is not None else 0
@@ -150,38 +147,23 @@ class TextCandidates(Candidates):
 
 def prompt_lookup(max_ngram: int = 2) -> GeneratorFactory:
     """transformers' prompt lookup, which copies from the first occurrence of the longest n-gram."""
-
-    def make(state: State, inputs: Any) -> CandidateGenerator:
-        return PromptLookupCandidateGenerator(
-            eos_token_id=state.live.ends if len(state.live.ends) else None,
-            max_matching_ngram_size=max_ngram,
-            max_length=_longest(state),
-        )
-
-    return make
+    return lambda state, inputs: PromptLookupCandidateGenerator(
+        eos_token_id=state.live.ends if len(state.live.ends) else None,
+        max_matching_ngram_size=max_ngram,
+        max_length=_longest(state),
+    )
 
 
 def assistant(model: Any) -> GeneratorFactory:
     """A smaller model with the target's tokenizer."""
-
-    def make(state: State, inputs: Any) -> CandidateGenerator:
-        text = known_text(state)
-        return AssistedCandidateGenerator(text, model, _greedy(state), {"attention_mask": torch.ones_like(text)})
-
-    return make
+    return lambda state, inputs: AssistedCandidateGenerator(known_text(state), model, _greedy(state), _all_of(state))
 
 
 def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> GeneratorFactory:
     """A smaller model with a tokenizer of its own."""
-
-    def make(state: State, inputs: Any) -> CandidateGenerator:
-        text = known_text(state)
-        inputs = {"attention_mask": torch.ones_like(text)}
-        return AssistedCandidateGeneratorDifferentTokenizers(
-            text, model, tokenizer, assistant_tokenizer, _greedy(state), inputs
-        )
-
-    return make
+    return lambda state, inputs: AssistedCandidateGeneratorDifferentTokenizers(
+        known_text(state), model, tokenizer, assistant_tokenizer, _greedy(state), _all_of(state)
+    )
 
 
 def known_text(state: State) -> Tensor:
@@ -203,6 +185,10 @@ def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
             setattr(generator, name, own)
 
 
+def _all_of(state: State) -> dict[str, Tensor]:
+    return {"attention_mask": torch.ones_like(known_text(state))}
+
+
 def _longest(state: State) -> int:
     return state.prompt_length - state.host_pads[0] + state.limit
 
@@ -214,8 +200,6 @@ def _greedy(state: State) -> GenerationConfig:
 
 
 def _factory(options: CandidatesOptions, model: Any) -> GeneratorFactory:
-    from mmspec.hosts.loading import load_tokenizer
-
     if options.kind == "prompt-lookup":
         return prompt_lookup()
     if options.kind == "assistant":
