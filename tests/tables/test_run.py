@@ -155,7 +155,7 @@ def test_damaged_tables_are_named(tmp_path: Path, name: str, text: str, says: st
 
 
 def _batch(id: str, prompt: str) -> dict[str, Any]:
-    from mmspec.api.rows import objects
+    from mmspec.api.row_values import objects
 
     return {"id": objects([id]), "prompt": objects([prompt])}
 
