@@ -20,12 +20,9 @@ def on_ray(
 ) -> Callable[[Rows, Iterable[Mapping[str, Any]]], Iterator[Mapping[str, Any]]]:
     """The engine, for `mmspec.tables.run.run`.
 
-    Args:
-        address: Of the cluster, as in `ray.init`; `local` starts one on this machine. Without effect where this process
-            is connected already.
-        workers: Pipelines that are loaded, one a process.
-        batch: Rows of a batch, at most: Ray cuts batches where its blocks end.
-        worker: What a worker makes of the rows; default: the rows themselves.
+    The address is the cluster's, as in `ray.init`; `local` starts one on this machine; it is without effect where this
+    process is connected already. Every worker loads a pipeline in a process of its own, and `worker` says what it makes
+    of the rows; default: the rows themselves. A batch has at most `batch` rows: Ray cuts batches where its blocks end.
 
     Raises:
         ImportError: Ray is not installed.

@@ -45,10 +45,7 @@ class LoopOptions:
 def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
     """The schedule of an optimiser's learning rate: linear warm-up, then a cosine down to `FLOOR` of the peak.
 
-    Args:
-        optimizer: The optimiser; with `done` steps, as it was when these were done.
-        options: The loop's settings.
-        done: The number of steps that were done before.
+    An optimiser with `done` steps is as it was when these were done.
     """
     from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 
