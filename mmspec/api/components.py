@@ -25,10 +25,7 @@ LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 Ideogram 4 builds it of its text encoder's body and a head. A modular pipeline's step stores it, not the pipeline.
 """
 
-OWN_LOOPS = {
-    "AudioLDM2Pipeline": "language_model",
-    "MiniMaxMusic3ModularPipeline": "language_model",
-}
+OWN_LOOPS = {"AudioLDM2Pipeline": "language_model", "MiniMaxMusic3ModularPipeline": "language_model"}
 """Pipelines that run a language model step by step, and the component: its `generate` is never called.
 
 AudioLDM 2 appends hidden states, no units; MiniMax Music 3 appends frames of eight codes, seven of another model.

@@ -108,9 +108,7 @@ class PromptEnhancer:
             )
         self._model, self._tokenizer, self._template = model, tokenizer, template
         self._generate = {"max_new_tokens": 256, "do_sample": True, **generate}
-        self._decoder = decoder_for(
-            model, method, drafter=drafter, rule=None, k=k, policy=None, shape=None, compile=None, options=options
-        )
+        self._decoder = decoder_for(model, method, drafter=drafter, k=k, options=options)
 
     def __call__(self, prompts: str | Sequence[str], seed: int | Sequence[int] = 0) -> Enhanced:
         """Rewrite prompts, one after the other, so that none depends on the others.

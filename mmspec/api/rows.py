@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.row_values import argument, cells, ids_of, is_missing, seed_of, shape_of, together
+from mmspec.api.row_values import argument, cells, ids_of, is_missing, objects, seed_of, shape_of, together
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
@@ -235,13 +235,6 @@ class _Row:
     def key(self) -> Any:
         shapes = {name: shape_of(value) for name, value in self.inputs.items()}
         return str(sorted(shapes.items())), str(sorted(self.shared.items()))
-
-
-def objects(values: Sequence[Any]) -> np.ndarray:
-    column = np.empty(len(values), dtype=object)
-    for number, value in enumerate(values):
-        column[number] = value
-    return column
 
 
 def _parameters(pipe: Pipeline) -> set[str]:

@@ -25,6 +25,7 @@ from mmspec.hosts.weight_files import INDEX, refuse_config
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
+from mmspec.untrusted import read_json
 
 FILE = "speculation.json"
 DRAFTER = "drafter"
@@ -111,11 +112,8 @@ def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
     if not file.is_file() or {"method", "drafter"} & how.keys():
         return dict(how)
     try:
-        text = file.read_bytes()
-        if len(text) > LONGEST:
-            raise ValueError(f"{len(text)} bytes are too many")
-        saved = _checked(json.loads(text.decode()), folder)
-    except (ValueError, RecursionError) as error:
+        saved = _checked(read_json(file, LONGEST), folder)
+    except ValueError as error:
         raise ValueError(f"{file} does not say how to speculate: {error}; name a method, or delete it") from error
     if saved.get("drafter") == DRAFTER:
         saved["drafter"] = str(folder / DRAFTER)
@@ -128,10 +126,8 @@ def _is_named(drafter: Any) -> bool:
     return is_shipped or _is_component("drafter", drafter)
 
 
-def _checked(settings: Any, folder: Path) -> dict[str, Any]:
+def _checked(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The contents of a file, if a file may have them."""
-    if not isinstance(settings, dict):
-        raise ValueError("it is no table")
     for key in settings:
         if key not in KEYS:
             raise ValueError(unknown("setting", str(key), KEYS))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[["Plan"], Callable[[], None]]
 """Takes the plan of a benchmark, shows it, and returns a function to be called after each measured call."""
+Methods = Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")]
+Json = Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")]
+Plot = Annotated[Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")]
 Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all.")]
 
 
@@ -69,11 +72,9 @@ def pipeline_command(
     """
 
     def command(
-        method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")] = None,
-        json: Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")] = None,
-        plot: Annotated[
-            Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")
-        ] = None,
+        method: Methods = None,
+        json: Json = None,
+        plot: Plot = None,
         device: Device = "cpu",
         repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each with seeds of its own.")] = 4,
         prompts: Annotated[
@@ -94,12 +95,7 @@ def pipeline_command(
         logging.disable_progress_bar()  # of loading, which is short
         kind, size = modality(), Size(repeats, window, seed)
         size, given = size.shorter if quick else size, own or count
-        bench(
-            kind.kind,
-            lambda progress: bench_pipeline(kind, model, methods, given, size, device, progress),
-            json,
-            plot,
-        )
+        bench(kind.kind, lambda shown: bench_pipeline(kind, model, methods, given, size, device, shown), json, plot)
 
     command.__doc__ = summary
     return command

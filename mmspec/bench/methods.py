@@ -1,14 +1,13 @@
 """What a benchmark runs: methods, by name or by modality, and the user's own prompts, in a file of JSON lines."""
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmspec.cli.places import text_of
 from mmspec.registry import Pairing, installed, pair
 from mmspec.registry.matching import named
 from mmspec.report.result import PLAIN
+from mmspec.untrusted import numbered_json_lines
 
 
 def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] | None:
@@ -72,22 +71,18 @@ def read(path: Path) -> list[str]:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; --prompts takes a number, such as 4, or JSON lines")
-    found = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        if line.strip():
-            found.append(_prompt(line, f"line {number} of {path}"))
+    found: list[str] = []
+    try:
+        lines = numbered_json_lines(path)
+    except ValueError as error:
+        raise ValueError(f'{error}; a prompt is a line {{"prompt": "…"}}') from error
+    for number, line in lines:
+        prompt = line.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f'line {number} of {path} is no prompt: {{"prompt": "…"}}')
+        found.append(prompt)
     if len(found) > MOST:
         raise ValueError(f"{path} has more than {MOST} prompts; take some of them")
     if not found:
         raise ValueError(f"{path} is empty")
     return found
-
-
-def _prompt(line: str, where: str) -> str:
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, TypeError, KeyError):
-        prompt = None
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f'{where} is no prompt: {{"prompt": "…"}}')
-    return prompt

@@ -3,7 +3,6 @@
 A modality is data: how its pipelines are called, and the words for what they make.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ from mmspec.api.build import decoder_for
 from mmspec.bench.methods import own_methods
 from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import biases, row_of
-from mmspec.bench.timing import describe, synchronize, versions
+from mmspec.bench.timing import called, describe, versions
 from mmspec.report.result import PLAIN, Limits, Result, Row
 
 
@@ -55,12 +54,8 @@ class PipelineCall:
 
     def __call__(self, call: Mapping[str, Any]) -> Run:
         self.pipe.use(**self.how)
-        device = str(self.pipe.device)
-        synchronize(device)
-        began = time.perf_counter()
-        output = self.pipe(**call, output_type="latent")
-        synchronize(device)
-        return Run(time.perf_counter() - began, self.modality.units(output), output.report)
+        seconds, output = called(lambda: self.pipe(**call, output_type="latent"), str(self.pipe.device))
+        return Run(seconds, self.modality.units(output), output.report)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from mmspec.core.drafters.static_tree import expected_units
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
 
+Answer = TypeVar("Answer")
 PACKAGES = ("mmspec", "torch", "transformers")
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SIZES = (2, 4, 8, 12, 16, 24, 32)
@@ -43,11 +44,16 @@ def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repe
 
 def timed(work: Callable[[], Any], device: str) -> float:
     """Wall-clock seconds of a function call, with the device's work finished."""
+    return called(work, device)[0]
+
+
+def called(work: Callable[[], Answer], device: str) -> tuple[float, Answer]:
+    """As `timed`, and what the function returned."""
     synchronize(device)
     began = time.perf_counter()
-    work()
+    result = work()
     synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, result
 
 
 def synchronize(device: str) -> None:

@@ -69,9 +69,5 @@ def refuse_policy(name: str) -> None:
     options_of(name)
 
 
-CHECKS: dict[str, Callable[[str], None]] = {
-    "device": refuse_device,
-    "rule": refuse_rule,
-    "policy": refuse_policy,
-}
+CHECKS: dict[str, Callable[[str], None]] = {"device": refuse_device, "rule": refuse_rule, "policy": refuse_policy}
 """Checks by the name of a parameter, whichever command has it."""

@@ -49,7 +49,7 @@ def verify(
 
     Exit code 0: all calls equal. 1: an output is wrong, a call that transformers can do is not supported, or the script
     fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, has no call that
-    mmspec decodes, or its ids differ from those of transformers in half precision. 3: texts part at near-ties only,
+    mmspec decodes, or its ids differ from transformers' in half precision. 3: texts part at near-ties only,
     where rounding decides. 4: all calls that mmspec decodes are equal, and it leaves others alone. 130, 143: it was
     stopped, and the script with it.
     """

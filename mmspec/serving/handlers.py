@@ -21,6 +21,9 @@ from mmspec.serving.fields import Chat, Completion, Text, checked, settings_of
 from mmspec.serving.models import Language, Models
 from mmspec.serving.request import CURRENT
 
+TEXTS = ("text", "content", "reasoning_content")
+"""Fields of a choice, of its message or of its delta that hold what the model wrote."""
+
 
 class Speculating(BaseHandler):
     """What both handlers do otherwise than transformers'; it stands before one of them in a class's bases."""
@@ -77,10 +80,6 @@ class SpeculatingChat(Speculating, ChatCompletionHandler):
 
 class SpeculatingCompletion(Speculating, CompletionHandler):
     fields = Completion
-
-
-TEXTS = ("text", "content", "reasoning_content")
-"""Fields of a choice, of its message or of its delta that hold what the model wrote."""
 
 
 def completed(answer: Response, stops: Sequence[str], usage: bool) -> Response:

@@ -14,6 +14,7 @@ from typing import Any
 from mmspec.api.rows import OURS
 from mmspec.files import remove_sides, save_text, save_whole
 from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json_lines
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
@@ -62,18 +63,7 @@ def arrow(module: str = "pyarrow") -> Any:
 
 
 def _jsonl(path: Path) -> Table:
-    rows: list[dict[str, Any]] = []
-    with path.open("rb") as file:  # in bytes: a line that is no UTF-8 is named as any other
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode())
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} of {path} is no JSON: {shown(error)}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} of {path} is no object with columns, but {shown(row, 60)}")
-            rows.append(row)
+    rows = read_json_lines(path, path.stat().st_size)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(".jsonl", columns, [{name: row.get(name) for name in columns} for row in rows])
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import mmspec
-from mmspec.api.row_values import ids_of
-from mmspec.api.rows import OURS, Rows, objects
+from mmspec.api.row_values import ids_of, objects
+from mmspec.api.rows import OURS, Rows
 from mmspec.files import save_text
 from mmspec.report.counters import summed
 from mmspec.tables.reading import Folder, Table, rows_to_bytes

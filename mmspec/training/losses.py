@@ -43,12 +43,7 @@ class DraftLoss:
 
 
 def draft_loss(
-    logits: Tensor,
-    p: Tensor,
-    mask: Tensor,
-    depth: int = 0,
-    loss: DraftLoss = DraftLoss(),
-    units: Tensor | None = None,
+    logits: Tensor, p: Tensor, mask: Tensor, depth: int = 0, loss: DraftLoss = DraftLoss(), units: Tensor | None = None
 ) -> Tensor:
     """The loss of a drafter at one depth.
 

@@ -39,7 +39,7 @@ def test_how_many_or_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("", "own.jsonl is empty"),
         ('{"prompt": ""}', "line 1 of own.jsonl is no prompt"),
         ('{"prompt": "a"}\n{"text": "a"}', "line 2 of own.jsonl is no prompt"),
-        ("[1]", "line 1 of own.jsonl is no prompt"),
+        ("[1]", r"line 1 of own.jsonl cannot be read: .*; a prompt is a line \{\"prompt\""),
         ('{"prompt": "a"}\n' * 3, "own.jsonl has more than 2 prompts"),
     ):
         Path("own.jsonl").write_text(lines)
@@ -47,5 +47,5 @@ def test_how_many_or_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             patch.setattr(choices, "MOST", 2)
             counted_or_read("own.jsonl")
     Path("own.jsonl").write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(ValueError, match=r"own.jsonl is no text in UTF-8"):
+    with pytest.raises(ValueError, match=r"own.jsonl cannot be read"):
         counted_or_read("own.jsonl")

@@ -5,7 +5,6 @@ own `generate`.
 """
 
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,7 @@ from mmspec.bench.core.subject import SMALL, VARIANTS, Sizes, Subject
 from mmspec.bench.core.work import Machine, measure_machine
 from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run, relay
-from mmspec.bench.timing import describe, synchronize, versions
+from mmspec.bench.timing import called, describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions
 from mmspec.core.warp import Warp
@@ -52,11 +51,8 @@ class Call:
     device: str  # where its model is
 
     def __call__(self, prompt: Any) -> Run:
-        synchronize(self.device)
-        began = time.perf_counter()
-        output = self.decoder.generate(prompt, self.new, warp=Warp(sample=False))
-        synchronize(self.device)
-        return Run(time.perf_counter() - began, output.units, output.report)
+        seconds, output = called(lambda: self.decoder.generate(prompt, self.new, warp=Warp(sample=False)), self.device)
+        return Run(seconds, output.units, output.report)
 
 
 @dataclass
