@@ -20,7 +20,9 @@ GUIDANCE = 3.0
 
 
 def add(app: typer.Typer) -> None:
-    group(app, "generate", "Generate, speculatively.").command("continuous")(generate_continuous)
+    summary = "Draw a picture of continuous tokens, speculatively; a lossless method keeps the plain distribution."
+    generate = kit.generate_command("token", MODEL, summary)
+    group(app, "generate", "Generate, speculatively.").command("continuous")(generate)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of tokens are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji-continuous", 32, 16, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("continuous")(bench)
@@ -31,38 +33,6 @@ def _pictures() -> Any:
     from mmspec.kits.pictures.bench import pictures
 
     return pictures("continuous", "token")
-
-
-def generate_continuous(
-    prompt: Annotated[str, typer.Argument(help="What to draw.")],
-    out: kit.Out = Path("out.png"),
-    trace: kit.Trace = None,
-    model: kit.Model = "mmspec/emoji-continuous",
-    method: kit.Method = "auto",
-    rule: kit.Rule = None,
-    num_speculative_tokens: kit.Drafted = None,
-    guidance: Annotated[
-        float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
-    ] = None,
-    negative: kit.Negative = None,
-    seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
-    num_images: kit.NumImages = 1,
-    opt: kit.Options = None,
-    device: kit.Device = "cpu",
-    dtype: kit.Dtype = None,
-) -> None:
-    """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
-    distribution.
-    """
-    call = {
-        "prompt": prompt,
-        "negative_prompt": negative,
-        "num_images_per_prompt": num_images,
-        "guidance_scale": guidance,
-        "seed": seed,
-    }
-    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
-    kit.generate(call, "token", out, trace, model, opt, **how)
 
 
 def demo_continuous(
