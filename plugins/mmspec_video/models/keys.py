@@ -31,25 +31,13 @@ class LayerKeys:
         return torch.cat([self.earlier[0], keys], 1), torch.cat([self.earlier[1], values], 1)
 
 
-@dataclass
-class FrameKeys:
-    """The caches of all layers of a model."""
+FrameKeys = Sequence[LayerKeys]
+"""The caches of all layers of a model."""
 
-    layers: list[LayerKeys]  # one cache a layer
 
-    @classmethod
-    def empty(cls, layers: int) -> "FrameKeys":
-        """Caches without earlier frames."""
-        return cls([LayerKeys() for _ in range(layers)])
-
-    @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "FrameKeys":
-        """Caches that hold earlier frames, one pair a layer."""
-        return cls([LayerKeys(pair) for pair in pairs])
-
-    def current(self) -> list[Pair]:
-        """Keys and values of the frames that the last pass computed, layer by layer."""
-        return [layer.current for layer in self.layers if layer.current is not None]
+def current(keys: FrameKeys) -> list[Pair]:
+    """Keys and values of the frames that the last pass computed, layer by layer."""
+    return [layer.current for layer in keys if layer.current is not None]
 
 
 def select_frames(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
@@ -76,6 +64,6 @@ def positions_and_mask(
     if position is None:
         position = torch.arange(frames, device=x.device).expand(rows, -1)
     if seen is None and frames > 1:
-        assert keys is None or keys.layers[0].earlier is None, "several frames behind earlier ones need `seen`"
+        assert keys is None or keys[0].earlier is None, "several frames behind earlier ones need `seen`"
         seen = causal(frames, x.device).expand(rows, -1, -1)
     return position, seen

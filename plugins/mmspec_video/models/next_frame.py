@@ -174,7 +174,7 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         condition = self.t_embedder(TIME_SCALE * time) + self.action_embedder(actions)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):
-            x = block(x, condition, rotary, seen, None if keys is None else keys.layers[i])
+            x = block(x, condition, rotary, seen, None if keys is None else keys[i])
         return unpatchified(self.final_layer(x, condition), grid[0], patch)
 
 

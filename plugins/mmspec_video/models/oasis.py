@@ -172,7 +172,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         times = time_rotary(position, self.config.hidden_size // self.config.num_heads)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):
-            x = block(x, condition, self.pixels[None], times, seen, None if keys is None else keys.layers[i])
+            x = block(x, condition, self.pixels[None], times, seen, None if keys is None else keys[i])
         patch = self.config.patch_size
         return unpatchified(self.final_layer(x, condition), self.config.input_h // patch, patch)
 
