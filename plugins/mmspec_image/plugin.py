@@ -55,7 +55,7 @@ def mmspec_bench_shapes() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
-    from mmspec_image.parity import ARCHITECTURES
+    from mmspec_image.layouts import ARCHITECTURES
 
     return ARCHITECTURES
 
