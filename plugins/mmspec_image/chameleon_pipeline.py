@@ -58,7 +58,7 @@ class ChameleonPipeline(WrittenPipeline):
 
         Args:
             name: A folder, or a hub name.
-            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: that of the saved pipeline.
+            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: the saved pipeline's.
             sized: See the class; None: as it was saved, else False.
             **how: As in `LanguageModelPipeline.from_pretrained`.
 

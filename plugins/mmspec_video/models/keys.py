@@ -24,7 +24,7 @@ class LayerKeys:
     current: Pair | None = None  # keys and values of the frames that the pass computes; None before the pass
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
-        """Store the pass's own keys and values; returns those of all frames, the earlier ones first."""
+        """Store the pass's own keys and values; returns all frames' keys and values, the earlier first."""
         self.current = keys, values
         if self.earlier is None:
             return keys, values
@@ -46,7 +46,7 @@ def select_frames(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
 
 
 def concatenated(first: Sequence[Pair], second: Sequence[Pair]) -> list[Pair]:
-    """The frames of `first`, then those of `second`, layer by layer."""
+    """The frames of `first`, then the frames of `second`, layer by layer."""
     both = zip(first, second, strict=True)
     return [(torch.cat([a[0], b[0]], 1), torch.cat([a[1], b[1]], 1)) for a, b in both]
 

@@ -98,8 +98,8 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     Attributes:
         sampler: The published sampler.
-        vectors: `[action + 1, external_cond_dim]`: the vector of every action of the action space, then that of "no
-            action"; None until the user of the model sets it.
+        vectors: `[action + 1, external_cond_dim]`: the vector of every action, then of "no action"; None
+            until the user of the model sets it.
     """
 
     @register_to_config
