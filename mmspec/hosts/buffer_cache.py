@@ -56,7 +56,7 @@ class BufferCache(SlotCache):
         return buffers
 
     def load(self, call: SlotCache) -> "BufferCache":
-        """Copy what the cache of a call holds: one of the same layers, with as many rows and at most as many slots."""
+        """Copy what the cache of a call holds: one of the same layers and as many rows, whose committed slots fit."""
         if call is self:  # which a call has that is planned anew
             return self
         self.reserve(self.most)
