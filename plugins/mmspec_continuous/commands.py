@@ -21,7 +21,9 @@ GUIDANCE = 3.0
 
 
 def add(app: typer.Typer) -> None:
-    group(app, "generate", "Generate, speculatively.").command("continuous")(generate_continuous)
+    summary = "Draw a picture of continuous tokens, speculatively; a lossless method keeps the plain distribution."
+    generate = kit.generate_command("token", MODEL, summary)
+    group(app, "generate", "Generate, speculatively.").command("continuous")(generate)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of tokens are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji-continuous", 32, 16, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("continuous")(bench)
@@ -34,6 +36,7 @@ def _pictures() -> Any:
     return pictures("continuous", "token")
 
 
+<<<<<<< HEAD
 def generate_continuous(
     prompt: Annotated[str, typer.Argument(help="What to draw.")],
     out: kit.Out = Path("out.png"),
@@ -66,6 +69,8 @@ def generate_continuous(
     kit.generate(call, "token", out, trace, model, opt, **how)
 
 
+=======
+>>>>>>> room-pictures
 def demo_continuous(
     out: Annotated[Path, typer.Option("--out", "-o", help="The sheet; its ending says the format.")] = Path(
         "demo-output/continuous.png"

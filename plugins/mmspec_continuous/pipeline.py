@@ -38,7 +38,7 @@ class ContinuousTextToImageOutput(ImagePipelineOutput):
 
     # Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
     report: Report
-    # `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat the token above them
+    # `[row, grid, grid, token_dim]` float32; where a stopped call did not reach, the token above is repeated
     tokens: Tensor
     rounds: Tensor  # `[row, grid, grid]` int64: the round that emitted each token; 0 is the prefill, -1: not reached
 

@@ -58,7 +58,7 @@ class ChameleonPipeline(WrittenPipeline):
 
         Args:
             name: A folder, or a hub name.
-            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: that of the saved pipeline.
+            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: the saved pipeline's.
             sized: See the class; None: as it was saved, else False.
             **how: As in `LanguageModelPipeline.from_pretrained`.
 
@@ -96,9 +96,9 @@ class ChameleonPipeline(WrittenPipeline):
         ids = torch.cat([found["input_ids"], header], 1)
         return Ids(ids, torch.cat([found["attention_mask"], torch.ones_like(header)], 1))
 
-    def null_ids(self) -> Ids:
+    def null_ids(self, ids: Ids) -> Ids:
         header = self._header()
-        return Ids(header, torch.ones_like(header))
+        return Ids(header, torch.ones_like(header)).repeated(len(ids.ids))
 
     def constraint_of(self, ids: Tensor) -> GridConstraint:
         if not self.config.sized and self.size != self.default_size:

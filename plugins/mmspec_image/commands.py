@@ -28,7 +28,9 @@ GUIDANCE = 2.0
 
 
 def add(app: typer.Typer) -> None:
-    group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
+    summary = "Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."
+    generate = kit.generate_command("code", MODEL, summary)
+    group(app, "generate", "Generate, speculatively.").command("image")(generate)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of codes are drawn."
     bench = pipeline_command(_pictures, "mmspec/emoji", 32, 12, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench)
@@ -43,6 +45,7 @@ def _pictures() -> Any:
     return pictures("image", "code")
 
 
+<<<<<<< HEAD
 def generate_image(
     prompt: Annotated[str | None, typer.Argument(help="What to draw; models of classes take --class-label.")] = None,
     out: kit.Out = Path("out.png"),
@@ -87,6 +90,8 @@ def generate_image(
     kit.generate(call, "code", out, trace, model, opt, **how)
 
 
+=======
+>>>>>>> room-pictures
 def demo_image(
     out: Annotated[Path, typer.Option("--out", "-o", help="The sheet of pictures.")] = Path("demo-output/image.png"),
 ) -> None:

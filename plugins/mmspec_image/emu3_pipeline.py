@@ -56,8 +56,8 @@ class Emu3Pipeline(WrittenPipeline):
             raise ValueError(f"the processor asks for a picture of {said} codes, and the call for {rows} × {columns}")
         return Ids(found["input_ids"], found["attention_mask"])
 
-    def null_ids(self) -> Ids:
-        return self.ids_of([""])
+    def null_ids(self, ids: Ids) -> Ids:
+        return self.ids_of([""]).repeated(len(ids.ids))
 
     def constraint_of(self, ids: Tensor) -> GridConstraint:
         return emu3_grid(self.model, ids, *self.size)

@@ -1,14 +1,13 @@
 """`JanusPipeline`: text in, pictures out, with transformers' Janus."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import Sampling
-from mmspec_image.language_pipeline import Ids, LanguageModelPipeline, texts_of
+from mmspec_image.language_pipeline import Ids, LanguageModelPipeline
 from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
 from mmspec_image.targets.janus import JanusTarget
 
@@ -33,27 +32,11 @@ class JanusPipeline(LanguageModelPipeline):
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
 
-    def encode_prompt(  # type: ignore[override]
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        negative_prompt: str | Sequence[str] | None = None,
-        num_images_per_prompt: int = 1,
-        guided: bool = True,
-        **others: Any,
-    ) -> JanusPrompt:
-        """The target's prompt, one row a picture.
+    def null_ids(self, ids: Ids) -> Ids:
+        return Ids(padded_out(self.model.generation_config, ids.ids), ids.mask)
 
-        Raises:
-            ValueError: A prompt is empty, or an argument was given that this model does not take.
-        """
-        said, negative = texts_of(prompt, negative_prompt, guided, others)
-        ids, mask = self._ids(said, num_images_per_prompt)
-        if not guided:
-            return JanusPrompt(ids, mask, guided=False)
-        if negative is None:
-            return JanusPrompt(ids, mask, padded_out(self.model.generation_config, ids), mask)
-        return JanusPrompt(ids, mask, *self._ids(negative, num_images_per_prompt))
+    def condition_of(self, ids: Ids, null: Ids | None) -> JanusPrompt:
+        return JanusPrompt(*ids, guided=False) if null is None else JanusPrompt(*ids, *null)
 
     def decode_units(self, units: Tensor) -> Tensor:
         return JanusTarget(self.model).decode(units)
@@ -63,12 +46,11 @@ class JanusPipeline(LanguageModelPipeline):
         vq = self.model.config.vq_config
         return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
 
-    def _ids(self, said: list[str], times: int) -> Ids:
-        """Texts as ids, each repeated `times` times."""
-        chats = [[{"role": "user", "content": [{"type": "text", "text": text.strip()}]}] for text in said]
+    def ids_of(self, captions: Sequence[str]) -> Ids:
+        chats = [[{"role": "user", "content": [{"type": "text", "text": text.strip()}]}] for text in captions]
         how = {"chat_template": self.processor.chat_template or TEMPLATE, "add_generation_prompt": True}
         asked = self.processor.apply_chat_template(chats, tokenize=False, **how)
         inputs = self.processor(
             text=asked, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
         )
-        return Ids(inputs["input_ids"], inputs["attention_mask"]).repeated(times).to(self._execution_device)
+        return Ids(inputs["input_ids"], inputs["attention_mask"])

@@ -4,7 +4,7 @@ Emu3 and the Chameleon family write pictures into texts: their prompts ask for a
 may follow (`WrittenPipeline`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -28,10 +28,25 @@ from mmspec_image.constraint import GridConstraint
 from mmspec_image.pipeline import TextToImagePipeline
 
 
+class Ids(NamedTuple):
+    """Prompts as ids, padded on the left."""
+
+    ids: Tensor  # `[row, prompt]` int64
+    mask: Tensor  # `[row, prompt]` int64: 0 at padding
+
+    def repeated(self, times: int) -> "Ids":
+        """Every row `times` times; the rows of a prompt stay together."""
+        return Ids(*(part.repeat_interleave(times, 0) for part in self))
+
+    def to(self, device: object) -> "Ids":
+        return Ids(self.ids.to(device), self.mask.to(device))
+
+
 class LanguageModelPipeline(TextToImagePipeline):
     """Draws pictures with a language model.
 
-    A subclass registers a `model` of the class `loads` and its `processor`.
+    A subclass registers a `model` of the class `loads` and its `processor`, and defines `ids_of`, `null_ids` and
+    `condition_of`.
 
     Attributes:
         loads: The class with which a model is loaded.
@@ -72,45 +87,54 @@ class LanguageModelPipeline(TextToImagePipeline):
         pipe.register_to_config(_name_or_path=str(name))
         return pipe.to(device).use(**restored(Path(name), how))
 
+    def ids_of(self, captions: Sequence[str]) -> Ids:
+        """Prompts that ask for pictures of the call's size."""
+        raise NotImplementedError
 
-class Ids(NamedTuple):
-    """Prompts as ids, padded on the left."""
+    def null_ids(self, ids: Ids) -> Ids:
+        """What guidance leads away from, for every row, where a call has no negative prompt."""
+        raise NotImplementedError
 
-    ids: Tensor  # `[row, prompt]` int64
-    mask: Tensor  # `[row, prompt]` int64: 0 at padding
+    def condition_of(self, ids: Ids, null: Ids | None) -> Any:
+        """The target's prompt; `null` is what guidance leads away from, None without guidance."""
+        raise NotImplementedError
 
-    def repeated(self, times: int) -> "Ids":
-        """Every row `times` times; the rows of a prompt stay together."""
-        return Ids(*(part.repeat_interleave(times, 0) for part in self))
+    def encode_prompt(  # type: ignore[override]
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        negative_prompt: str | Sequence[str] | None = None,
+        num_images_per_prompt: int = 1,
+        guided: bool = True,
+        **others: Any,
+    ) -> Any:
+        """The target's prompt, one row a picture; arguments as in a call.
 
-    def to(self, device: object) -> "Ids":
-        return Ids(self.ids.to(device), self.mask.to(device))
+        Raises:
+            ValueError: A prompt is empty, the negative prompts do not fit, or an argument was given that these models
+                do not take.
+        """
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            known = "this model draws from prompt= and negative_prompt="
+            raise ValueError(f"{known}; it has no use for {', '.join(given)}")
+        if negative_prompt is not None and not guided:
+            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
+        if prompt is None:
+            raise ValueError("say what the picture shows: prompt=")
+        said = listed(prompt)
+        empty = [i for i, text in enumerate(said) if not text.strip()]
+        if empty:
+            raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
 
+        def rows_of(texts: Sequence[str]) -> Ids:
+            return self.ids_of(texts).repeated(num_images_per_prompt).to(self._execution_device)
 
-def texts_of(
-    prompt: str | Sequence[str] | None,
-    negative_prompt: str | Sequence[str] | None,
-    guided: bool,
-    others: Mapping[str, Any],
-) -> tuple[list[str], list[str] | None]:
-    """The prompts of a call, and one negative prompt for each if any is given; these models take no other argument of a
-    prompt.
-
-    Raises:
-        ValueError: A prompt is empty, the negative prompts do not fit, or another argument was given.
-    """
-    given = [name for name, value in others.items() if value is not None]
-    if given:
-        raise ValueError(f"this model draws from prompt= and negative_prompt=; it has no use for {', '.join(given)}")
-    if negative_prompt is not None and not guided:
-        raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
-    if prompt is None:
-        raise ValueError("say what the picture shows: prompt=")
-    said = listed(prompt)
-    empty = [i for i, text in enumerate(said) if not text.strip()]
-    if empty:
-        raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
-    return said, None if negative_prompt is None else negatives_of(negative_prompt, len(said))
+        ids = rows_of(said)
+        if not guided:
+            return self.condition_of(ids, None)
+        null = self.null_ids(ids) if negative_prompt is None else rows_of(negatives_of(negative_prompt, len(said)))
+        return self.condition_of(ids, null.to(self._execution_device))
 
 
 class Written(NamedTuple):
@@ -129,8 +153,8 @@ class Written(NamedTuple):
 class WrittenPipeline(LanguageModelPipeline):
     """Draws pictures with a language model, many codes a pass.
 
-    A subclass registers a `model`, whose `default_size` it says. It defines `ids_of`, `null_ids`,
-    `constraint_of` and `decode_units`.
+    A subclass registers a `model`, whose `default_size` it says. It defines `ids_of`, `null_ids`, `constraint_of` and
+    `decode_units`.
     """
 
     _size = 0, 0
@@ -144,14 +168,6 @@ class WrittenPipeline(LanguageModelPipeline):
     def factor(self) -> int:
         """Pixels of a code, per side."""
         return int(2 ** (len(self.model.config.vq_config.channel_multiplier) - 1))
-
-    def ids_of(self, captions: Sequence[str]) -> Ids:
-        """Prompts that ask for pictures of the call's size (`size`)."""
-        raise NotImplementedError
-
-    def null_ids(self) -> Ids:
-        """One row: what guidance leads away from where a call has no negative prompt."""
-        raise NotImplementedError
 
     def constraint_of(self, ids: Tensor) -> GridConstraint:
         """The ids that may follow prompts `[row, prompt]`."""
@@ -181,28 +197,11 @@ class WrittenPipeline(LanguageModelPipeline):
             cells.append(pixels // self.factor)
         self._size = cells[0], cells[1]
 
-    def encode_prompt(  # type: ignore[override]
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        negative_prompt: str | Sequence[str] | None = None,
-        num_images_per_prompt: int = 1,
-        guided: bool = True,
-        **others: Any,
-    ) -> Written:
-        """The target's prompt, one row a picture, and its constraint; arguments as in a call.
-
-        Raises:
-            ValueError: A prompt is empty, or an argument was given that this model does not take.
-        """
-        said, negative = texts_of(prompt, negative_prompt, guided, others)
-        ids, mask = self.ids_of(said).repeated(num_images_per_prompt).to(self._execution_device)
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if guided:
-            null = self.null_ids().repeated(len(said)) if negative is None else self.ids_of(negative)
-            null = null.repeated(num_images_per_prompt).to(self._execution_device)
+    def condition_of(self, ids: Ids, null: Ids | None) -> Written:
+        inputs: dict[str, Any] = {"input_ids": ids.ids, "attention_mask": ids.mask}
+        if null is not None:
             inputs[NULL_INPUTS] = {"input_ids": null.ids, "attention_mask": null.mask}
-        return Written(inputs, self.constraint_of(ids))
+        return Written(inputs, self.constraint_of(ids.ids))
 
     def asked(self, condition: Written, warp: Warp | None) -> Asked:
         constraint, warp = condition.constraint, Warp() if warp is None else warp

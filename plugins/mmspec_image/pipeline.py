@@ -28,7 +28,7 @@ class TextToImageOutput(ImagePipelineOutput):
 
     # Counts and times. `report.emitted` counts the codes that were drawn, fewer where a call was stopped.
     report: Report
-    codes: Tensor  # `[row, grid, grid]` int64; those that a stopped call did not reach repeat the code above them
+    codes: Tensor  # `[row, grid, grid]` int64; where a stopped call did not reach, the code above is repeated
     rounds: Tensor  # `[row, grid, grid]` int64: the round that emitted each code; 0 is the prefill, -1: not reached
 
 

@@ -26,7 +26,7 @@ def mmspec_components() -> Iterable[Spec]:
 def mmspec_target_for(model: object) -> str | None:
     """By the class's home: our LlamaGen, and Janus and Chameleon taken for pictures; others are the text plugin's.
 
-    Of transformers' own classes, by name: those that can write pictures with `generate`.
+    Of transformers' own classes, by name, the classes whose `generate` can write pictures.
     """
     home, _, _ = type(model).__module__.partition(".")
     return STOCK.get(type(model).__name__) if home == "transformers" else TARGETS.get(type(model).__module__)
@@ -55,7 +55,7 @@ def mmspec_bench_shapes() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
-    from mmspec_image.parity import ARCHITECTURES
+    from mmspec_image.layouts import ARCHITECTURES
 
     return ARCHITECTURES
 

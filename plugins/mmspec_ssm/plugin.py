@@ -59,6 +59,6 @@ def mmspec_shipped_models() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_bench_shapes() -> Iterable[Any]:
-    from mmspec_ssm.shapes import SHAPES
+    from mmspec_ssm.bench import SHAPES
 
     return SHAPES

@@ -83,7 +83,7 @@ class FrameStream(Iterator[Any]):
 
     @property
     def discarded(self) -> int:
-        """Frames that were made ahead and not shown, so far; those that are still available count."""
+        """Frames that were made ahead and not shown, so far; frames that are still available count."""
         return self.play.discarded
 
     def output(self, shown: list[Any], fps: int) -> NextFrameOutput:

@@ -1,7 +1,7 @@
 """`mmspec demo video`: a walk through each shipped world by plain and by speculative decoding, together in a GIF.
 
 For frames of codes all actions are known. Denoised frames are made for a player who thinks after every frame as long as
-plain decoding takes to make one; the seconds are those that the player waits.
+plain decoding takes to make one; the seconds are the player's waits.
 """
 
 import statistics
@@ -97,7 +97,7 @@ def demo_video(
     columns = ("model", "method", "frames", "passes", "seconds", "frames are")
     terminal.table(console, columns, lines, whole=("model", "method"), boxed=True)
     for text in (
-        "Seconds of a world that is denoised are those that its player waits; a pass of one is a step.",
+        "Seconds of a world that is denoised are its player's waits; a pass of one is a step.",
         *map(str, files),
     ):
         terminal.line(console, text)

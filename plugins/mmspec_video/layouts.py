@@ -1,9 +1,10 @@
-"""Published files that `mmspec convert` reads (`mmspec.kits.pictures.layouts`)."""
+"""Published files that `mmspec convert` reads, and how fixtures of them run (`mmspec check --parity`)."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
+from torch import Tensor
 
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec_video.models.oasis import OasisDiT
@@ -58,3 +59,17 @@ LAYOUTS = (
         licence="not known to mmspec; ask the publisher",
     ),
 )
+
+
+def run_dit(state: dict[str, Tensor], io: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    """v of all frames in one pass."""
+    return {"v": OasisDiT.from_official(state, **config)(io["x"], io["t"], io["actions"])}
+
+
+def run_vae(state: dict[str, Tensor], io: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    """Latents to picture, picture to latents."""
+    model = OasisVAE.from_official(state, **config)
+    return {"decoded": model.decode(io["z"]), "posterior_mean": model.posterior_mean(io["image"])}
+
+
+ARCHITECTURES = {"oasis_dit": run_dit, "oasis_vae": run_vae}

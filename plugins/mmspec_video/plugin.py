@@ -52,7 +52,7 @@ def mmspec_bench_shapes() -> Iterable[Any]:
 
 @hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
-    from mmspec_video.parity import ARCHITECTURES
+    from mmspec_video.layouts import ARCHITECTURES
 
     return ARCHITECTURES
 

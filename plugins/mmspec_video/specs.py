@@ -54,7 +54,7 @@ NFD = RuleSpec(
     factory="mmspec_video.rules.nfd:Nfd",
     needs=frozenset({"discrete", "external", "chain"}),
     exactness="lossy",
-    summary="Frames of k + 1 actions denoised together; those of right guesses are kept.",
+    summary="Frames of k + 1 actions denoised together; frames of right guesses are kept.",
     paper=PAPER,
     options="mmspec_video.rules.nfd:NfdOptions",
 )

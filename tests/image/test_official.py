@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 
 from mmspec.kits.pictures.models.vq import LlamaGenVQ, renamed
 from mmspec.testing.parity import compare
+from mmspec_image.layouts import run_llamagen
 from mmspec_image.models.llamagen import HEADS, LlamaGenTransformer
-from mmspec_image.parity import llamagen
 from tests.support.published_vq import published
 
 SMALL = dict(grid=4, n_head=4)
@@ -91,7 +91,7 @@ def test_parity_compares_every_output_and_lists_what_it_skips(by_class, tmp_path
     config = {"block_size": 16, "n_head": 4}
     with torch.no_grad():
         io = {"cond": classes, "idx": codes}
-        io |= {key: t.contiguous() for key, t in llamagen(state_of(by_class), io, config).items()}
+        io |= {key: t.contiguous() for key, t in run_llamagen(state_of(by_class), io, config).items()}
     fixture = {f"state.{k}": t for k, t in state_of(by_class).items()} | {f"io.{k}": t for k, t in io.items()}
     save_file(fixture, tmp_path / "llamagen_c2i.safetensors", {"config": json.dumps(config)})
     save_file(fixture, tmp_path / "unheard_of.safetensors", {"config": "{}"})

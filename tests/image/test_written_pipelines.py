@@ -27,6 +27,7 @@ from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
+from mmspec_image.language_pipeline import Ids
 from mmspec_image.specs import EMU3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
@@ -272,4 +273,4 @@ def test_the_header_of_lumina(lumina: Any) -> None:
     lumina._size = 4, 6
     ids, mask = lumina.ids_of(PROMPTS)
     assert ids[:, -3:].tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]] and mask[1].tolist()[0] == 0
-    assert lumina.null_ids().ids.tolist() == [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]]
+    assert lumina.null_ids(Ids(ids, mask)).ids.tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]]

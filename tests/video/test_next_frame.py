@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mmspec_video.models.keys import FrameKeys, causal
+from mmspec_video.models.keys import LayerKeys, causal, current
 from mmspec_video.models.layers import frame_rotary
 from mmspec_video.models.next_frame import SIZES, NextFrameDiT
 from mmspec_video.sampling import ConsistencySampler, FlowSampler, OasisSampler
@@ -45,11 +45,11 @@ def test_a_frame_at_a_time_behind_keys_is_the_whole_clip_at_once(dit):
         whole = dit(x, time, actions)
         kept = None
         for i in range(4):
-            keys = FrameKeys.empty(2) if kept is None else FrameKeys.of(kept)
+            keys = [LayerKeys(), LayerKeys()] if kept is None else [LayerKeys(pair) for pair in kept]
             at = torch.full((2, 1), i)
             made = dit(x[:, i : i + 1], time[:, i : i + 1], actions[:, i : i + 1], at, None, keys)
             torch.testing.assert_close(made[:, 0], whole[:, i], rtol=1e-4, atol=1e-5)
-            new = keys.current()
+            new = current(keys)
             kept = (
                 new
                 if kept is None
@@ -57,7 +57,9 @@ def test_a_frame_at_a_time_behind_keys_is_the_whole_clip_at_once(dit):
             )
         seen = torch.cat([torch.ones(2, 2, 2, dtype=torch.bool), causal(2).expand(2, -1, -1)], 2)
         half = [(k[:, :2], v[:, :2]) for k, v in kept]
-        both = dit(x[:, 2:], time[:, 2:], actions[:, 2:], torch.tensor([[2, 3]] * 2), seen, FrameKeys.of(half))
+        both = dit(
+            x[:, 2:], time[:, 2:], actions[:, 2:], torch.tensor([[2, 3]] * 2), seen, [LayerKeys(pair) for pair in half]
+        )
     torch.testing.assert_close(both, whole[:, 2:], rtol=1e-4, atol=1e-5)
 
 

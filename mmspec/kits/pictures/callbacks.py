@@ -45,7 +45,7 @@ class Renewing(Protocol):
 
 
 def names_for(callback: object, given: Sequence[str]) -> Sequence[str]:
-    """The tensors that a callback receives: those that it names itself, or those `given`."""
+    """The tensors that a callback receives: the ones that it names itself, or the `given` ones."""
     return callback.tensor_inputs if isinstance(callback, NamesTensors) else given
 
 

@@ -4,7 +4,7 @@ Files are written whole or not at all, several pictures stand on one sheet, and 
 """
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,43 +61,79 @@ def list_words(model: str) -> None:
     typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
 
 
-def generate(
-    call: Mapping[str, Any],
-    unit: str,
-    out: Path,
-    trace: Path | None,
-    model: str,
-    options: Sequence[str] | None,
-    **how: Any,
-) -> None:
-    """Draw into a file and say what it took; CTRL-C keeps what there is.
+def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:
+    """The command that draws into a file and says what it took; CTRL-C keeps what there is.
 
-    `call` are arguments of the pipeline's call, `unit` is the name of a unit (code, token, …), and `how` are `device`,
-    `dtype`, `method`, `rule` and `k`; the others are options of the command.
-
-    Raises:
-        ValueError: A file cannot be written, or an argument is wrong.
-        typer.Exit: The call was stopped.
+    Args:
+        unit: The name of a unit (code, token, …).
+        target: The default model.
+        summary: The first line of the command's help.
     """
-    from mmspec.registry.options import parse
 
-    for file in filter(None, (out, trace)):
-        refuse_unwritable(file)
-        refuse_format(file)
-    refuse_method(how["method"])
-    pipe = pipeline(model, how.pop("device"), **how, **parse(options or []))
-    with ctrl_c_stops(pipe):
-        drawn = pipe(**call)
-    save_whole(out, sheet(drawn.images).save)
-    if trace is not None:
-        from mmspec.kits.pictures.rounds import traced
+    def command(
+        prompt: Annotated[
+            str | None, typer.Argument(help="What to draw; models of classes take --class-label.")
+        ] = None,
+        out: Out = Path("out.png"),
+        trace: Trace = None,
+        model: Model = target,
+        method: Method = "auto",
+        rule: Rule = None,
+        num_speculative_tokens: Drafted = None,
+        guidance: Annotated[
+            float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
+        ] = None,
+        negative: Negative = None,
+        seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
+        temperature: Annotated[float | None, typer.Option(min=0.0, help="Of codes; 0 is greedy.")] = None,
+        top_k: Annotated[int | None, typer.Option(min=0, help="Of codes; 0 keeps all.")] = None,
+        top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Of codes; 1 keeps all.")] = None,
+        class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
+        num_images: NumImages = 1,
+        opt: Options = None,
+        device: Device = "cpu",
+        dtype: Dtype = None,
+        words: Annotated[
+            bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
+        ] = False,
+    ) -> None:
+        if words:
+            list_words(model)
+            return
+        from mmspec.registry.options import parse
 
-        save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
-    typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)
-    if pipe.interrupt:
-        count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
-        typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
-        raise typer.Exit(INTERRUPTED)
+        for file in filter(None, (out, trace)):
+            refuse_unwritable(file)
+            refuse_format(file)
+        refuse_method(method)
+        pipe = pipeline(
+            model, device, dtype=dtype, method=method, rule=rule, k=num_speculative_tokens, **parse(opt or [])
+        )
+        with ctrl_c_stops(pipe):
+            drawn = pipe(
+                prompt,
+                class_labels=class_label,
+                negative_prompt=negative,
+                num_images_per_prompt=num_images,
+                guidance_scale=guidance,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+            )
+        save_whole(out, sheet(drawn.images).save)
+        if trace is not None:
+            from mmspec.kits.pictures.rounds import traced
+
+            save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
+        typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)
+        if pipe.interrupt:
+            count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
+            typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
+            raise typer.Exit(INTERRUPTED)
+
+    command.__doc__ = summary
+    return command
 
 
 @contextmanager

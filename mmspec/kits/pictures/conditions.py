@@ -72,7 +72,7 @@ def lengthened(features: Tensor, mask: Tensor | None, length: int) -> tuple[Tens
 
 
 def replaced(null: Tensor, mask: Tensor | None, row: int, by: Guiding) -> tuple[Tensor, Tensor | None]:
-    """A null condition with another row, that of `by`, and its mask; what is shorter is padded on the left.
+    """A null condition with a row replaced by `by`, and its mask; what is shorter is padded on the left.
 
     Args:
         null: `[batch, n, …]`.

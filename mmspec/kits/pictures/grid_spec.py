@@ -84,7 +84,7 @@ class GridSpec:
 
     def neighbours(self, of: Callable[[int, int, int], tuple[int, int, int]]) -> Tensor:
         """`[length]` int64: of every unit, the number of its neighbour; -1: it has none. `of` takes a cell's stage, row
-        and column to those of its neighbour, which may lie outside.
+        and column to its neighbour's, which may lie outside.
         """
         units = {cell: number for number, cell in enumerate(self.cells) if cell is not None}
         return torch.tensor([-1 if cell is None else units.get(of(*cell), -1) for cell in self.cells])

@@ -229,8 +229,8 @@ class PicturePipeline(Pipeline):
                 or NaN where not drawn yet), `accepted` (drafted units that the round kept, `[row]`), `preview` (the
                 picture so far, `[row, 3, height, width]` in [-1, 1], filled in from the row above),
                 `negative_prompt_embeds`, `negative_prompt_attention_mask`.
-            steer_every: Units between two calls of the callback, such as those of a row or two. All pictures then have
-                as many units, and `step` counts the calls: under an `invariant` method a steered picture depends on no
+            steer_every: Units between two calls of the callback, such as a row's. All pictures then have as many units,
+                and `step` counts the calls: under an `invariant` method a steered picture depends on no
                 draft. None: it is called after every round, whose number and length depend on the method.
 
         Raises:

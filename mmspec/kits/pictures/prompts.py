@@ -84,7 +84,7 @@ def written(captions: Iterable[str]) -> str:
 
 
 def words_of(tokenizer: Any) -> list[str]:
-    """Words of the training captions; where the tokenizer lists none, those of its tokens that look like words."""
+    """Words of the training captions; where the tokenizer lists none, its tokens that look like words."""
     kept = tokenizer.init_kwargs.get("words")
     if isinstance(kept, str) and kept.split():
         return kept.split()

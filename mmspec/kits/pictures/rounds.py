@@ -37,7 +37,7 @@ class Rounds:
         return self.of[:, self.layout.picture.to(self.of.device)]
 
     def picture(self, state: State) -> Tensor:
-        """The picture's units, `[row, cell, *unit]` in raster order; those that are missing are filled in."""
+        """The picture's units, `[row, cell, *unit]` in raster order; missing ones are filled in."""
         units = self.units(state)[:, self.layout.picture.to(self.of.device)]
         return completed(units, self.of_cells >= 0, self.layout.stages[-1].width)
 

@@ -47,7 +47,7 @@ class LanguagePipeline(Pipeline):
             device: The device for a model that is loaded.
             dtype: The dtype of its weights, by name or torch's own; default: float32.
             torch_dtype: The same setting under diffusers' name.
-            **how: The arguments of `use`; default: those that were saved with the pipeline.
+            **how: The arguments of `use`; default: as the pipeline was saved.
 
         Raises:
             ValueError: There is no such model or dtype, or an argument of `use` is wrong.

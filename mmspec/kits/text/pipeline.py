@@ -101,8 +101,7 @@ class TextPipeline(LanguagePipeline):
             prompt: A text to continue, or a conversation to answer: messages `{"role": "user", "content": "…"}`, which
                 need a tokenizer with a chat template. Or a list of texts, or of conversations.
             max_new_tokens: The most new tokens per prompt.
-            num_return_sequences: Continuations per prompt; those of one prompt follow each other, and its prompt is
-                read once.
+            num_return_sequences: Continuations per prompt, which follow each other; their prompt is read once.
             temperature: Higher is more varied; 0 is greedy.
             top_k: Draw from the `top_k` likeliest tokens; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest tokens that have this mass together; lower is safer, 1 keeps all.
@@ -117,7 +116,11 @@ class TextPipeline(LanguagePipeline):
                 one seed it depends on the seed and on its number in the call; with a seed of its own it equals the
                 continuation of a call for this prompt alone with this seed.
             generator: A `torch.Generator`, or one per continuation, instead of `seed`.
+        <<<<<<< HEAD
             k: Units to draft per round; default: the number given to `use`.
+        =======
+            k: Units to draft per round; default: as in `use`.
+        >>>>>>> room-pictures
             stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one
                 continuation only.
             streamer: A streamer of transformers; for one continuation only.

@@ -1,7 +1,7 @@
 """The network's predictions at drafted states: one entry per denoising step, valid row by row.
 
 A row of an entry is *valid* while its drafted state may still become the row's own: the network's output for it is then
-known already. Rows become invalid one by one, and the next network call is made for those that are.
+known already. Rows become invalid one by one, and the next network call is made for the invalid ones.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Predictions:
         self.at[index] = Prediction(state, mean, new.sigma, output, valid)
 
     def advance(self, index: int, same: Tensor) -> None:
-        """All rows are at step `index`; only those of `same [batch]` are at the drafted state and stay valid."""
+        """All rows are at step `index`; only the rows of `same [batch]` are at the drafted state and stay valid."""
         self.at = {step: known for step, known in self.at.items() if step >= index}
         for known in self.at.values():
             known.valid = known.valid & same
@@ -77,7 +77,7 @@ def by_step(draft: Sequence[DraftedStep], output: Any, each: int) -> list[Predic
 
 
 def _merged(old: Any, new: Any, rows: Tensor, size: int) -> Any:
-    """The nest `old` with `rows` of its tensors replaced by those of `new`; where it is None, zeros elsewhere."""
+    """The nest `old` with `rows` of its tensors replaced by `new`'s; where it is None, zeros elsewhere."""
     before = iter(leaves_of(old)) if old is not None else None
 
     def entered(part: Any) -> Any:

@@ -93,7 +93,7 @@ def refuse(scheduler: Any) -> None:
     """Refuse a scheduler whose steps are not Gaussians of known sigma.
 
     Raises:
-        ValueError: The scheduler cannot be used; the message says why and lists those that can.
+        ValueError: The scheduler cannot be used; the message says why and lists the schedulers that can.
     """
     name = type(scheduler).__name__
     why = "its steps are not known to be Gaussian: it adds no noise, or noise of another kind"

@@ -62,7 +62,7 @@ class LastStep:
 
         Returns:
             Total variation between the rule's and the target's last step, and the rule's probability of accepting the
-            draft less that of an exact rule: `[batch, node]` each.
+            draft less an exact rule's: `[batch, node]` each.
         """
         distance = self._line()[1]
         distance = distance.to(widest(distance.device))

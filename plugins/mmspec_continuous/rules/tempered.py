@@ -7,7 +7,7 @@ p = N(mean_p, sigma_0²) and q = N(mean_q, sigma_0²) there, the draft x ~ q is 
 
 where the product is over all steps but the last. A refused x leaves the residual (F p - q)+, which is drawn from by
 rejection of y ~ p; after `tries` proposals the target's own sample is taken (the released code returns zeros).
-Two constants are known: the paper's tau = 1 (`paper`), and that of the released code, which divides distances by 42
+Two constants are known: the paper's tau = 1 (`paper`), and the released code's, which divides distances by 42
 before it squares them, so that tau = 42² = 1,764 (`released`); its F is the inverse of the paper's. The method `cspd`
 takes the released one. The rule by itself takes 42, between the two, with which its bias on our models' cards was
 measured. F is 1 where both chains have the same sigmas, as in our models; the paper's models learn theirs.
@@ -17,7 +17,7 @@ Guarantee: none. With `tau=1` and F = 1 the rule is exact up to the refused draf
 most 0.4 percent with 100 tries); with F, with its inverse, or with a larger tau it is not. (`rejection`, which couples
 every step, accepts more than a test of the last step with tau = 1.)
 Measured bias: given the shared noise, the total variation of the last step. The bias of a token is at most its mean,
-and that of a picture at most the sum over its tokens; the bias itself is not known, as a token's density over all noise
+and a picture's at most the sum over its tokens; the bias itself is not known, as a token's density over all noise
 is not. The Fréchet distance of `python -m tools.bench continuous` shows what it does to pictures.
 Knobs: `tau` (larger: accepts more, larger bias), `factor`, `tries` (fewer: slightly larger bias), `measure`.
 """

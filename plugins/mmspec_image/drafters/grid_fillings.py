@@ -18,7 +18,7 @@ from mmspec.kits.pictures.grid_spec import GridSpec
 
 @dataclass(frozen=True)
 class Neighbour:
-    """The code of a neighbouring cell, if it is known or drawn; else that of a second one; else the last unit."""
+    """The code of a neighbouring cell, if it is known or drawn; else a second neighbour's; else the last unit."""
 
     # `[table, length]` int64: the numbers of the neighbours of every unit, -1: none. The first one counts.
     tables: Tensor

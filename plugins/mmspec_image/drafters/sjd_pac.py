@@ -49,7 +49,7 @@ class SjdPacOptions:
 
 @dataclass(frozen=True)
 class Front:
-    """The tree of a draft: the nodes `0 … k - 1` are the window, those behind them the siblings, level by level."""
+    """The tree of a draft: the nodes `0 … k - 1` are the window, the nodes behind them siblings, level by level."""
 
     parents: tuple[int, ...]  # parents of the drafted nodes, -1 for the root
     place: Tensor  # the place of every node behind the window, `[1, m]`

@@ -46,7 +46,7 @@ class RowAhead:
     head: SpatialHead
     lent: Lent  # the target's embedding and output layer
     tables: Tensor  # `[2, codes]` int64: the numbers of the codes above and above on the right, -1: none
-    # `[batch, place, halves, dim]`: the states that codes were drawn from, as far as passes went; those behind the
+    # `[batch, place, halves, dim]`: the states that codes were drawn from, as far as passes went; states behind the
     # emitted codes are of the last pass
     states: Tensor
 

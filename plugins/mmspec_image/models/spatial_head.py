@@ -3,7 +3,7 @@
 SSD, spatially speculative decoding (arXiv 2606.20543): f(z) = W0 z + SwiGLU(RMSNorm(W0 z)), z = [h; e], predicts the
 hidden state of a later code, at an offset in the picture, from the state h and the embedding e of an earlier one. This
 is the paper's vertical head of offset 1, with two changes: z also holds state and embedding of the code above on the
-right, which is known, too; and states are those behind the final norm, which targets give to heads (the paper's are
+right, which is known, too; and states stand behind the final norm, which targets give to heads (the paper's are
 before it), so that the output layer reads the prediction as it is.
 """
 

@@ -2,10 +2,10 @@
 
 Grouped speculative decoding (So et al., ICCV 2025, arXiv 2508.07747): codes of similar probability and embedding are
 interchangeable. Sort the codes by p; G(x) are the neighbours of x in that order, without those whose probability
-differs from that of x by `difference` or more, or whose embedding is at squared distance `distance` or more. x is
+differs from x's by `difference` or more, or whose embedding is at squared distance `distance` or more. x is
 accepted with probability min(1, p(G) / q(G)); a rejected draft is replaced by a draw from norm((p - q)+).
 Guarantee: none; with `size=1` it is `rejection`. G(x) depends on x and p, so that groups overlap and are no partition:
-the rule is biased, and may even accept less than `rejection`. The bias is that of `bias.py`.
+the rule is biased, and may even accept less than `rejection`. `bias.py` computes the bias.
 Knobs: `size` (larger: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact), `measure`.
 """
 

@@ -158,8 +158,8 @@ def _decided(rule: Relaxation, rest: Tensor, x: Tensor) -> tuple[Tensor, Tensor]
 def _measured(rule: Relaxation, verdict: Verdict, draft: Draft, distribution: Categorical) -> Verdict:
     """The verdict with the bias at the nodes of the accepted path; 0 at nodes without children, and elsewhere.
 
-    The distribution of the unit behind a node is known in closed form: of child k its chance times that of all earlier
-    ones to be refused, and of all others what the last residual gives them.
+    The distribution of the unit behind a node is known in closed form: of child k its chance times the chance that all
+    earlier ones are refused, and of all others what the last residual gives them.
     """
     path = pad(verdict.path, (1, 0))  # the root first
     nodes = path.clamp(min=0)

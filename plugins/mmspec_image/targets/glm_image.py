@@ -2,7 +2,7 @@
 
 The language model of GLM-Image writes codes whose positions are stage, row and column. Its own forward takes them from
 what it remembers of the prompt and from the cache's length, which cannot say where the nodes of a draft lie; so each of
-our passes is given positions from the picture's `GridSpec`, compared in every call with those of stock `generate`.
+our passes is given positions from the picture's `GridSpec`, compared in every call with stock `generate`'s.
 """
 
 from collections.abc import Iterator, Mapping

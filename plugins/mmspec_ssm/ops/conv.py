@@ -1,6 +1,6 @@
 """Causal depthwise convolution along the paths of a tree (STree, arXiv 2505.14969, § 3.3).
 
-A node's window has `width` inputs: those of the node, of its ancestors, and, before the root, those in the state. The
+A node's window has `width` inputs: the node's, its ancestors', and, before the root, the state's. The
 state is the last `width` inputs of the row, as in transformers (a window reads the last `width - 1` of them).
 A commit keeps the last `width` of the state's and the accepted inputs.
 

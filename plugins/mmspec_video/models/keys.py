@@ -24,32 +24,20 @@ class LayerKeys:
     current: Pair | None = None  # keys and values of the frames that the pass computes; None before the pass
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
-        """Store the pass's own keys and values; returns those of all frames, the earlier ones first."""
+        """Store the pass's own keys and values; returns all frames' keys and values, the earlier first."""
         self.current = keys, values
         if self.earlier is None:
             return keys, values
         return torch.cat([self.earlier[0], keys], 1), torch.cat([self.earlier[1], values], 1)
 
 
-@dataclass
-class FrameKeys:
-    """The caches of all layers of a model."""
+FrameKeys = Sequence[LayerKeys]
+"""The caches of all layers of a model."""
 
-    layers: list[LayerKeys]  # one cache a layer
 
-    @classmethod
-    def empty(cls, layers: int) -> "FrameKeys":
-        """Caches without earlier frames."""
-        return cls([LayerKeys() for _ in range(layers)])
-
-    @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "FrameKeys":
-        """Caches that hold earlier frames, one pair a layer."""
-        return cls([LayerKeys(pair) for pair in pairs])
-
-    def current(self) -> list[Pair]:
-        """Keys and values of the frames that the last pass computed, layer by layer."""
-        return [layer.current for layer in self.layers if layer.current is not None]
+def current(keys: FrameKeys) -> list[Pair]:
+    """Keys and values of the frames that the last pass computed, layer by layer."""
+    return [layer.current for layer in keys if layer.current is not None]
 
 
 def select_frames(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
@@ -58,7 +46,7 @@ def select_frames(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
 
 
 def concatenated(first: Sequence[Pair], second: Sequence[Pair]) -> list[Pair]:
-    """The frames of `first`, then those of `second`, layer by layer."""
+    """The frames of `first`, then the frames of `second`, layer by layer."""
     both = zip(first, second, strict=True)
     return [(torch.cat([a[0], b[0]], 1), torch.cat([a[1], b[1]], 1)) for a, b in both]
 
@@ -76,6 +64,6 @@ def positions_and_mask(
     if position is None:
         position = torch.arange(frames, device=x.device).expand(rows, -1)
     if seen is None and frames > 1:
-        assert keys is None or keys.layers[0].earlier is None, "several frames behind earlier ones need `seen`"
+        assert keys is None or keys[0].earlier is None, "several frames behind earlier ones need `seen`"
         seen = causal(frames, x.device).expand(rows, -1, -1)
     return position, seen

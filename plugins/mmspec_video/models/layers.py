@@ -16,7 +16,7 @@ FREQUENCIES = 256
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoids of the time through an MLP; the weights' keys are those of DiT (Peebles & Xie, arXiv 2212.09748)."""
+    """Sinusoids of the time through an MLP; its weights have DiT's keys (Peebles & Xie, arXiv 2212.09748)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, int]] = {
     "130m": {"dim": 768, "depth": 12, "heads": 12},
     "310m": {"dim": 1024, "depth": 16, "heads": 16},
 }
-"""Width, blocks and heads by name; the last three are those of the paper's table of models."""
+"""Width, blocks and heads by name; the last three stand in the paper's table of models."""
 SAMPLERS: dict[str, type[FlowSampler] | type[ConsistencySampler]] = {
     "flow": FlowSampler,
     "consistency": ConsistencySampler,
@@ -163,8 +163,8 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
             time: `[row, frame]` in [0, 1]: 0 is the clean frame, 1 is noise.
             actions: `[row, frame]` int64: the action that led to each frame.
             position: `[row, frame]` numbers of the frames; default: from 0 on.
-            seen: `[row, frame, slot]` bool: which frames each frame sees, those in `keys` first; default: all frames in
-                `keys`, and causally those of the pass.
+            seen: `[row, frame, slot]` bool: which frames each frame sees, the ones in `keys` first; default: all of
+                them, and causally the frames of the pass.
             keys: The cache of earlier frames; the pass adds its own.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
@@ -174,7 +174,7 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         condition = self.t_embedder(TIME_SCALE * time) + self.action_embedder(actions)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):
-            x = block(x, condition, rotary, seen, None if keys is None else keys.layers[i])
+            x = block(x, condition, rotary, seen, None if keys is None else keys[i])
         return unpatchified(self.final_layer(x, condition), grid[0], patch)
 
 

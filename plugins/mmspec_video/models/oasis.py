@@ -98,8 +98,8 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     Attributes:
         sampler: The published sampler.
-        vectors: `[action + 1, external_cond_dim]`: the vector of every action of the action space, then that of "no
-            action"; None until the user of the model sets it.
+        vectors: `[action + 1, external_cond_dim]`: the vector of every action, then of "no action"; None
+            until the user of the model sets it.
     """
 
     @register_to_config
@@ -172,7 +172,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         times = time_rotary(position, self.config.hidden_size // self.config.num_heads)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):
-            x = block(x, condition, self.pixels[None], times, seen, None if keys is None else keys.layers[i])
+            x = block(x, condition, self.pixels[None], times, seen, None if keys is None else keys[i])
         patch = self.config.patch_size
         return unpatchified(self.final_layer(x, condition), self.config.input_h // patch, patch)
 

@@ -1,6 +1,6 @@
 """Oasis's autoencoder: a vision transformer from patches to latents, and another one from latents to patches.
 
-The weights' keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
+The weights have the keys of the published ViT-VAE-L/20 (open-oasis, 2024).
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ from mmspec_video.models.next_frame import NextFrameDiT
 class StudentAdapter(ModelMixin, ConfigMixin):
     """The low-rank differences of a student, by the names of the teacher's weight matrices.
 
-    `shapes` are those of the matrices, `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`, and `steps` is how many the
+    `shapes` are the matrices' shapes, `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`, and `steps` is how many the
     student takes from noise to a frame.
     """
 

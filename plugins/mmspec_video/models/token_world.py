@@ -2,7 +2,7 @@
 
 The architecture follows MineWorld (Guo et al., arXiv 2504.08388). A frame's codes in raster order are followed by the
 action that leads to the next frame: `frame, action, frame, action, …`. Actions are units of the same sequence, with ids
-after those of the codes; the model does not predict them, since they come from the player.
+after the codes' ids; the model does not predict them, since they come from the player.
 """
 
 from typing import Any
@@ -101,7 +101,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.output(self.norm(x)).float()
 
     def logits(self, x: Tensor) -> Tensor:
-        """Logits `[batch, node, vocab_size + actions]` float32 of hidden states; those of actions are -inf."""
+        """Logits `[batch, node, vocab_size + actions]` float32 of hidden states; actions have -inf."""
         return nn.functional.pad(self.code_logits(x), (0, self.config.actions), value=-torch.inf)
 
 

@@ -85,7 +85,7 @@ class TokenPlay:
         self.passes = self._brought[begin - state.prompt_length : end - state.prompt_length]
         codes = state.history[:, begin:end].clone()
         self.frames = torch.cat([self.frames, codes[:, None]], 1)
-        # The report counts shown units: those of all sequences, the first action, which is in the prompt, left out.
+        # The report counts shown units of all sequences; the first action, which is in the prompt, is left out.
         self.report.emitted = len(codes) * (self.shown * self.target.period - 1)
         if self.frames.shape[1] - self._first == self._most:
             self._state = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmspec.core.noise import Substream
 from mmspec.core.philox import PhiloxNoise
 from mmspec.core.transfer import moved
-from mmspec_video.models.keys import FrameKeys, Pair, causal
+from mmspec_video.models.keys import FrameKeys, LayerKeys, Pair, causal, current
 from mmspec_video.sampling import Sampler
 from mmspec_video.targets.window import Window
 
@@ -30,7 +30,14 @@ class FrameModel(Protocol):
     action_count: int | None  # size of the action space; None: `vectors` are missing
 
     def __call__(
-        self, x: Tensor, time: Tensor, actions: Tensor, position: Tensor, seen: Tensor | None, keys: FrameKeys | None, /
+        self,
+        x: Tensor,
+        time: Tensor,
+        actions: Tensor,
+        position: Tensor,
+        seen: Tensor | None,
+        keys: FrameKeys | None,
+        /,
     ) -> Tensor:
         """The prediction that the sampler needs, for every frame."""
         ...
@@ -109,17 +116,17 @@ class Denoiser:
         """The window with its keys, which one pass over all of it computes where they are missing."""
         if self.cache == "none" or window.keys is not None or not window.slots:
             return window
-        keys = FrameKeys.empty(len(self.model.blocks))
+        keys = [LayerKeys() for _ in self.model.blocks]
         finished = self._finished(window.actions)
         self.model(window.frames, finished, self._read(window.actions), window.position, _causal(window.filled), keys)
-        return replace(window, keys=keys.current())
+        return replace(window, keys=current(keys))
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:
         """Keys `[row, 1, …]` of finished frames `[row, …]` that follow a window."""
         keys, actions = self._cache(window), action[:, None]
         finished, number = self._finished(actions), window.number[:, None]
         self.model(frame[:, None], finished, self._read(actions), number, _seen(window), keys)
-        return keys.current()
+        return current(keys)
 
     def predict(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
         """The model's output for one noisy frame `[row, …]`."""
@@ -150,11 +157,11 @@ class Denoiser:
         """
         return self.model(x, time, self._read(actions), position, seen, self._cache(window))
 
-    def _cache(self, window: Window) -> FrameKeys:
+    def _cache(self, window: Window) -> list[LayerKeys]:
         if not window.slots:
-            return FrameKeys.empty(len(self.model.blocks))
+            return [LayerKeys() for _ in self.model.blocks]
         assert window.keys is not None, "the window has no keys: call `keyed` first"
-        return FrameKeys.of(window.keys)
+        return [LayerKeys(pair) for pair in window.keys]
 
     def _finished(self, actions: Tensor) -> Tensor:
         """The time of finished frames, one per action."""

@@ -4,7 +4,7 @@
 `settle(…, truth=actions)` keeps what the player confirmed. A frame depends on the frames before it, its action and the
 noise of its number, so it is the same frame whenever it was made. The host knows which frames are available, so that
 they are not made again: it reads every draft once, and every commit behind one.
-Lossy rules have frames made in another way (`denoising_with`): those of a draft jointly, or by a student.
+Lossy rules have frames made in another way (`denoising_with`): a draft's frames jointly, or by a student.
 """
 
 import copy
@@ -144,7 +144,7 @@ class FramesTarget:
             yield
 
     def _make(self, cache: FramesCache, tree: FrameTree, level: Nodes, new: Flags, depth: int) -> None:
-        """Make the frames of one level; those that are not `new` are not kept."""
+        """Make the frames of one level; only `new` frames are kept."""
         if cache.until is not None and cache.until():  # before the window's keys, which are a pass, too
             raise StoppedError
         window, denoiser, many = self._before(cache, tree, level, depth), self._denoiser(), len(level[0])

@@ -46,7 +46,7 @@ def joint_frames(
             frames are the same.
         tree: The frames; node 0 is the root.
         index: The tree's parents and depths.
-        key: `[row, 2]`: keys of the noise. A frame's noise equals that of plain decoding.
+        key: `[row, 2]`: keys of the noise. A frame's noise equals plain decoding's.
         until: Called before every step; True stops.
 
     Raises:

@@ -29,7 +29,7 @@ class FrameTree:
     """A tree of frames; node 0 is the root's."""
 
     units: Tensor  # `[row, node]` int64: the actions
-    actions: list[list[int]]  # the same on the host, `[row][node]`; that of the root may be missing (-1)
+    actions: list[list[int]]  # the same on the host, `[row][node]`; the root's may be missing (-1)
     valid: Flags  # nodes whose frames are wanted
     lineage: list[list[list[int]]]  # `[row][node]`: the nodes from the root to this one
     frames: Tensor  # `[row, node, channel, height, width]`, 0 where no frame is available

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.training.loop import LoopOptions, fit
-from mmspec_video.models.keys import FrameKeys
+from mmspec_video.models.keys import LayerKeys, current
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import StudentAdapter
 from tools.train.video.adapting import adaptable, adapter_of
@@ -129,11 +129,11 @@ def predicted(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, ac
 def velocities_after_clean(model: Any, latents: Tensor, mixed: Tensor, time: Tensor, actions: Tensor) -> Tensor:
     """Velocities of noisy frames, each given the clean frames before it: two passes for all frames."""
     rows, frames = time.shape
-    clean = FrameKeys.empty(len(model.blocks))
+    clean = [LayerKeys() for _ in model.blocks]
     with torch.no_grad():
         model(latents, torch.full_like(time, CONTEXT_TIME), actions, keys=clean)
     position = torch.arange(frames, device=time.device).expand(rows, -1)
     earlier = torch.ones(frames, frames, dtype=torch.bool, device=time.device).tril(-1)
     itself = torch.eye(frames, dtype=torch.bool, device=time.device)
     seen = torch.cat([earlier, itself], 1).expand(rows, -1, -1)
-    return model(mixed, time, actions, position, seen, FrameKeys.of(clean.current())).float()
+    return model(mixed, time, actions, position, seen, [LayerKeys(pair) for pair in current(clean)]).float()

@@ -90,7 +90,7 @@ def batch_rows(
     tick: Callable[[], None],
 ) -> list[Row]:
     """Result rows for one batch, prompts of several lengths from the beginnings of texts, under the methods in
-    `BATCHED`. The quality `same_as_alone` is the share of rows of the batch whose output equals that of the row alone,
+    `BATCHED`. The quality `same_as_alone` is the share of rows of the batch whose output equals the row's alone,
     and `alone_repeats_s` has the seconds of the rows one after the other.
     """
     inputs = batch(pieces, options.batch, str(call.model.device))
