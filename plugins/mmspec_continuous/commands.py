@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
-from mmspec.cli import arguments
 from mmspec.cli.groups import group
 from mmspec.kits.pictures import command as kit
 
@@ -36,41 +35,6 @@ def _pictures() -> Any:
     return pictures("continuous", "token")
 
 
-<<<<<<< HEAD
-def generate_continuous(
-    prompt: Annotated[str, typer.Argument(help="What to draw.")],
-    out: kit.Out = Path("out.png"),
-    trace: kit.Trace = None,
-    model: kit.Model = "mmspec/emoji-continuous",
-    method: arguments.Method = "auto",
-    rule: arguments.RuleName = None,
-    num_speculative_tokens: arguments.Drafted = None,
-    guidance: Annotated[
-        float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
-    ] = None,
-    negative: kit.Negative = None,
-    seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
-    num_images: kit.NumImages = 1,
-    opt: kit.Options = None,
-    device: arguments.Device = "cpu",
-    dtype: arguments.Dtype = None,
-) -> None:
-    """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
-    distribution.
-    """
-    call = {
-        "prompt": prompt,
-        "negative_prompt": negative,
-        "num_images_per_prompt": num_images,
-        "guidance_scale": guidance,
-        "seed": seed,
-    }
-    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
-    kit.generate(call, "token", out, trace, model, opt, **how)
-
-
-=======
->>>>>>> room-pictures
 def demo_continuous(
     out: Annotated[Path, typer.Option("--out", "-o", help="The sheet; its ending says the format.")] = Path(
         "demo-output/continuous.png"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mmspec.cli.arguments import refuse_method
+from mmspec.cli.arguments import Device, Drafted, Dtype, Method, RuleName, refuse_method
 from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.places import refuse_unwritable
 from mmspec.files import save_whole
@@ -78,7 +78,7 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         trace: Trace = None,
         model: Model = target,
         method: Method = "auto",
-        rule: Rule = None,
+        rule: RuleName = None,
         num_speculative_tokens: Drafted = None,
         guidance: Annotated[
             float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")

@@ -116,11 +116,7 @@ class TextPipeline(LanguagePipeline):
                 one seed it depends on the seed and on its number in the call; with a seed of its own it equals the
                 continuation of a call for this prompt alone with this seed.
             generator: A `torch.Generator`, or one per continuation, instead of `seed`.
-        <<<<<<< HEAD
-            k: Units to draft per round; default: the number given to `use`.
-        =======
             k: Units to draft per round; default: as in `use`.
-        >>>>>>> room-pictures
             stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one
                 continuation only.
             streamer: A streamer of transformers; for one continuation only.
