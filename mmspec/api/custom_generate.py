@@ -9,7 +9,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
 from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
-from mmspec.core.compile.choice import Compile
+from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 
@@ -37,10 +37,10 @@ def custom_generate(
     transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
     functions, without a warning. Give the first two here; the others have no effect.
 
-    The tokenizer is for `generate(stop_strings=…)`. Stop strings are an argument of `generate`: transformers refuses
-    them in a generation configuration before this function is called. With `assistant_tokenizer=`, the tokenizer is
-    also the drafter's option `tokenizer`. `uncalled` stays empty: transformers fills it where this function itself was
-    passed as `custom_generate=`, which is an error.
+    The tokenizer is for `generate(stop_strings=…)`. Stop strings must be an argument of `generate`: transformers
+    refuses them in a generation configuration before this function is called. With `assistant_tokenizer=`, the
+    tokenizer is also the drafter's option `tokenizer`. `uncalled` stays empty: transformers fills it where this
+    function itself was passed as `custom_generate=`, which is an error.
 
     Returns:
         The function to pass as `custom_generate=`.

@@ -143,11 +143,18 @@ def run(shapes: Sequence[Shape], device: torch.device, seconds: float, lines: Li
         rates = {"bytes_per_second": found.bandwidth, "operations_per_second": found.arithmetic}
         lines.say("machine", **about, **rates, launch_us=round(1e6 * found.launch, 3), small=small)
 
+    def make(shape: Shape) -> Subject:
+        sizes = (SMALL if small else Sizes()).of(shape)
+        subject = Subject(shape, shape.workload(device, dtype, small), sizes, limits[0], device, lines)
+        work = subject.work
+        subject.say("shape", bytes=work.shared + work.routed, operations_per_unit=work.operations)
+        return subject
+
     with torch.no_grad():
         run_section(lines, "machine", MACHINE_SHARE * clock.left(), machine)
         by_name = {shape.name: shape for shape in shapes}
         for name, own in clock.shares(dict.fromkeys(by_name, 1.0)) if limits else ():
-            measure(by_name[name], SMALL if small else Sizes(), limits[0], device, dtype, lines, own, small)
+            measure(name, partial(make, by_name[name]), lines, own)
             free(device)
     lines.say("done", deadline=seconds)
 
@@ -160,30 +167,13 @@ def free(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def measure(
-    shape: Shape,
-    sizes: Sizes,
-    machine: Machine,
-    device: torch.device,
-    dtype: torch.dtype,
-    lines: Lines,
-    clock: Clock,
-    small: bool,
-) -> None:
-    """Measure one shape: make it, then its passes, rounds and races; arguments as in `run` and `Subject`."""
+def measure(name: str, make: Callable[[], Subject], lines: Lines, clock: Clock) -> None:
+    """Measure one shape: make it, then its passes, rounds and races."""
     made: list[Subject] = []
-
-    def make() -> None:
-        workload = shape.workload(device, dtype, small)
-        made.append(Subject(shape, workload, sizes.of(shape), machine, device, lines))
-        work = made[0].work
-        made[0].say("shape", bytes=work.shared + work.routed, operations_per_unit=work.operations)
-
     for section, own in clock.shares(SECTIONS):
-        about = {"shape": shape.name}
         if section == "make":
-            run_section(lines, section, own.left(), make, **about)
+            run_section(lines, section, own.left(), lambda: made.append(make()), shape=name)
         elif made and section == "race":  # it has sections of its own
             Race(made[0]).run(own)
         elif made:
-            run_section(lines, section, own.left(), partial(STEPS[section], made[0]), **about)
+            run_section(lines, section, own.left(), partial(STEPS[section], made[0]), shape=name)
