@@ -7,14 +7,14 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
-from mmspec.api.mistakes import UNCALLED
+from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
-"""Arguments of `custom_generate` beside those of `Pipeline.use`; for suggestions in error messages."""
+"""Arguments of `custom_generate` that `Pipeline.use` does not have; for suggestions in error messages."""
 
 
 def custom_generate(
@@ -50,8 +50,8 @@ def custom_generate(
         shape: As in `mmspec.enable`.
         compile: As in `mmspec.enable`.
         streamer: A streamer.
-        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
-            `generate`: transformers refuses those of a generation configuration before this function is called. With
+        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. They must be an argument of
+            `generate`: transformers refuses them in a generation configuration before this function is called. With
             `assistant_tokenizer=`, this is also the drafter's option `tokenizer`.
         **options: Options of drafter, rule and policy.
 

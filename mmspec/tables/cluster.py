@@ -7,7 +7,8 @@ the first. Rows with errors come back as such: no errors of tasks are ignored, s
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mmspec.api.rows import MISTAKES, Rows, objects
+from mmspec.api.row_values import objects
+from mmspec.api.rows import MISTAKES, Rows
 from mmspec.registry.printable import one_line, shown
 
 REFUSED = "refused"

@@ -28,8 +28,6 @@ FLOOR = 0.05
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """The loop's settings."""
-
     steps: int  # the number of optimiser steps
     # The peak of the learning rate, reached after `warmup` steps; it decays to 5 % of the peak
     learning_rate: float = 1e-3

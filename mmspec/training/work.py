@@ -59,7 +59,7 @@ def load_tensors(path: Path) -> Any:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Report every error inside the block, except those of memory and disk, as damage of a file.
+    """Report every error inside the block, except full memory and disks, as damage of a file.
 
     Raises:
         ValueError: There was an error; the message says which file to delete.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
-from mmspec.cli.groups import group
+from mmspec.cli.groups import Device, Work, group, resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import Device, Work, resumable
 from mmspec.kits.pictures import command as kit
 from mmspec.serving.live.command import Port, serve_page
 

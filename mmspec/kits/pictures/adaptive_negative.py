@@ -15,8 +15,8 @@ import torch
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
-from mmspec.api.answers import answer, lane
 from mmspec.api.build import decoder_for
+from mmspec.api.prompt_enhancer import answer, lane
 from mmspec.core.report import Report
 from mmspec.kits.pictures.callbacks import WORDS
 

@@ -17,14 +17,8 @@ from mmspec.kits.text.language import without_kernel_notices
 from mmspec.report import terminal
 from mmspec.report.result import PLAIN
 
-WRITTEN = (
-    (
-        "Python",
-        'class Stack:\n    """A list."""\n\n    def __init__(self):\n        self._items = []\n\n    def push(',
-        0.0,
-    ),
-    ("Shakespeare", "KING RICHARD II:\nWhat say you, cousin? Shall we ", 0.8),
-)
+CODE = 'class Stack:\n    """A list."""\n\n    def __init__(self):\n        self._items = []\n\n    def push('
+WRITTEN = (("Python", CODE, 0.0), ("Shakespeare", "KING RICHARD II:\nWhat say you, cousin? Shall we ", 0.8))
 """Title, prompt and temperature of every race."""
 METHODS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {},

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.cli.groups import Device, Work, resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import Device, Work, resumable
 from mmspec.registry.options import parse
 from mmspec.registry.suggest import unknown
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss
 from mmspec_text.training.along import over_own_ids
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.compared import compared

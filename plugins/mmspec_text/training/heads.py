@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics

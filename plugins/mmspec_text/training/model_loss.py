@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.on_policy import rewritten
 from mmspec_text.training.teacher import Teacher

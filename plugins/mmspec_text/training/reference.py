@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter
 from mmspec_text.training.trained import Training
 
 LossOf = Callable[[DraftLoss], Callable[[Any, Any], Tensor]]
