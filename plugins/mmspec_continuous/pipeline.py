@@ -28,13 +28,7 @@ GUIDANCE = 3.0
 
 @dataclass
 class ContinuousTextToImageOutput(ImagePipelineOutput):
-    """The output of a call.
-
-    Attributes:
-        images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
-            width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the tokens (`latent`). All pictures of a prompt
-            stand together.
-    """
+    """The output of a call: `images` as `output_type` names them; all pictures of a prompt stand together."""
 
     # Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
     report: Report

@@ -18,13 +18,7 @@ from mmspec_image.models.llamagen import LlamaGenTransformer
 
 @dataclass
 class TextToImageOutput(ImagePipelineOutput):
-    """The output of a call.
-
-    Attributes:
-        images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
-            width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the codes (`latent`). All pictures of a prompt
-            stand together.
-    """
+    """The output of a call: `images` as `output_type` names them; all pictures of a prompt stand together."""
 
     # Counts and times. `report.emitted` counts the codes that were drawn, fewer where a call was stopped.
     report: Report

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmspec.kits.pictures.conditions import Condition, joined, repeated
+from mmspec.kits.pictures.conditions import Condition, repeated
 from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.targets.continuous import ContinuousTarget, Guided
+from tools.bench.pictures.tasks import joined_conditions as joined
 
 
 def test_repeated_keeps_the_scale():

@@ -1,6 +1,5 @@
 """Conditions of picture targets: classes or features of captions, and the null condition for guidance."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,23 +41,6 @@ def repeated(condition: Some, times: int) -> Some:
     return replace(condition, **more)
 
 
-def joined(conditions: Sequence[Some]) -> Some:
-    """Several conditions in one batch, row by row; a number that they do not share becomes one a row.
-
-    Raises:
-        ValueError: Only some conditions have a mask, a null condition of their own, or guidance.
-    """
-    together = dict[str, Any]()
-    for name in (field.name for field in fields(conditions[0])):
-        values = [getattr(condition, name) for condition in conditions]
-        if not any(isinstance(value, Tensor) for value in values) and len(set(values)) == 1:
-            continue
-        if any(value is None or isinstance(value, bool) for value in values):
-            raise ValueError(f"a batch has {name} for all of its rows or for none, and here only some have it")
-        together[name] = torch.cat([_by_row(*both) for both in zip(values, conditions, strict=True)])
-    return replace(conditions[0], **together)
-
-
 def lengthened(features: Tensor, mask: Tensor | None, length: int) -> tuple[Tensor, Tensor | None]:
     """Features `[batch, n, width]` of fewer than `length` positions with padding on the left, and their mask.
 
@@ -94,10 +76,3 @@ def _padded(values: Tensor, length: int) -> Tensor:
     whole = values.new_zeros(len(values), length, *values.shape[2:])
     whole[:, length - values.shape[1] :] = values
     return whole
-
-
-def _by_row(value: Tensor | float, condition: Condition) -> Tensor:
-    """`[batch, …]` of a value that may be one number for all rows."""
-    given = condition.given
-    value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32, device=given.device)
-    return value if value.dim() else value.expand(len(given))

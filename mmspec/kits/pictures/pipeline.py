@@ -219,7 +219,8 @@ class PicturePipeline(Pipeline):
             negative_prompt_embeds: Instead of `negative_prompt`, maybe of fewer positions; for classes, labels to lead
                 away from.
             negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
-            output_type: `pil`, `np`, `pt`, or `latent` for the units.
+            output_type: `pil`; numbers in [0, 1], `[row, height, width, 3]` (`np`) or `[row, 3, height, width]` (`pt`);
+                or `latent` for the units.
             return_dict: Return the output object, or else a tuple of its fields.
             callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
                 every round; `timestep` counts the units of the slowest row. It may set `pipe.guidance_scale`, return
