@@ -88,12 +88,6 @@ def acceptance(logits: Tensor, p: Tensor) -> Tensor:
     return torch.minimum(logits.float().softmax(-1), p).sum(-1)
 
 
-def state_loss(states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
-    """Smooth L1 between a head's states and the target's, `[…, row, width]`: EAGLE-1's regression."""
-    rows = F.smooth_l1_loss(states.float(), features.detach().float(), reduction="none").mean(-1)
-    return _mean(rows, mask)
-
-
 def next_token(logits: Tensor, ids: Tensor) -> Tensor:
     """The mean cross-entropy of the next token, in nats: of logits `[batch, length, vocab]`, ids `[batch, length]`."""
     return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
