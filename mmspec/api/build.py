@@ -13,7 +13,7 @@ from mmspec.api.learning import refuse_unteachable
 from mmspec.api.mistakes import ARGUMENTS, MEANT, refuse_non_models
 from mmspec.api.refusals import asked_tokens
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
-from mmspec.core.capture import Compile
+from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft

@@ -9,7 +9,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
 from mmspec.api.mistakes import UNCALLED
 from mmspec.api.stopping import with_stop_strings
-from mmspec.core.capture import Compile
+from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 

@@ -21,7 +21,7 @@ from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
-from mmspec.core.capture import Compile
+from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
 from mmspec.core.one_shape import Shape

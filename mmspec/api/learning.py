@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from mmspec.core.capabilities import Learns
-from mmspec.core.capture import Compile
+from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
 from mmspec.registry import DrafterSpec, Registry

@@ -19,7 +19,7 @@ from torch import Generator
 from mmspec.api.build import decoder_for, rebound
 from mmspec.api.mistakes import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
-from mmspec.core.capture import Compile
+from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 from mmspec.hosts.devices import refuse_device

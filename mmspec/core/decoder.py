@@ -14,12 +14,12 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
-from mmspec.core.capture import Captures, Compile, checked_compile
+from mmspec.core.compile.choice import Captures, Compile, checked_compile
+from mmspec.core.compile.late import late_rounds
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.forced import with_forced
 from mmspec.core.guard import contained, draft_or_none
-from mmspec.core.late import late_rounds
 from mmspec.core.noise import Source
 from mmspec.core.one_shape import (
     Shape,
@@ -66,8 +66,8 @@ class Decoder:
         name: The name of this combination in reports.
         why: Why it was chosen, if the user did not ask for it by name.
         shape: Nodes of the passes after the prefill. `any`: as many as the draft has. `one`: always as many as the
-            widest draft, so that in half precision, too, the output equals to the bit that of plain decoding with the
-            same rows and width (`report.shape`). A number: always so many; without a drafter this is plain decoding at
+            widest draft, so that in half precision, too, the output equals plain decoding's with the same rows and
+            width, to the bit (`report.shape`). A number: always so many; without a drafter this is plain decoding at
             the width of a method. None: `one` where the target prefers it (on CUDA in half precision) or rounds are
             compiled, else `any`.
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
@@ -236,7 +236,7 @@ class Decoder:
             inputs: The target's prompt.
             limit: Units wanted per row.
             watched: Whether anybody reads units or stops rows between rounds. If not, the host may read the counts of
-                compiled rounds one round late (`mmspec.core.late`), and a state that is yielded may lag.
+                compiled rounds one round late (`mmspec.core.compile.late`), and a state that is yielded may lag.
             pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
                 is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
                 drafted. Who changes the warp or what guidance leads away from sets `Capture.stale`. Somebody watches
@@ -284,8 +284,9 @@ class Decoder:
             captured = self.captures.round_for(state, draft)
             if captured is not None:
                 with state.report.phase("verify"):
-                    state.step = captured(state, draft)
+                    captured(state, draft)
                 with state.report.phase("rest"):
+                    assert state.step is not None
                     self._observe(state, state.step)
                 return draft.index.deepest
             pending = self._verify(state, proposed)

@@ -73,8 +73,8 @@ class Goodput:
     Args:
         k: Most units to draft.
         options: Hysteresis, probing, memory, buckets; a file of costs is read if `costs` is None.
-        costs: The table of costs; None: that of the options, if they name one.
-        width: Drafted nodes of a depth; default: those of a chain. It is first called when a budget is asked for.
+        costs: The table of costs; None: the table that the options name, if any.
+        width: Drafted nodes of a depth; default: as many as a chain has. It is first called when a budget is asked for.
 
     Raises:
         ValueError: The file of costs cannot be read, or holds none.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -137,7 +137,7 @@ class Counting(Protocol):
 
     @property
     def fresh_key(self) -> Tensor:
-        """`[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key."""
+        """`[batch, 2]` int64; a `PhiloxSource` with this key has the same `fresh`."""
         ...
 
 
@@ -222,3 +222,27 @@ def unmoved(device: torch.device) -> Iterator[None]:
         yield
     finally:
         generator.set_state(before)
+
+
+class RaceNoise:
+    """What such noise refuses; its kinds have `exponential` and `at`."""
+
+    name: ClassVar[str]  # the noise, for errors
+    advice: ClassVar[str]  # what would do, for errors
+
+    def substream(self, substream: Substream) -> Self:
+        if substream is not Substream.UNIT:
+            raise ValueError(f"{self.name} has one stream, which only the rule 'match' can use; {self.advice}")
+        return self
+
+    def where(self, mask: Tensor, substream: Substream) -> Self:
+        return self.substream(substream)
+
+    def exponential_at(self, ids: Tensor) -> Tensor:
+        raise ValueError(f"{self.name} needs dense distributions; {self.advice}")
+
+    def uniform(self) -> Tensor:
+        raise ValueError(f"{self.name} has exponentials only; {self.advice}")
+
+    def normal(self, *unit: int) -> Tensor:
+        raise ValueError(f"{self.name} has exponentials only; {self.advice}")

@@ -2,7 +2,7 @@
 
 In half precision a pass over one node and a pass over nine round differently, so that texts part at near-ties. Where
 every pass has one width and the same rows, what a node's scores are does not depend on what the other nodes hold, nor
-on how many of them are right: the output equals that of plain decoding at that width, to the bit. Rounds without a
+on how many of them are right: the output equals plain decoding's at that width, to the bit. Rounds without a
 draft, the last rounds of a text and rows that ended are padded too. A drafter's own passes may have any shape.
 
 Padding exists in the target's pass only: drafter, rule and policy see the draft as it was proposed.
@@ -77,7 +77,7 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
         drafter: The drafter, bound.
         rule: The rule.
         k: Budget of a round.
-        compiled: Whether the shape is that of rounds to be compiled, which need one, whatever the rule promises.
+        compiled: Whether rounds are to be compiled, which need one shape, whatever the rule promises.
 
     Raises:
         ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.

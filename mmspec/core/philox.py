@@ -28,6 +28,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
     Words are int64 with 32 bits in use. The 64-bit product of two words wraps to the right bit pattern in int64.
     """
     c0, c1, c2, c3 = counter
+    c0, c2 = c0 & _MASK, c2 & _MASK  # clean already, but see `_round_keys`
     k0, k1 = (_round_keys(word, step) for word, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
     for round in range(_ROUNDS):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
@@ -38,9 +39,12 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def _round_keys(word: Tensor, step: int) -> tuple[Tensor, ...]:
-    """A key word in every round, all at once: one launch a round would cost as much as the rounds themselves."""
-    steps = torch.arange(0, _ROUNDS * step, step, device=word.device)
-    return ((word[..., None] + steps) & _MASK).unbind(-1)
+    """A key word in every round, all at once: one launch a round would cost as much as the rounds themselves.
+
+    Inductor makes `arange * constant` an index, which kernels hold in int32; behind a mask it is a number like others.
+    """
+    order = torch.arange(_ROUNDS, device=word.device) & _MASK
+    return ((word[..., None] + order * step) & _MASK).unbind(-1)
 
 
 def uniform_of(words: Tensor) -> Tensor:

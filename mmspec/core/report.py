@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core import report_views
-from mmspec.core.bias import Bias, bias_sums
+from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Verdict
 
 PHASES = ("prefill", "draft", "verify", "rest")
@@ -30,6 +30,26 @@ def tallied(valid: Tensor, length: Tensor, active: Tensor) -> tuple[Tensor, Tens
     return (valid[:, 1:] & active[:, None]).sum(), accepted
 
 
+@dataclass(frozen=True)
+class Bias:
+    """What a lossy rule did to the output: the distance of the emitted units' distribution from the target's.
+
+    A rule that measures states in its verdict, for every node, the total variation between the distribution of the unit
+    that it emits there and the target's, and by how much its acceptance exceeds an exact rule's. Both are summed over
+    the nodes at which a unit was really emitted: from the root to the last accepted node, after truncation.
+    """
+
+    tv: float  # mean total variation of an emitted unit from the target's distribution
+    altered: float  # expected number of altered units per row: the sum of these total variations
+    excess_acceptance: float  # mean acceptance probability of a decided node, less that under an exact rule
+
+    def __str__(self) -> str:
+        return (
+            f"expected altered units per row {self.altered:.1f}, "
+            f"total variation per unit {self.tv:.4f}, acceptance in excess by {self.excess_acceptance:.4f}"
+        )
+
+
 @dataclass
 class Report:
     """Filled by the decoder; read after the call."""
@@ -39,7 +59,7 @@ class Report:
     wrt: str = ""  # the distribution that the exactness is of, in words; "" for the target's own
     rounds: int = 0  # passes of the target after prefill
     row_rounds: int = 0  # rows that took part in them, summed over rounds
-    inner_passes: int = 0  # drafting passes over the target's own weights: those of a cascade's middle level
+    inner_passes: int = 0  # drafting passes over the target's own weights, as a cascade's middle level makes them
     emitted: int = 0  # units emitted, summed over rows, the prefill's included
     rows: int = 0  # rows of the batch
     # Prompts that the prefill read, negative ones included, where several rows have the same; None: every row's own
@@ -79,7 +99,7 @@ class Report:
             valid: `[batch, node]` bool of the rooted draft.
             length: `[batch]` accepted nodes.
             active: `[batch]` bool: rows that were not done.
-            nodes: Nodes of the pass; default: those of the draft.
+            nodes: Nodes of the pass; default: as many as the draft has.
         """
         self.sizes[valid.shape[1] if nodes is None else nodes] += 1
         if valid.shape[1] > 1:  # else there was no draft, and there is nothing to count
@@ -202,3 +222,21 @@ class Report:
 def _add(a: Tensor, b: Tensor) -> Tensor:
     size = max(len(a), len(b))
     return torch.nn.functional.pad(a, (0, size - len(a))) + torch.nn.functional.pad(b, (0, size - len(b)))
+
+
+def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
+    """One round's sums, without a host sync, `[3]`: total variation, excess acceptance, decided nodes.
+
+    Args:
+        draft: The rooted draft.
+        verdict: The decision of a rule that measured.
+        count: `[batch]` units emitted, after truncation.
+    """
+    assert verdict.tv is not None and verdict.excess_acceptance is not None
+    emitted, wide = verdict.emitted(count), widest(count.device)
+    spare = torch.zeros(len(count), draft.nodes + 1, dtype=torch.bool, device=count.device)
+    parent = torch.where(draft.valid[:, 1:], draft.index.parent[:, 1:], draft.nodes)
+    decided = spare.scatter(1, parent, True)[:, :-1] & emitted
+    return torch.stack(
+        [(values * emitted).sum(dtype=wide) for values in (verdict.tv, verdict.excess_acceptance, decided)]
+    )

@@ -1,21 +1,25 @@
-"""A round as a function: rows, draft and scores in; rows after the round and what was decided out.
+"""A round as functions of tensors: rows and draft in; rows after the round and what was decided out.
 
-The eager loop (`mmspec.core.decoder`) and captured rounds (`mmspec.core.captured`) call the same function.
+The eager loop (`mmspec.core.decoder`) calls them one by one, since a round may be settled later than it is verified.
+Captured rounds (`mmspec.core.compile`) are compiled from the whole of them.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
+from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
+from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
-from mmspec.core.noise import Noise, Round, SpreadNoise
+from mmspec.core.noise import Noise, RaceNoise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.warp import Warp
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,29 @@ def decided(
     return after, Step(draft, scores, verdict, count)
 
 
+def play_round(
+    target: Capturable, cache: Any, live: Live, draft: Draft, warp: Warp, rule: Rule, round: Round
+) -> tuple[Live, Step]:
+    """Verify, warp, accept, append and commit; torch can trace it over a held cache.
+
+    Args:
+        target: Runs the pass; called inside of `Capturable.ready`.
+        cache: The target's cache.
+        live: The rows.
+        draft: The rooted draft.
+        warp: Turns the target's output into distributions; its processors are element-wise.
+        rule: Decides which nodes are accepted.
+        round: The round's noise.
+
+    Returns:
+        The rows after the round, and the round itself.
+    """
+    scores = warp(target.forward(cache, draft), draft, Prefix(live.history, (), live.emitted))
+    after, step = decided(live, draft, scores, rule, round)
+    target.commit(cache, step.verdict.path, step.count)
+    return after, step
+
+
 @dataclass(frozen=True)
 class DrawnNoise(RaceNoise):
     """Noise by position that was drawn before the round: Exp(1) of consecutive positions, `[batch, position, size]`."""
@@ -83,7 +110,7 @@ class DrawnSource:
     key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers for all other rules; else None
 
     def begin(self, host_emitted: Sequence[int]) -> None:
-        """Does nothing: the numbers are those of one round."""
+        """Does nothing: there are numbers for one round only."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> DrawnNoise:
         if self.numbers is None:

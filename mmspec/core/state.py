@@ -12,9 +12,8 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.history_processors import Prefix
-from mmspec.core.live import Live, with_room
+from mmspec.core.live import NOWHERE, Live, nonfinite_message, with_room
 from mmspec.core.noise import Round, Source
-from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
 from mmspec.core.types import Prefill, Step
 from mmspec.core.warp import Warp
@@ -32,7 +31,7 @@ class HostCopy:
 
 @dataclass
 class Capture:
-    """How captured rounds stand to a call (`mmspec.core.capture`)."""
+    """How captured rounds stand to a call (`mmspec.core.compile.choice`)."""
 
     round: Any = None  # the one that runs it; None: the eager loop does
     eager: bool = False  # whether it is settled that the eager loop runs it
@@ -54,7 +53,7 @@ class State:
     host: HostCopy  # what the last sync read
     hidden: Tensor | None = None  # the prompt's hidden states as in `Prefill`, until the drafter has begun
     memory: Any = None  # the drafter's, from `Drafter.start`; only the drafter reads it
-    step: Step | None = None  # the last settled round; after prefill, that of a draft of the root alone
+    step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
     capture: Capture = field(default_factory=Capture)
 

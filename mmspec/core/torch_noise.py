@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import SpreadNoise
+from mmspec.core.noise import RaceNoise, SpreadNoise
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-from mmspec.core.race_noise import RaceNoise
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Trace:
         step = state.step
         assert step is not None
         if step.draft.units.is_floating_point() or step.draft.units.ndim > 2:
-            raise ValueError("a trace shows units of a vocabulary; those of this target are vectors")
+            raise ValueError("a trace shows units of a vocabulary; this target's units are vectors")
         self.rows = self.rows or [[] for _ in range(state.rows)]
         for row, round in enumerate(_rounds(state, step, [_emitted(rounds) for rounds in self.rows])):
             if round.units:

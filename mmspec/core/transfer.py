@@ -23,3 +23,12 @@ def moved(values: Tensor, device: torch.device) -> Tensor:
     if device.type in _SHARED or values.device.type != "cpu":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
+
+
+_WITHOUT_FLOAT64 = {"mps"}
+"""Kinds of devices that have no float64."""
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """float64, or float32 on a device that has no float64."""
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64

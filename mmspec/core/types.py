@@ -188,7 +188,7 @@ class Scores:
     """The target's distribution at the root and after every node.
 
     Attributes:
-        distribution: `[batch, node]`: distribution `i` is that of the unit that follows node `i`.
+        distribution: `[batch, node]`: distribution `i` is of the unit that follows node `i`.
         finite: `[batch, node]` bool; False where logits were NaN or all -inf.
         hidden: As in `TargetOutput`; likewise `auxiliary`.
         logits: `[batch, node, vocab]` float32, after guidance and processors; None if the target gave a distribution.

@@ -105,20 +105,6 @@ class Warp:
                     logits = with_histories(processor, logits, draft, prefix, nodes)
         return self._scores(output, logits, unprocessed, prefix.emitted[:, None] + draft.index.depth[:, nodes])
 
-    def elementwise(self, output: TargetOutput, draft: Draft, history: Tensor, emitted: Tensor) -> Scores:
-        """The same for all nodes of a draft, where every processor is element-wise; torch can trace it.
-
-        Args:
-            output: Output of a pass over `draft`'s nodes; it has logits.
-            draft: The rooted draft.
-            history: `[batch, column]` ids.
-            emitted: `[batch]` int64: number of emitted ids.
-        """
-        logits = unprocessed = self._guided(output)
-        for processor in self.processors:
-            logits = _at_once(processor, logits, history)
-        return self._scores(output, logits, unprocessed, emitted[:, None] + draft.index.depth)
-
     def _guided(self, output: TargetOutput) -> Tensor:
         """Logits after guidance, float32.
 

@@ -1,7 +1,8 @@
-"""The slot cache of a captured pass: its tensors keep their addresses, and its passes have one shape.
+"""The slot cache of captured rounds: its tensors keep their addresses, and its passes have one shape.
 
 Calls come and go: each is loaded into the same tensors. The number of slots depends on prompt, limit and width, never
-on a draft. Prompts of texts differ, so that there it is a power of two, and few passes are captured.
+on a draft. Prompts of texts differ, so that there it is a power of two, and few rounds are captured. Torch can trace
+passes over it and commits: they read nothing on the host.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.block_masks import FLEX
 from mmspec.hosts.fingerprint import code
+from mmspec.hosts.flex_attention import fits
+from mmspec.hosts.masks import NAME
+from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import SlotLayer
+from mmspec.hosts.tree_op import Branches
 
 
 class BufferCache(SlotCache):
@@ -22,21 +29,36 @@ class BufferCache(SlotCache):
         layers: Empty cache layers as transformers makes them for the model.
         call: The cache of a call.
         most: The number of slots of a row, at least the call's.
+        index: The tree of every pass; None: each pass brings its own.
     """
 
-    def __init__(self, layers: Sequence[Any], call: SlotCache, most: int) -> None:
+    def __init__(self, layers: Sequence[Any], call: SlotCache, most: int, index: TreeIndex | None = None) -> None:
+        device = call.length.device
         with torch.inference_mode(False):
-            super().__init__(layers, len(call.length), most, call.length.device, True, call.rings)
+            super().__init__(layers, len(call.length), most, device, True, call.rings)
             self.end = self.length.clone()
             self.shift = torch.zeros_like(call.shift)
             self.origin = self.length.clone()
             self.places = None if call.places is None else torch.zeros_like(call.places)
+            self._branches: dict[tuple[int, ...], Branches] = {}
+            for tree in (TreeIndex.static([-1], device), index) if self.recurrent else ():
+                if tree is not None and tree.listed is not None:
+                    self._branches[tree.listed] = branches = Branches.of(tree, self.state_dtype)
+                    assert branches.levels is not None  # listed now, on the host; torch would trace it in every pass
 
-    def load(self, call: SlotCache) -> None:
-        """Copy what the cache of a call holds: one of the same layers, with as many rows and at most as many slots."""
+    @classmethod
+    def of_passes(
+        cls, passes: Passes, layers: Sequence[Any], call: SlotCache, most: int, index: TreeIndex | None
+    ) -> "BufferCache":
+        """A cache for passes of a transformers model, with the faster attention where they can have it."""
+        buffers = cls(layers, call, most, index)
+        buffers.attention = FLEX if fits(passes, call) else NAME
+        return buffers
+
+    def load(self, call: SlotCache) -> "BufferCache":
+        """Copy what the cache of a call holds: one of the same layers and as many rows, whose committed slots fit."""
         if call is self:  # which a call has that is planned anew
-            self.hold_still()
-            return
+            return self
         self.reserve(self.most)
         for mine, its in zip(self.layers, call.layers, strict=True):
             if isinstance(mine, SlotLayer) and isinstance(its, SlotLayer) and its.is_initialized:
@@ -54,30 +76,31 @@ class BufferCache(SlotCache):
                     self.holes = torch.zeros(len(self.length), self.most, dtype=torch.bool, device=self.length.device)
             self.holes.zero_()[:, : call.holes.shape[1]].copy_(call.holes)
         self.begun, self.longest, self.unsure = call.begun, call.longest, call.unsure
-        self.hold_still()
+        self.visible = self.most
+        return self
 
-    def hold_still(self) -> None:
-        """Attend over all slots, and write behind each row's own: eager passes may have chosen otherwise."""
-        self.start, self.visible = None, self.most
+    def fall_back(self) -> str:
+        """Attend as eager passes do: what that means, for a warning; "" if passes do so already."""
+        before, self.attention = self.attention, NAME
+        return "attention reads all slots that are allocated" if before == FLEX else ""
 
-    def open_static(self, nodes: int) -> None:
-        """`open` for a captured pass; torch can trace it."""
+    def open(self, first: int, nodes: int) -> None:
         self.running = None
         for layer in self.recurrent.values():
             layer.open()
         if self.rings:
-            self.reach(nodes)
-        self.place(0, nodes)
+            self.reach(first + nodes)
+        self.place(first, nodes)
 
     def reach(self, nodes: int) -> None:
         self.end.copy_(torch.maximum(self.end, self.length + nodes))
 
+    def branches(self, index: TreeIndex) -> Branches:
+        known = None if index.listed is None else self._branches.get(index.listed)
+        return Branches(index, self.state_dtype) if known is None else known
+
     def make_room(self, most: int, layers: Sequence[Any]) -> SlotCache:
-        if most <= self.most:
-            return self
-        larger = BufferCache(layers, self, most)
-        larger.load(self)
-        return larger
+        return self if most <= self.most else BufferCache(layers, self, most).load(self)
 
     def set_length(self, length: Tensor) -> None:
         self.length.copy_(length)
@@ -88,16 +111,15 @@ class BufferCache(SlotCache):
         else:
             self.holes.copy_(holes)
 
-    def commit_static(self, path: Tensor, count: Tensor) -> None:
-        """`commit` for a captured pass; torch can trace it."""
+    def commit(self, path: Tensor, count: Tensor) -> None:
         self.keep(path, count)
         self.length.add_(count)
 
 
 def captured_shape(model: nn.Module, call: SlotCache, most: int) -> tuple[Any, ...]:
-    """What two calls of a model share if one captured pass of `most` slots a row can serve both.
+    """What two calls of a model share if one captured round over `most` slots a row can serve both.
 
-    A captured pass runs the code that the model had when it was traced: hooks that were set since need another one.
+    A captured round runs the code that the model had when it was traced: hooks that were set since need another one.
     """
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)

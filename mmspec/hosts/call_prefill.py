@@ -38,7 +38,7 @@ from mmspec.hosts.target_cache import TransformersTargetCache
 
 
 class PrefillTarget(Protocol):
-    """A target over a model of transformers; `TransformersTarget` has these attributes."""
+    """What a prefill reads of a target: attributes of `TransformersTarget`."""
 
     model_info: ModelInfo
     drafting: bool
@@ -75,7 +75,7 @@ class CallPrefill:
 
     @torch.no_grad()
     def __call__(self, inputs: Any) -> Prefill:
-        """Read a prompt; see `TransformersTarget.start` for arguments and errors."""
+        """Read a prompt; arguments and errors as in `TransformersTarget.start`."""
         target, model_info = self.target, self.target.model_info
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # the argument of models without keys
@@ -109,7 +109,7 @@ class CallPrefill:
         return Prefill(cache, output, ids, pads, read.hidden, read.prompts)
 
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
-        """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
+        """Our own passes over ids, of equal prompts once; unconditional prompts run beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end.
         prompts = Distinct.of(*both) if self.target.memory is None else Distinct.each(*both)

@@ -84,6 +84,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
+def inference() -> AbstractContextManager[Any]:
+    """A block in inference mode; where torch traces, it does nothing."""
+    return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode()
+
+
 def tensor_parallel_group(model: nn.Module) -> Any:
     """The process group of the ranks over which a model's layers are cut; None if this process has all of it.
 

@@ -62,5 +62,5 @@ def refuse_other_tokenizer(small: TransformersTarget, target: Target) -> None:
         if ours is not None and theirs is not None and not alike(theirs, ours):
             raise ValueError(
                 f"the draft model ({place(small)!r}) has another tokenizer than the target ({place(target)!r}): its "
-                "ids are those of other tokens; name a draft model of the target's tokenizer"
+                "ids stand for other tokens; name a draft model of the target's tokenizer"
             )

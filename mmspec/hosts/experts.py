@@ -46,7 +46,7 @@ class Experts:
 
     @contextmanager
     def decoding(self, units: int, device: str, fixed: bool) -> Iterator[None]:
-        """Inside the block, products are made as in a decoding pass.
+        """Inside the block, products are as in a decoding pass.
 
         `fixed` says that the call has one shape.
         """

@@ -135,7 +135,7 @@ def _forget(address: int, _: Any) -> None:
 def rounding(model: Any) -> float:
     """The relative error of one operation of a live model at present.
 
-    It is at least that of float32, in which models of any dtype compute norms and softmaxes.
+    It is at least float32's, in which models of any dtype compute norms and softmaxes.
     """
     backend = _BACKENDS.get(device_of(model).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
@@ -157,7 +157,7 @@ def _writes(weight: Tensor) -> int:
 
 
 def _address(weight: Tensor) -> int:
-    """The address of a weight's numbers; for tensor subclasses, such as quantised weights, that of the object."""
+    """The address of a weight's numbers; for tensor subclasses, such as quantised weights, the object's address."""
     return weight.data_ptr() if type(weight) is nn.Parameter else id(weight)
 
 

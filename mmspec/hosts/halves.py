@@ -7,7 +7,7 @@ prompt may be longer or shorter than the old one: the rows of a slot cache have 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
 from mmspec.hosts import prefill
+from mmspec.hosts.buffer_cache import BufferCache
+from mmspec.hosts.devices import inference
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
@@ -55,7 +57,17 @@ class Halves:
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """A target's `commit`: `path [rows, depth]`, `count [rows]`."""
-        self.slots.commit(self.physical(path), self.physical(count))
+        with inference():
+            self.slots.commit(self.physical(path), self.physical(count))
+
+    def load(self, call: "Halves") -> "Halves":
+        """Take over the cache of a call: the one that the call goes on with."""
+        assert isinstance(self.slots, BufferCache)
+        return replace(call, slots=self.slots.load(call.slots))
+
+    def fall_back(self) -> str:
+        assert isinstance(self.slots, BufferCache)
+        return self.slots.fall_back()
 
     def synced(self, emitted: Sequence[int]) -> None:
         """A target's `synced`."""

@@ -1,7 +1,7 @@
 """Loading models by name: shipped ones without a network, others as `from_pretrained` does.
 
-Weights of models are safetensors, and pickles are refused; a drafter's head may be a pickle, of which no code is run.
-Code that comes with a model is refused. So are missing weights (transformers and diffusers would continue with
+Weights of models are safetensors, and pickles are refused; drafters' heads may be pickles, of which no code is
+run. Code that comes with a model is refused. So are missing weights (transformers and diffusers would continue with
 random numbers) and weights for which the model has no place.
 """
 

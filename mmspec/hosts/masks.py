@@ -22,7 +22,7 @@ NAME = "mmspec"
 
 @dataclass
 class PassGeometry:
-    """The geometry of one pass over tree nodes, whose slots follow those of the committed units."""
+    """The geometry of one pass over tree nodes, whose slots follow the committed units' slots."""
 
     length: Tensor  # `[batch]` int64: committed units
     # `[batch, node, all]` bool, or `[1, node, all]`: `[b, i, j]`: j is i or an ancestor of i. `node` counts the nodes

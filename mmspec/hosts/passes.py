@@ -21,7 +21,7 @@ from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
 from mmspec.hosts.linear import Kernels, kernels, narrow
-from mmspec.hosts.masks import NAME, PassGeometry, current
+from mmspec.hosts.masks import PassGeometry, current
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches
@@ -94,15 +94,34 @@ class Passes:
         Returns:
             Logits `[batch, node, vocab]`.
         """
+        with self.ready(cache, ids.numel(), decoding):
+            return self.run(cache, ids, index, first, valid, keep)
+
+    @contextmanager
+    def ready(self, cache: SlotCache, units: int, decoding: bool = False) -> Iterator[None]:
+        """A block in which `run` may run over so many units, all rows together, or be traced, or be replayed."""
+        packed = narrow(self.kernels, 0 if cache.fixed else units)  # which it chooses by measured times
+        kind = cache.length.device.type
+        routed = self.experts.decoding(units, kind, cache.fixed) if decoding else nullcontext()
+        with self.attending(cache.attention), packed, routed:
+            yield
+
+    def run(
+        self,
+        cache: SlotCache,
+        ids: Tensor,
+        index: TreeIndex,
+        first: int = 0,
+        valid: Tensor | None = None,
+        keep: Tensor | int = 0,
+    ) -> Tensor:
+        """`__call__` inside of `ready`; torch can trace it over a cache of buffers."""
         nodes = ids.shape[1]
         cache.open(first, nodes)
         alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
         geometry = self.geometry(cache, index, first, alone)
         arguments = self.arguments(cache, index.depth[:, first:], valid, keep)
-        packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
-        routed = self.experts.decoding(ids.numel(), ids.device.type, cache.fixed) if decoding else nullcontext()
-        with self.ready(), packed, routed:
-            logits = self.forward(cache, ids, geometry, arguments, Branches.of(index, cache.state_dtype))
+        logits = self.forward(cache, ids, geometry, arguments, cache.branches(index))
         all_came = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if all_came else logits
 
@@ -125,7 +144,7 @@ class Passes:
         return arguments
 
     @contextmanager
-    def ready(self, attention: str = NAME) -> Iterator[None]:
+    def attending(self, attention: str) -> Iterator[None]:
         """Inside the block `forward` runs: the model attends through our attention, its operations through ours.
 
         Args:

@@ -120,7 +120,7 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     `mask` is `[batch, column]` int64; `following`, `[batch]` or `[axes, batch]`, is the position of the next unit.
 
     Raises:
-        ValueError: A layer holds keys of something else than the text.
+        ValueError: A layer holds other keys than the text's.
     """
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)

@@ -46,7 +46,7 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
 
 
 def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
-    """The number of columns of a conversation: the columns of an earlier turn's cache, and the new ones.
+    """The number of columns of a conversation: an earlier turn's cache, and the new ones.
 
     As in transformers, the mask's length says whether ids are the whole conversation or the part behind the cache.
     Embeddings are the whole conversation, and so are ids without a mask. `generate` drops a mask of ones, but keeps its

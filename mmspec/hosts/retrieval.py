@@ -125,7 +125,7 @@ def last_queries(passes: Passes, slots: SlotCache, units: Tensor) -> list[Tensor
         slots.open(0, 1)
         geometry = passes.geometry(slots, index, 0, slots.start is not None and slots.holes is None)
         arguments = passes.arguments(slots, index.depth, None, 1)
-        with _queries.holding(queries), passes.ready(HEARD):
+        with _queries.holding(queries), passes.attending(HEARD):
             passes.forward(slots, units, geometry, arguments, Branches.of(index, slots.state_dtype))
     finally:
         slots.set_length(length)

@@ -21,6 +21,8 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.masks import NAME
 from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
@@ -60,7 +62,10 @@ class SlotCache(Cache):
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
         recurrent: The recurrent layers by layer number.
         running: The recurrent layer that called the cache last in this pass.
+        attention: The name of the attention function of passes, for models that take theirs from the interface.
     """
+
+    attention = NAME
 
     def __init__(
         self,
@@ -217,6 +222,10 @@ class SlotCache(Cache):
                     f"units, and passes have reached {self.end.tolist()}"
                 )
         self.set_length(length)
+
+    def branches(self, index: TreeIndex) -> Branches:
+        """The tree of a pass, for recurrent layers."""
+        return Branches.of(index, self.state_dtype)
 
     def commit_states(self, kept: KeptNodes) -> None:
         """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""

@@ -68,12 +68,13 @@ class SlotLayer(CacheLayerMixin):
         self._rows = torch.arange(len(rows), device=rows.device)[:, None, None]
 
     def load(self, other: "SlotLayer") -> None:
-        """Copy the keys and values of another layer of this kind, which has at most as many places."""
+        """Copy the keys and values of another layer of this kind; places that only one of them has hold nothing yet."""
         if not self.is_initialized:
             with torch.inference_mode(False):
                 self.lazy_initialization(other.keys, other.values)
-        self.keys.narrow(2, 0, other.keys.shape[2]).copy_(other.keys)
-        self.values.narrow(2, 0, other.values.shape[2]).copy_(other.values)
+        both = min(self.keys.shape[2], other.keys.shape[2])
+        self.keys[:, :, :both] = other.keys[:, :, :both]
+        self.values[:, :, :both] = other.values[:, :, :both]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:

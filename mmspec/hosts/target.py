@@ -6,7 +6,9 @@ goes through the model exactly.
 """
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,6 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from mmspec.core.capturable import CapturedPass
 from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
@@ -22,14 +23,11 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.call_prefill import CallPrefill
-from mmspec.hosts.captured_halves import CapturedHalves
-from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.conditioned import Condition, begun_behind
 from mmspec.hosts.devices import device_of, half_on_gpu, hooks_of, tensor_parallel_group
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import exported
 from mmspec.hosts.features import Reading, checked_boundaries
-from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.memory import Memory
 from mmspec.hosts.model_info import ModelInfo
@@ -79,6 +77,7 @@ class TransformersTarget:
         ends = (self.model_info.context, self.model_info.reach if drafting else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)
         self.passes = checked(self.model_info)
+        self.reading = Reading(self.model_info, ())
 
     @property
     def model(self) -> Any:
@@ -95,6 +94,7 @@ class TransformersTarget:
     def with_hidden(self, boundaries: Sequence[int]) -> "TransformersTarget":
         other = copy.copy(self)
         other.boundaries = checked_boundaries(self.model_info, boundaries)
+        other.reading = Reading(self.model_info, other.boundaries)
         return other
 
     def with_condition(self, condition: Condition | None) -> "TransformersTarget":
@@ -172,31 +172,38 @@ class TransformersTarget:
                 f"{self._bound_ids}: enable it again, mmspec.enable(model, …), or as a pipeline, pipe.use(…)"
             )
 
-    @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
         assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
-        slots.scratch = not draft.index.is_chain
         if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
             whole = self.verify(cache, draft)
             return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
-        halves = cache.halves
+        with torch.inference_mode(), self.ready(cache, draft.nodes - first):  # a tenth faster than no_grad
+            return self.forward(cache, draft, first)
+
+    @contextmanager
+    def ready(self, cache: TransformersTargetCache, nodes: int) -> Iterator[None]:
+        units = len(cache.slots.length) * nodes
+        with cache.passes.ready(cache.slots, units, decoding=True), self.reading.listening():
+            yield
+
+    def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
+        slots, halves = cache.slots, cache.halves
+        slots.scratch = not draft.index.is_chain
         valid = None if draft.index.nodes == 1 else halves.physical(draft.valid[:, first:])
         units, index = halves.physical(draft.units[:, first:]), halves.index(draft.index)
-        with Reading(self.model_info, self.boundaries) as record:
-            logits = cache.passes(slots, units, index, first=first, valid=valid, decoding=True)
-        given, null = halves.apart(logits)
+        with self.reading.recording() as record:
+            given, null = halves.apart(cache.passes.run(slots, units, index, first, valid))
         hidden = record.states
         return TargetOutput(logits=given, null=null, hidden=None if hidden is None else hidden[: halves.rows])
 
-    @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         cache.halves.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         return captured_shape(self.model, cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
 
-    def captured_pass(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> CapturedPass:
+    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         if any(map(hooks_of, self.model.modules())):
@@ -205,12 +212,9 @@ class TransformersTarget:
             raise ValueError("the model runs on several ranks, whose collectives are not captured")
         if self.memory is not None:
             raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
-        if cache.guided and self.boundaries:
-            raise ValueError("under guidance, states for a trained head are not read in captured rounds")
-        slots = BufferCache(self.model_info.layers(), cache.slots, bucket(cache.slots.most))
-        inner = CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
-        halves = cache.halves
-        return CapturedHalves(inner, Halves(slots, halves.rows, halves.given)) if cache.guided else inner
+        most = bucket(cache.slots.most)
+        slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most, index)
+        return replace(cache, slots=slots, given=None)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.halves.synced(emitted)
@@ -245,6 +249,6 @@ class TransformersTarget:
             inputs: The inputs of the call.
 
         Raises:
-            ValueError: Positions are not those of the model's own `generate`.
+            ValueError: Positions are others than in the model's own `generate`.
         """
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,13 @@ class TransformersTargetCache:
         """The slots as rows of the call: two of them a row under guidance."""
         rows = len(self.slots.length) // (2 if self.guided else 1)
         return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts, self.behind)
+
+    def load(self, call: "TransformersTargetCache") -> "TransformersTargetCache":
+        """Take over the cache of a call: the one that the call goes on with."""
+        return replace(call, slots=self.halves.load(call.halves).slots)
+
+    def fall_back(self) -> str:
+        return self.halves.fall_back()
 
 
 @contextmanager

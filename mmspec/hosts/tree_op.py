@@ -14,9 +14,8 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.once import once
-from mmspec.core.transfer import on_device
+from mmspec.core.transfer import on_device, widest
 from mmspec.core.tree import TreeIndex
-from mmspec.core.widest import widest
 
 
 @lru_cache(maxsize=256)

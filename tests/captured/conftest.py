@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core import compiling
-from mmspec.core.capture_pool import NAME
-from mmspec.core.captured import CapturedRound
+from mmspec.core.compile import inductor as compiler
+from mmspec.core.compile.pool import NAME
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
 
@@ -21,7 +21,7 @@ def _traced_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if compiled:
         torch._dynamo.reset()
     else:
-        monkeypatch.setattr(compiling, "BACKEND", "eager")
+        monkeypatch.setattr(compiler, "BACKEND", "eager")
     yield
     if compiled:
         torch._dynamo.reset()

@@ -10,11 +10,11 @@ from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralCon
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.hosts import block_masks, captured_pass
+from mmspec.hosts import block_masks, buffer_cache
 from mmspec.hosts.block_masks import FLEX, ancestor_words
-from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.testing.tiny_models import random_model
 from tests.captured.conftest import forget, lockstep
 from tests.captured.test_text import WIDE, Alternating, both, ragged
@@ -31,7 +31,7 @@ WINDOWED = [
 @pytest.fixture
 def flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured passes attend as they do on CUDA."""
-    monkeypatch.setattr(captured_pass, "fits", lambda passes, slots: True)
+    monkeypatch.setattr(buffer_cache, "fits", lambda passes, slots: True)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def model() -> Any:
 
 def attention_of(decoder: Decoder) -> set[str | None]:
     """The attention of a decoder's captured passes."""
-    passes = [captured.target for captured in decoder.captures.pool.rounds]
-    return {each.attention for each in passes if isinstance(each, CapturedTransformersPass)}
+    caches = [captured.cache for captured in decoder.captures.pool.rounds]
+    return {each.slots.attention for each in caches if isinstance(each, TransformersTargetCache)}
 
 
 @pytest.mark.slow
@@ -73,9 +73,7 @@ def test_a_tree_of_every_row(model: Any, flex: None) -> None:
 def test_elsewhere_than_on_cuda_attention_stays_packed(model: Any) -> None:
     target = TransformersTarget(model)
     cache = target.start_fixed(ragged(), 8, 4).cache
-    captured = target.captured_pass(cache, 4, None)
-    captured.load(cache)
-    assert captured.attention == NAME
+    assert target.held(cache, 4, None).load(cache).slots.attention == NAME
 
 
 def no_kernel(ancestor: torch.Tensor) -> torch.Tensor:

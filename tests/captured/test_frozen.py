@@ -10,10 +10,10 @@ from transformers import LlamaConfig
 
 from mmspec.api.build import decoder_for
 from mmspec.core import frozen
-from mmspec.core.capture_pool import NAME, Pool
+from mmspec.core.compile.pool import NAME, Pool
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.slot_layer import SlotLayer
 from mmspec.testing.tiny_models import SIZES, random_model
 
@@ -118,12 +118,16 @@ def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_s
 def test_a_lone_round_that_cannot_be_compiled_is_as_wide_as_the_others(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: CapturedTransformersPass) -> CapturedTransformersPass:
-        raise MemoryError("none left\nat all")
+    warm = CapturedRound.warm
+
+    def failing(self: CapturedRound) -> None:
+        if self.plan.nodes == 1:
+            raise MemoryError("none left\nat all")
+        warm(self)
 
     captured = decoder_for(model, "prompt-lookup", k=5, compile=True)
     expected = decoder_for(model, "plain").generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
-    monkeypatch.setattr(CapturedTransformersPass, "lone", failing)
+    monkeypatch.setattr(CapturedRound, "warm", failing)
     with pytest.warns(UserWarning, match="as many nodes as the others: MemoryError: none left$"):
         output = captured.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
     assert output.report.compiled and set(output.report.sizes) == {6}

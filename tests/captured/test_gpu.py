@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 
 from mmspec.api.build import decoder_for
-from mmspec.core.capture_pool import NAME
+from mmspec.core.compile.pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import SIZES, noisy, random_model

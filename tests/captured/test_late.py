@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core import capture, late
-from mmspec.core.captured import CapturedRound
+from mmspec.core.compile import choice, late
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.policies import Fixed
 from mmspec.core.torch_noise import TorchSource
@@ -54,7 +54,7 @@ def own() -> Any:
 
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "READ_AT_ONCE", ())
+    monkeypatch.setattr(choice, "READ_AT_ONCE", ())
 
 
 @pytest.fixture

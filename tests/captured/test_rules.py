@@ -11,12 +11,12 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.core.compile.proposal import WINDOW
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.noise import Round
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.proposal import WINDOW
 from mmspec.core.rules import Block, RecursiveRejection, Rejection, Rule, Synthetic
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp

@@ -10,11 +10,12 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 
 import mmspec
 from mmspec.api.build import decoder_for, rebound
-from mmspec.core import capture
-from mmspec.core.captured import CapturedRound
+from mmspec.core.compile import choice
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES, random_model
 from mmspec.testing.toys.history import HistoryTarget
@@ -268,15 +269,13 @@ def test_a_model_that_cannot_be_traced_runs_eagerly(own: Any, monkeypatch: pytes
 
 def test_a_captured_pass_with_wrong_scores_is_not_used(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant reads the mask of another length."""
-    from mmspec.hosts.captured_pass import CapturedTransformersPass
+    right = BufferCache.open
 
-    right = CapturedTransformersPass.verify
+    def wrong(self: Any, first: int, nodes: int) -> Any:
+        self.length.add_(1)
+        return right(self, first, nodes)
 
-    def wrong(self: Any, draft: Draft) -> Any:
-        self.slots.length.add_(1)
-        return right(self, draft)
-
-    monkeypatch.setattr(CapturedTransformersPass, "verify", wrong)
+    monkeypatch.setattr(BufferCache, "open", wrong)
     with pytest.warns(UserWarning, match="the captured pass differs from the eager one by"):
         output = both(own, "prompt-lookup")[1].generate(ragged(), 12, seed=1)
     assert not output.report.compiled
@@ -297,8 +296,8 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(own: Any, monkeypatch: p
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_auto_keeps_the_faster(own: Any, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
-    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], capture.timed
-    monkeypatch.setattr(capture, "timed", lambda run: (left.pop(0), real(run)[1]))
+    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], choice.timed
+    monkeypatch.setattr(choice, "timed", lambda run: (left.pop(0), real(run)[1]))
     decoder = decoder_for(own, "prompt-lookup", k=4, compile="auto")
     for _ in range(2):
         assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled

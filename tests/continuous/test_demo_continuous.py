@@ -8,7 +8,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmspec.core.bias import Bias
+from mmspec.core.report import Bias
 from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, _table, against, draw_demo, labelled, make_room
 from mmspec_continuous import demo
 

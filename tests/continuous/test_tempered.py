@@ -8,7 +8,6 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import binomtest, kstest, norm
 
-from mmspec.core.bias import Bias
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import DenoisingChain, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
@@ -16,6 +15,7 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.report import Bias
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.testing.toys.degenerate import DegenerateDrafts

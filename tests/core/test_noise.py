@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from scipy.stats import expon, kstest, norm
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from mmspec.core.noise import Counting, DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource, philox, uniform_of
@@ -30,6 +31,27 @@ def test_philox_gives_the_known_answers(counter, key, result):
 
 def round_of(rows: int, emitted: int = 0, seed: int = 3) -> Round:
     return Round(PhiloxSource.seeded(seed, rows), torch.full((rows,), emitted), [emitted] * rows)
+
+
+@pytest.mark.parametrize("drawn", ["exponential", "uniform"])
+def test_no_compiler_takes_large_numbers_for_indices(drawn: str) -> None:
+    """Inductor folds `arange * constant` into an index, which Triton's kernels hold in int32."""
+    key, place = torch.ones(2, 2, dtype=torch.int64), torch.arange(3).expand(2, -1)
+
+    def draw(key: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        noise = PhiloxNoise(key, place, place[:, :1])
+        return noise.exponential(9) if drawn == "exponential" else noise.uniform()
+
+    def indices(node: torch.fx.Node) -> bool:
+        """Whether a node's numbers are a function of places alone, by arithmetic that an index may have."""
+        if node.op != "call_function" or "bitwise" in str(node.target):
+            return False
+        return "arange" in str(node.target) or any(map(indices, node.all_input_nodes))
+
+    nodes = make_fx(draw)(key, place).graph.nodes
+    constants = [(node, each) for node in nodes for each in node.args if isinstance(each, int) and each > 2**31]
+    assert constants
+    assert not [node for node, each in constants if indices(node)]
 
 
 def test_lanes_positions_and_rounds_share_no_number():

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmspec.core.bias import Bias
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.report import Report
+from mmspec.core.report import Bias, Report
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Verdict
 from mmspec.testing.toys.history import HistoryTarget

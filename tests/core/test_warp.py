@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
 
-from mmspec.core.capture import warp_key
+from mmspec.core.compile.choice import warp_key
 from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.history_processors import Prefix
 from mmspec.core.types import Draft, TargetOutput

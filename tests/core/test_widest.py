@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from mmspec.core import widest
+from mmspec.core import transfer
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.tree_op import Branches
 
 
 def test_float64_where_there_is_one() -> None:
-    assert widest.widest(torch.device("cpu")) == widest.widest(torch.device("cuda")) == torch.float64
-    assert widest.widest(torch.device("mps")) == torch.float32
+    assert transfer.widest(torch.device("cpu")) == transfer.widest(torch.device("cuda")) == torch.float64
+    assert transfer.widest(torch.device("mps")) == torch.float32
 
 
 def test_decays_of_a_draft_are_near_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_decays_of_a_draft_are_near_without_it(monkeypatch: pytest.MonkeyPatch) 
         return branches.path_decay(branches.path_sums(steps))
 
     exact = decays()
-    monkeypatch.setattr(widest, "_WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(transfer, "_WITHOUT_FLOAT64", {"cpu"})
     near = decays()
     assert not torch.equal(near, exact), "the sums are float32 then"
     assert torch.allclose(near, exact, rtol=1e-4, atol=1e-7)

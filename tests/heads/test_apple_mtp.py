@@ -26,7 +26,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTP, AppleMTPOptions
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
 from mmspec_text.drafters.heads.apple.example import random_masks
-from mmspec_text.drafters.heads.probes import ProbedTarget
+from mmspec_text.drafters.heads.probes import ProbedTarget, Probing, _probing
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import silu
@@ -203,9 +203,14 @@ def test_layers_that_see_units_in_another_order() -> None:
     model = build("llama")
     lora, layer = for_model(model, ZOO["llama"]).lora(model), model.get_submodule(ZOO["llama"])
     target = ProbedTarget(TransformersTarget(model), MASKS.masks, lora)
-    with target.hooked(), target.probing(2), pytest.raises(ValueError, match="does not see nodes in their order"):
+    cache = target.start(torch.tensor([[5, 6]]), 4, 2).cache
+    with (
+        target.ready(cache, 2),
+        _probing.holding(Probing(target, 2)),
+        pytest.raises(ValueError, match="in their order"),
+    ):
         layer(torch.zeros(5, layer.in_features))
-    with target.hooked():
+    with target.ready(cache, 2):
         layer(torch.zeros(5, layer.in_features))  # nobody's pass
 
 

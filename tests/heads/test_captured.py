@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.capture_pool import NAME, pool_on
+from mmspec.core.compile.pool import NAME, pool_on
 from mmspec.core.decoder import Decoder
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
@@ -224,7 +224,7 @@ WAITS = """
 import json
 import sys
 from tests.support import logical_device as logical
-from mmspec.core import captured
+from mmspec.core.compile import rounds
 from mmspec_text.drafters.heads.captured import draft as drafts
 
 class Direct:
@@ -233,7 +233,7 @@ class Direct:
     def __call__(self):
         return self.method()
 
-captured.Compiled = drafts.Compiled = Direct  # torch does not trace the logical device
+rounds.Compiled = drafts.Compiled = Direct  # torch does not trace the logical device
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mmspec.core.bias import Bias
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, Mixed
 from mmspec.core.drafters.draft_model import DraftModel
@@ -11,6 +10,7 @@ from mmspec.core.drafters.initialisations import LeftUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.noise import Round
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.report import Bias
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp

@@ -66,12 +66,12 @@ def compiled_rounds(again: Again) -> Iterator[None]:
     """
     import torch
 
-    from mmspec.core import compiling
+    from mmspec.core.compile import inductor
 
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         if not again.inductor:
-            patch.setattr(compiling, "BACKEND", "eager")
+            patch.setattr(inductor, "BACKEND", "eager")
         watch.patch(patch)
         try:
             yield
@@ -93,12 +93,13 @@ class Watch:
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Watch decoders, and let them compile."""
-        from mmspec.core import capture, one_shape
-        from mmspec.core.capture import Captures
-        from mmspec.core.capture_pool import NAME
+        from mmspec.core import one_shape
+        from mmspec.core.compile import choice
+        from mmspec.core.compile.choice import Captures
+        from mmspec.core.compile.pool import NAME
         from mmspec.core.decoder import Decoder
 
-        make, start, round_for, pool_of = Decoder.__init__, Decoder.start, Captures.round_for, capture.pool_of
+        make, start, round_for, pool_of = Decoder.__init__, Decoder.start, Captures.round_for, choice.pool_of
 
         def making(decoder: Any, *parts: Any, **how: Any) -> None:
             inner, self._making = self._making, True  # a drafter's own decoder, which nobody asked to compile
@@ -142,8 +143,8 @@ class Watch:
         patch.setattr(Decoder, "__init__", making)
         patch.setattr(Decoder, "start", starting)
         patch.setattr(Captures, "round_for", choosing)
-        patch.setattr(capture, "pool_of", own_pool)
-        for module in (capture, one_shape):
+        patch.setattr(choice, "pool_of", own_pool)
+        for module in (choice, one_shape):
             patch.setattr(module, "warn", self._said.append)
 
     def judge(self, reasons: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec.core import widest
+from mmspec.core import transfer
 from tests.support.device_cases import Runnable, images, recurrent, text
 from tests.support.device_latents import codes, continuous, frames
 
@@ -104,7 +104,7 @@ def main(*wanted: str) -> None:
     float64 = "--without-float64" not in wanted
     wanted = tuple(name for name in wanted if not name.startswith("--"))
     if not float64:
-        widest._WITHOUT_FLOAT64.add(logical.DEVICE.type)
+        transfer._WITHOUT_FLOAT64.add(logical.DEVICE.type)
     for group, cases in GROUPS.items():
         for name, case in cases().items():
             if wanted and name not in wanted and group not in wanted:

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.types import Draft
 from mmspec.hosts import prefill
+from mmspec.hosts.buffer_cache import BufferCache
+from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 
 VOCAB = 131
@@ -21,6 +24,18 @@ def fresh(model: Any, ids: list[int]) -> tuple[Tensor, list[tuple[Tensor, Tensor
     """Transformers alone over a row: logits `[length, vocab]`; keys and values `[heads, length, width]` by layer."""
     out = model(torch.tensor([ids]), use_cache=True)
     return out.logits[0], [(layer.keys[0], layer.values[0]) for layer in out.past_key_values.layers]
+
+
+def test_buffers_take_what_they_have_room_for() -> None:
+    """A head's cache has room for a whole chunk of a prompt, which captured drafts do not need."""
+    call = SlotCache([DynamicLayer()], 1, 256, torch.device("cpu"), fixed=True)
+    call.open(0, 5)
+    states = torch.randn(1, 2, 5, 4)
+    call.update(states, -states, 0)
+    call.commit(torch.arange(1, 5)[None], torch.tensor([5]))
+    (layer,) = BufferCache([DynamicLayer()], call, 128).load(call).owning
+    assert call.capacity == 256 and layer.keys.shape[2] == 128
+    assert torch.equal(layer.keys[:, :, :5], states) and torch.equal(layer.values[:, :, :5], -states)
 
 
 def rooted(units: Tensor, parents: Any, root: Tensor) -> Draft:

@@ -150,11 +150,11 @@ def test_a_captured_pass_returns_the_states_of_an_eager_one(target: Any, prompts
     expected = ours.verify(starts[0].cache, draft)
     other = target_of(target).with_hidden((1, 2, FINAL))
     assert ours.capture_key(starts[0].cache) == ours.capture_key(starts[1].cache) != other.capture_key(starts[0].cache)
-    captured = ours.captured_pass(starts[1].cache, 7, draft.index)
-    captured.load(starts[1].cache)
-    run = torch.compile(lambda: captured.verify(draft), backend="eager", fullgraph=True)
+    held = ours.held(starts[1].cache, 7, draft.index)
+    held.load(starts[1].cache)
+    run = torch.compile(lambda: ours.forward(held, draft), backend="eager", fullgraph=True)
     for _ in range(2):
-        with torch.no_grad(), captured.ready():
+        with torch.no_grad(), ours.ready(held, 7):
             found = run()
         assert found.hidden is not None and expected.hidden is not None and close(found.hidden, expected.hidden)
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in target.modules())

@@ -1,9 +1,15 @@
 """A distribution at every node, and how a target's is coupled with a draft's."""
 
-from mmspec.core.distributions.capabilities import CouplesAtOnce, Explaining
 from mmspec.core.distributions.categorical import Categorical
 from mmspec.core.distributions.chain import DenoisingChain
-from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes, where_nodes
+from mmspec.core.distributions.distribution import (
+    CouplesAtOnce,
+    Distribution,
+    Explaining,
+    finite_nodes,
+    take_nodes,
+    where_nodes,
+)
 from mmspec.core.distributions.external import External
 from mmspec.core.distributions.gaussian import Gaussian
 from mmspec.core.distributions.head import Head, PredictsClean

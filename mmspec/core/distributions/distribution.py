@@ -6,7 +6,7 @@ consists of given draws. For simple distributions a draw is its unit, and `with_
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -83,3 +83,29 @@ def finite_nodes(values: Tensor) -> Tensor:
 def where_nodes(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """`a` where `mask [batch, node]`, else `b`; both `[batch, node, *unit]`."""
     return torch.where(mask.reshape(*mask.shape, *(1,) * (a.dim() - 2)), a, b)
+
+
+@runtime_checkable
+class CouplesAtOnce(Protocol):
+    """A distribution whose draws are expensive, so that coupled and free draws are computed together."""
+
+    def draw_coupled(self, draft: Distribution, x: Tensor, follows: Tensor, noise: Noise) -> Tensor:
+        """One draw at every node: `[batch, node, *draw]`.
+
+        Args:
+            draft: What the drafted nodes were drawn from.
+            x: The drafted units, `[batch, node - 1, *unit]`.
+            follows: `[batch, node - 1]` bool: nodes whose draw is coupled with their drafted child; the other nodes,
+                and the last one, draw freely.
+            noise: Fresh in every round.
+        """
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A distribution that can say why it is not a valid one."""
+
+    def fault(self, draws: Tensor, row: int, node: int) -> str:
+        """What is wrong at a node, for an error message, given `draws [batch, node, *draw]`; "" if nothing is."""
+        ...

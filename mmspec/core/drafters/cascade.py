@@ -10,7 +10,7 @@ known units; these are the outer draft, a chain.
   use. The inner rule is exact, so each unit follows the middle target's distribution after the units before it; the
   draft reports that distribution. The innermost drafter's distributions do not matter.
 
-Guarantee: that of the outer rule, which requires of a chain only that unit i was drawn from distribution i, given the
+Guarantee: as the outer rule has it, which requires of a chain only that unit i was drawn from distribution i, given the
 units before it, with noise that the rule does not use. An inner rule that resamples a refused unit from the middle
 distribution instead of the residual violates this (TriForce's published code does).
 Knobs: the outer `k` (more units per round, fewer outer passes), and all knobs of the inner decoder.

@@ -72,7 +72,7 @@ class Fallback:
 
 @contextmanager
 def own_memory(state: State, which: int) -> Iterator[None]:
-    """A block in which `state.memory` is that of one of two drafters, where it is a list of both."""
+    """A block in which `state.memory`, a list of two drafters' memories, is the memory of one of them."""
     both: list[Any] = state.memory
     state.memory = both[which]
     try:

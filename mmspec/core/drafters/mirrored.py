@@ -7,7 +7,7 @@ in one of them, its draft is ready; if not, the row waits for a new one.
 A round takes t_e + max(t_v - t_e, γ · t_d), where t_e is the time up to the exit.
 The paper could not be read here in full: the hypotheses are a reconstruction. Its other parts are not built: the
 target's own corrections of drafts ahead, and the draft model's several units in a pass.
-Guarantee: that of `match`: what the exit says chooses drafts, and never output.
+Guarantee: as under `match`: what the exit says chooses drafts, and never output.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ from mmspec.core.state import State
 
 @dataclass(frozen=True)
 class LeftDistribution:
-    """The distribution of the last unit that was drawn in the window; that of the root if there is none."""
+    """The distribution of the last unit that was drawn in the window, or else of the root."""
 
     reach: int = 1  # 1, the root's distribution
 
@@ -31,7 +31,7 @@ class LeftDistribution:
 
 @dataclass(frozen=True)
 class EarlierDistribution:
-    """The distribution of the unit a fixed distance earlier, if it was drawn; else that of the last one."""
+    """The distribution of the unit a fixed distance earlier, if it was drawn; else of the last one."""
 
     distance: int  # units from the earlier unit to the new one; the width of a grid in raster order: the unit above
 

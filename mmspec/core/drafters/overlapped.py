@@ -9,7 +9,7 @@ A round takes max(k · t_d, t_v), and k · t_d more after such a wait, instead o
 side; `mmspec.core.overlap` has the executors.
 PEARL's two modes, with their ratios and rollbacks, need no code of their own here: p's draws are a function of the
 position, so a stale draft can only be wrong, never biased.
-Guarantee: that of `match`, whatever the executor does. Needs a rule under which nodes may be dropped once their units
+Guarantee: as under `match`, whatever the executor does. Needs a rule under which nodes may be dropped once their units
 are seen.
 Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss then throws more away); `branches` (higher
 hits more often; every pass of the draft model then has so many nodes); `on_miss`; the executor.

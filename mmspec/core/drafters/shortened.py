@@ -3,7 +3,7 @@
 No second model is loaded and no second cache is kept: the draft's keys lie in the scratch slots of the call's own
 cache, where the target's pass over the draft writes anew. So a drafter of this kind has no memory of a call, and never
 rolls back.
-Guarantee: that of the rule.
+Guarantee: as the rule has it.
 """
 
 from collections.abc import Callable

@@ -75,7 +75,7 @@ Listed = list[tuple[int, int, float]]
 
 
 def added(first: Listed, second: Listed, most: int) -> Listed:
-    """What a second tree adds to a first: its nodes' indices go on behind those of the first."""
+    """What a second tree adds to a first, whose nodes come first."""
     place = {(parent, unit): index for index, (unit, parent, score) in enumerate(first) if score > -math.inf}
     found: list[tuple[float, int, int, int]] = []  # score, then unit, parent and own index among all nodes
     at: dict[int, int] = {}  # of the second's nodes that are in the union: index there

@@ -1,9 +1,9 @@
 """`match`: same seed, same output, only faster.
 
 At every node one y ~ p is drawn with noise that is addressed by position, and the walk goes to the child that equals y.
-The output is that of plain decoding with the same seed, whatever the drafter, the draft length, the tree or the batch:
+The output equals plain decoding's with the same seed, whatever the drafter, the draft length, the tree or the batch:
 Gumbel sharing (arXiv 2408.07978) with an exponential race. Acceptance of a sampled draft that shares the noise is at
-least (1 - TV) / (1 + TV); that of a point mass x is p(x).
+least (1 - TV) / (1 + TV); for a point mass x it is p(x).
 Guarantee: `invariant`. Needs discrete units; drafters may choose, drop and reorder siblings for any reason.
 """
 

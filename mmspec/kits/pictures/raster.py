@@ -4,7 +4,9 @@ The transformer reads conditioning positions, then cells in raster order; under 
 rows. A target defines what a unit is, and makes its distributions of the scores.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
+from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.devices import awake, hooks_of
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
@@ -95,13 +98,22 @@ class Raster:
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Passed:
         """The pass over a rooted draft's nodes from `first` on."""
+        with self.ready(cache, draft.nodes - first), torch.inference_mode():
+            return self.forward(cache, draft, first)
+
+    @contextmanager
+    def ready(self, cache: Halves, nodes: int) -> Iterator[None]:
+        """A block in which `forward` may run over so many nodes, or be traced, or be replayed."""
+        # Which kernel is used depends on measured times.
+        units = 0 if cache.slots.fixed else len(cache.slots.length) * nodes
+        with awake(self._module), narrow(self._kernels, units):
+            yield
+
+    def forward(self, cache: Halves, draft: Draft, first: int = 0) -> Passed:
+        """`verify` inside of `ready`; torch can trace it over a cache of buffers."""
         cache.slots.scratch = not draft.index.is_chain
-        with awake(self._module), torch.inference_mode():
-            index = cache.index(draft.index)
-            units = self.model.embed(cache.physical(draft.units[:, first:]))
-            # Which kernel is used depends on measured times.
-            with narrow(self._kernels, 0 if cache.slots.fixed else units.shape[0] * units.shape[1]):
-                return self.passed(self._pass(cache.slots, units, index, first))
+        units = self.model.embed(cache.physical(draft.units[:, first:]))
+        return self.passed(self._pass(cache.slots, units, cache.index(draft.index), first))
 
     def passed(self, hidden: Tensor) -> Passed:
         """What a pass returns, from hidden states `[physical, node, dim]`."""
@@ -152,32 +164,26 @@ class Raster:
         assert isinstance(self.model, nn.Module)
         return self.model
 
-    def layers(self) -> list[DynamicLayer]:
-        """Empty cache layers for the model."""
-        return [DynamicLayer() for _ in self.model.layers]
-
-    def refuse_capture(self) -> None:
-        """Refuse what a captured pass could not run.
+    def held(self, cache: Halves) -> Halves:
+        """Buffers for captured rounds of calls like the one that has `cache`.
 
         Raises:
             ValueError: The weights are offloaded.
         """
         if hooks_of(self._module):
             raise ValueError("offloaded weights move in every pass, which cannot be captured")
+        return replace(cache, slots=BufferCache(self._layers(), cache.slots, cache.slots.most))
+
+    def _layers(self) -> list[DynamicLayer]:
+        return [DynamicLayer() for _ in self.model.layers]
 
     def _slots(self, rows: int, most: int, device: torch.device) -> SlotCache:
-        return SlotCache(self.layers(), rows, most, device)
+        return SlotCache(self._layers(), rows, most, device)
 
     def _pass(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
-        """Hidden states of embedded nodes `[row, node, dim]`; keys and values are written behind the committed
-        slots.
-        """
-        slots.open(first, x.shape[1])
-        return self.hidden(slots, x, index, first)
-
-    def hidden(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
-        """Hidden states of a pass over slots that are opened for it; torch can trace it."""
+        """Hidden states of embedded nodes `[row, node, dim]`; keys and values go behind the committed slots."""
         nodes = x.shape[1]
+        slots.open(first, nodes)
         geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)

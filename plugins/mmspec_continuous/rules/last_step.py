@@ -15,7 +15,7 @@ from torch import Tensor
 from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian
 from mmspec.core.distributions.trajectory import Trajectory
 from mmspec.core.noise import Noise, Substream
-from mmspec.core.widest import widest
+from mmspec.core.transfer import widest
 
 REACH = 8.0
 """Integrals are cut off at this many standard deviations."""

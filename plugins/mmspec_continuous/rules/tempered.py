@@ -33,8 +33,8 @@ from mmspec.core.distributions import drawn_part, reflect, where_nodes
 from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
+from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.core.widest import widest
 from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 from mmspec_continuous.specs import TEMPERED

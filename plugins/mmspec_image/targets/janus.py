@@ -5,7 +5,8 @@ unconditional half of guidance reads the prompt with everything but begin-of-tex
 padding, or a negative prompt.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +21,6 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
-from mmspec.hosts.captured_halves import CapturedHalves
-from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.halves import Halves, refuse_renewal, renew_null, stacked
 from mmspec.hosts.model_info import ModelInfo
@@ -129,12 +128,20 @@ class JanusTarget:
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
 
-    @torch.inference_mode()
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+        with torch.inference_mode(), self.ready(cache, draft.nodes - first):
+            return self.forward(cache, draft, first)
+
+    @contextmanager
+    def ready(self, cache: Halves, nodes: int) -> Iterator[None]:
+        units = len(cache.slots.length) * nodes
+        with model_lock(self.model), self._codes.ready(cache.slots, units):
+            yield
+
+    def forward(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         cache.slots.scratch = not draft.index.is_chain
         units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
-        with model_lock(self.model):
-            return cache.output(self._codes(cache.slots, units, index, first=first))
+        return cache.output(self._codes.run(cache.slots, units, index, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace what guidance leads away from: the unconditional half is read again, committed codes included.
@@ -156,17 +163,15 @@ class JanusTarget:
         with model_lock(self.model):
             renew_null(cache, self.model_info, ids, mask, codes, words, coded)
 
-    @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
-    def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
-        slots = BufferCache(self.model_info.layers(), cache.slots, cache.slots.most)
-        inner = CapturedTransformersPass(self._codes, slots, nodes, index)
-        return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
+    def held(self, cache: Halves, nodes: int, index: TreeIndex | None) -> Halves:
+        layers, most = self.model_info.layers(), cache.slots.most
+        return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most, index))
 
     def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
         cache.synced(emitted)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -9,11 +10,9 @@ from torch import Tensor
 from mmspec.core.hidden import FINAL, Lent
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts.buffer_cache import BufferCache, captured_shape
-from mmspec.hosts.captured_halves import CapturedHalves
+from mmspec.hosts.buffer_cache import captured_shape
 from mmspec.hosts.devices import awake, half_on_gpu, hooks_of
 from mmspec.hosts.halves import Halves
-from mmspec.kits.pictures.captured_pass import CapturedRaster
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -118,17 +117,20 @@ class LlamaGenTarget:
         """
         self.raster.renew_null(cache, null, null_mask, codes)
 
-    @torch.inference_mode()
+    def ready(self, cache: Halves, nodes: int) -> AbstractContextManager[None]:
+        return self.raster.ready(cache, nodes)
+
+    def forward(self, cache: Halves, draft: Draft) -> TargetOutput:
+        return cache.output(*self.raster.forward(cache, draft))
+
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
-    def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
-        self.raster.refuse_capture()
-        slots = BufferCache(self.raster.layers(), cache.slots, cache.slots.most)
-        return CapturedHalves(CapturedRaster(self.raster, slots), Halves(slots, cache.rows, cache.given))
+    def held(self, cache: Halves, nodes: int, index: TreeIndex | None) -> Halves:
+        return self.raster.held(cache)
 
     def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
         cache.synced(emitted)

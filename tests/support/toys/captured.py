@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,37 +14,21 @@ from mmspec.testing.toys.cache import UnitsCache, rooted_path
 from mmspec.testing.toys.history import HistoryTarget
 
 
-class CapturedHistory:
-    """A captured pass of `FixedHistory` over units of its own.
+@dataclass
+class HeldUnits:
+    """A cache of units whose tensors keep their addresses."""
 
-    Args:
-        target: The target.
-        cache: The cache of a call like those to come.
-    """
+    units: Tensor  # `[batch, column]`
+    length: Tensor  # `[batch]` int64
+    drafted: Tensor  # `[batch, node]`: the nodes of the last pass
 
-    def __init__(self, target: HistoryTarget, cache: UnitsCache) -> None:
-        self.target = target
-        self.units, self.length = cache.units.clone(), cache.length.clone()
-        self.drafted = torch.zeros(len(self.units), cache.width, dtype=torch.int64)
+    def load(self, call: UnitsCache) -> "UnitsCache":
+        self.units.copy_(call.units)
+        self.length.copy_(call.length)
+        return replace(call, units=self.units, length=self.length)
 
-    def load(self, cache: UnitsCache) -> None:
-        self.units.copy_(cache.units)
-        self.length.copy_(cache.length)
-        cache.units, cache.length = self.units, self.length
-
-    def ready(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def verify(self, draft: Draft) -> TargetOutput:
-        self.drafted.copy_(draft.units)
-        return TargetOutput(logits=self.target.after(self.units, self.length, draft))
-
-    def commit(self, path: Tensor, count: Tensor) -> None:
-        nodes = rooted_path(path)
-        slot = torch.arange(nodes.shape[1])
-        where = torch.where(slot < count[:, None], self.length[:, None] + slot, self.units.shape[1] - 1)
-        self.units.scatter_(1, where, self.drafted.gather(1, nodes))
-        self.length.add_(count)
+    def fall_back(self) -> str:
+        return ""
 
 
 class FixedHistory(HistoryTarget):
@@ -57,5 +42,24 @@ class FixedHistory(HistoryTarget):
     def capture_key(self, cache: UnitsCache) -> Hashable:
         return tuple(cache.units.shape), cache.width
 
-    def captured_pass(self, cache: UnitsCache, nodes: int, index: TreeIndex | None) -> CapturedHistory:
-        return CapturedHistory(self, cache)
+    def held(self, cache: UnitsCache, nodes: int, index: TreeIndex | None) -> HeldUnits:
+        drafted = torch.zeros(len(cache.units), cache.width, dtype=torch.int64)
+        return HeldUnits(cache.units.clone(), cache.length.clone(), drafted)
+
+    def ready(self, cache: Any, nodes: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def forward(self, cache: Any, draft: Draft) -> TargetOutput:
+        if not isinstance(cache, HeldUnits):
+            return self.verify(cache, draft)
+        cache.drafted.copy_(draft.units)
+        return TargetOutput(logits=self.after(cache.units, cache.length, draft))
+
+    def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
+        if not isinstance(cache, HeldUnits):
+            return super().commit(cache, path, count)
+        nodes = rooted_path(path)
+        slot = torch.arange(nodes.shape[1])
+        where = torch.where(slot < count[:, None], cache.length[:, None] + slot, cache.units.shape[1] - 1)
+        cache.units.scatter_(1, where, cache.drafted.gather(1, nodes))
+        cache.length.add_(count)

@@ -3,7 +3,7 @@
 SWIFT (Xia et al., arXiv 2410.06916), confidence-aware candidates: beside each unit of a drafted chain stand the
 likeliest other units, as many as the drafter's confidence there says. Only the chain is continued. Of all candidates
 the `nodes` best by cumulative score are verified, which bounds a pass; the published code verifies all.
-Scores are those of `rerank`, and so is what rules have to offer.
+Scores, and what rules have to offer, are as in `rerank`.
 Knobs: `candidates` and `nodes`: more are accepted, and each costs in the target's pass.
 """
 

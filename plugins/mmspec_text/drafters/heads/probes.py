@@ -19,8 +19,6 @@ from mmspec.core.frozen import checksums
 from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
-from mmspec.hosts.attention import model_lock
-from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.traceable import Traceable
@@ -73,6 +71,7 @@ class ProbedTarget:
         self.embeddings, self.adapter, self.states = embeddings, adapter, states
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
         self._embed = self._embedding_hook()
+        self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
 
     @property
     def model(self) -> Any:
@@ -98,9 +97,27 @@ class ProbedTarget:
         """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`, or `[batch, node, probe, hidden]`."""
         if first:
             return self.target.verify(cache, draft, first)
-        with self.hooked(), self.probing(draft.nodes):
-            output = self.target.verify(cache, probed(draft, len(self.embeddings)))
-        return self.split(output, draft.nodes)
+        with torch.inference_mode(), self.ready(cache, draft.nodes):
+            return self.forward(cache, draft)
+
+    @contextmanager
+    def ready(self, cache: TransformersTargetCache, nodes: int) -> Iterator[None]:
+        """As `Capturable.ready`; the hooks of the probes act inside `forward` alone."""
+        with self.target.ready(cache, self.pass_nodes(nodes)):
+            hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
+            try:
+                with nullcontext() if self.adapter is None else self.adapter.on(self.model):
+                    yield
+            finally:
+                hook.remove()
+
+    def forward(self, cache: TransformersTargetCache, draft: Draft) -> TargetOutput:
+        nodes, probes = draft.nodes, len(self.embeddings)
+        with _probing.holding(Probing(self, nodes)):
+            output = self.target.forward(cache, probed(draft, probes, self._trees.get(draft.index.listed)))
+        found = output.hidden if self.states else output.logits
+        assert found is not None and output.logits is not None
+        return TargetOutput(output.logits[:, :nodes], auxiliary=found[:, nodes:].unflatten(1, (nodes, probes)))
 
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         self.target.commit(cache, path, count)
@@ -119,34 +136,12 @@ class ProbedTarget:
         own = [self.embeddings, *(() if self.adapter is None else self.adapter.weights())]
         return self.target.capture_key(cache), len(self.embeddings), self.states, checksums(own)
 
-    def captured_pass(
-        self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
-    ) -> "CapturedProbedPass":
-        whole = None if index is None else probed_index(index, len(self.embeddings))
-        return CapturedProbedPass(self, self.target.captured_pass(cache, self.pass_nodes(nodes), whole), whole)
-
-    @contextmanager
-    def hooked(self) -> Iterator[None]:
-        """A block in which the hooks are on the model, and its lock is held; they act inside `probing`."""
-        with model_lock(self.model):
-            hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
-            try:
-                with nullcontext() if self.adapter is None else self.adapter.on(self.model):
-                    yield
-            finally:
-                hook.remove()
-
-    def probing(self, nodes: int) -> AbstractContextManager[None]:
-        """A block, which torch can trace, in whose pass there are probes behind the first `nodes` nodes."""
-        return _probing.holding(Probing(self, nodes))
-
-    def split(self, output: TargetOutput, nodes: int) -> TargetOutput:
-        """The output at `nodes` nodes, and that of their probes beside it."""
-        assert output.logits is not None
-        found = output.hidden if self.states else output.logits
-        assert found is not None
-        behind = found[:, nodes:].unflatten(1, (nodes, len(self.embeddings)))
-        return TargetOutput(output.logits[:, :nodes], auxiliary=behind)
+    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
+        for tree in (TreeIndex.static([-1], cache.slots.length.device), index):
+            if tree is not None and tree.listed is not None:
+                self._trees[tree.listed] = probed_index(tree, len(self.embeddings))
+        whole = None if index is None else self._trees.get(index.listed)
+        return self.target.held(cache, self.pass_nodes(nodes), whole)
 
     def _place(self) -> None:
         """Take the embeddings to where the model is, which may have been moved or cast since the last call."""
@@ -158,48 +153,12 @@ class ProbedTarget:
 
         def replaced(module: nn.Module, args: Any, output: Tensor) -> Tensor:
             now = _probing.get()
-            if now is None or now.target is not self:
+            if now is None or now.target._embed is not replaced:
                 return output
-            own = self.embeddings.to(output.device, output.dtype).repeat(now.nodes, 1).expand(len(output), -1, -1)
+            own = now.target.embeddings.to(output.device, output.dtype).repeat(now.nodes, 1).expand(len(output), -1, -1)
             return torch.cat([output[:, : now.nodes], own], 1)
 
         return replaced
-
-
-class CapturedProbedPass:
-    """A captured pass that carries probes.
-
-    Args:
-        target: Whose probes these are.
-        inner: The pass over nodes and probes.
-        index: The tree of both, in every pass; None: each draft brings its own.
-    """
-
-    def __init__(self, target: ProbedTarget, inner: CapturedTransformersPass, index: TreeIndex | None) -> None:
-        self.target, self.inner, self.index = target, inner, index
-
-    def lone(self) -> "CapturedProbedPass":
-        index = TreeIndex.chain(1 + len(self.target.embeddings), self.inner.slots.length.device)
-        return CapturedProbedPass(self.target, self.inner.over(index), index)
-
-    def load(self, cache: TransformersTargetCache) -> None:
-        self.inner.load(cache)
-
-    def fall_back(self) -> str:
-        return self.inner.fall_back()
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        with self.inner.ready(), self.target.hooked():
-            yield
-
-    def verify(self, draft: Draft) -> TargetOutput:
-        with self.target.probing(draft.nodes):
-            output = self.inner.verify(probed(draft, len(self.target.embeddings), self.index))
-        return self.target.split(output, draft.nodes)
-
-    def commit(self, path: Tensor, count: Tensor) -> None:
-        self.inner.commit(path, count)
 
 
 def behind_root(step: Step) -> Tensor:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.capture import warp_key
-from mmspec.core.capture_pool import Pool, pool_on
-from mmspec.core.compiling import Compiled
+from mmspec.core.compile.choice import warp_key
+from mmspec.core.compile.inductor import Compiled
+from mmspec.core.compile.pool import Pool, pool_on
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.history_processors import Prefix

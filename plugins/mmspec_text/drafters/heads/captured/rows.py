@@ -22,17 +22,6 @@ from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
 
 
-class Slots(BufferCache):
-    """The slots of captured drafts: torch can trace its passes and commits."""
-
-    def open(self, first: int, nodes: int) -> None:
-        self.running = None
-        self.place(first, nodes)
-
-    def commit(self, path: Tensor, count: Tensor) -> None:
-        self.commit_static(path, count)
-
-
 class RowsDraft(CapturedDraft):
     """See the module; the call's memory is a `HeadMemory` that has drafted before.
 
@@ -45,7 +34,7 @@ class RowsDraft(CapturedDraft):
         cache, features = state.memory.cache, state.memory.unread.features
         device, rows, columns = state.emitted.device, state.rows, self.levels + 1
         with torch.inference_mode(False):
-            slots = Slots(empty_layers(plan.head), cache.slots, bucket(cache.most))
+            slots = BufferCache(empty_layers(plan.head), cache.slots, bucket(cache.most))
             self.cache = HeadCache(plan.head, rows, cache.most, device, cache.halves, slots)
             self.states = cache.states[:, :1].clone()
             self.features = features.new_zeros(rows, columns, features.shape[2])
@@ -88,7 +77,7 @@ class RowsDraft(CapturedDraft):
         self.cache.open, self.cache.states = self._opened, self.states
 
     def _copy(self, other: HeadCache) -> None:
-        assert isinstance(self.cache.slots, Slots)
+        assert isinstance(self.cache.slots, BufferCache)
         self.cache.slots.load(other.slots)
         self.cache.open.copy_(other.open)
         self.states.copy_(other.states[:, :1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.captured import CapturedRound
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.protocols import Drafter
 from mmspec.core.state import State
 

@@ -15,36 +15,56 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Step, TargetOutput
 
 
-class CapturedPass(Protocol):
-    """A target's pass of one shape over a cache of its own. Torch can trace `verify` and `commit`: no host sync."""
+class HeldCache(Protocol):
+    """A target's cache whose tensors keep their addresses, for call after call."""
 
-    def load(self, cache: Any) -> None:
-        """Copy a call's cache into this pass's own, in place; the call goes on with this one."""
+    def load(self, call: Any) -> Any:
+        """Copy the cache of a call into these tensors: the cache that the call goes on with, which has them."""
         ...
 
-    def ready(self) -> AbstractContextManager[None]:
-        """A block in which `verify` and `commit` may run, be traced or be replayed."""
-        ...
+    def fall_back(self) -> str:
+        """Let passes compute in a second way, for where the first cannot be compiled, or is wrong.
 
-    def verify(self, draft: Draft) -> TargetOutput:
-        """`Target.verify` over the pass's own cache."""
-        ...
-
-    def commit(self, path: Tensor, count: Tensor) -> None:
-        """`Target.commit` over the pass's own cache."""
-        ...
-
-    def lone(self) -> "CapturedPass":
-        """The pass over the root alone, over the same cache."""
+        Returns:
+            What the second way does, for a warning; "" if there is none, or passes do so already.
+        """
         ...
 
 
 @runtime_checkable
-class SecondChoice(Protocol):
-    """A captured pass that may compute in a second way, for where the first one cannot be compiled, or is wrong."""
+class Capturable(Protocol):
+    """A target whose pass of one shape can be captured: compiled, and on CUDA held in one graph.
 
-    def fall_back(self) -> str:
-        """Go over to the second way: what it does, for a warning; "" if there is none, or the pass is there already."""
+    Over a held cache, torch can trace `forward` and `commit`: there is no host sync in them.
+    """
+
+    def capture_key(self, cache: Any) -> Hashable:
+        """What the caches of two calls must share for one captured round to serve both."""
+        ...
+
+    def held(self, cache: Any, nodes: int, index: TreeIndex | None) -> HeldCache:
+        """An empty cache for captured rounds of calls like the one that has `cache`.
+
+        Args:
+            cache: The call's cache; it is not changed.
+            nodes: Nodes of every pass, root and padding included.
+            index: The tree of every pass; None: each pass brings its own. Passes over the root alone come, too.
+
+        Raises:
+            ValueError: The pass cannot be captured; says why.
+        """
+        ...
+
+    def ready(self, cache: Any, nodes: int) -> AbstractContextManager[None]:
+        """A block in which `forward` over so many nodes may run, be traced or be replayed."""
+        ...
+
+    def forward(self, cache: Any, draft: Draft) -> TargetOutput:
+        """`Target.verify` inside of `ready`."""
+        ...
+
+    def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
+        """As `Target.commit`."""
         ...
 
 
@@ -52,12 +72,9 @@ class InsideDrafts(Protocol):
     """The part of a drafter that a captured round holds, with the drafter's memory in buffers of its own.
 
     In `propose` and `observe` there is no host sync and no shape that depends on data: torch traces them.
-
-    Attributes:
-        parents: The parents of the drafted nodes of every draft; -1: the root.
     """
 
-    parents: Sequence[int]
+    parents: Sequence[int]  # of the drafted nodes of every draft; -1: the root
 
     def load(self, drafter: Any) -> None:
         """Copy a drafter's memory into the buffers; called when the round takes over a call."""
@@ -91,26 +108,4 @@ class DraftsInside(Protocol):
 
     def inside(self, k: int, device: torch.device) -> InsideDrafts:
         """New buffers for a captured round, for drafts of budget `k`."""
-        ...
-
-
-@runtime_checkable
-class Capturable(Protocol):
-    """A target whose pass of one shape can be captured: compiled, and on CUDA held in one graph."""
-
-    def capture_key(self, cache: Any) -> Hashable:
-        """What the caches of two calls must share for one captured pass to serve both."""
-        ...
-
-    def captured_pass(self, cache: Any, nodes: int, index: TreeIndex | None) -> CapturedPass:
-        """A new captured pass for calls like the one that has `cache`.
-
-        Args:
-            cache: The call's cache; it is not changed.
-            nodes: Nodes of every pass, root and padding included.
-            index: The tree of every pass; None: each pass brings its own.
-
-        Raises:
-            ValueError: The pass cannot be captured; says why.
-        """
         ...

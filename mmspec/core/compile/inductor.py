@@ -41,7 +41,7 @@ class Compiled(Generic[Result]):
     def __init__(self, method: Callable[[], Result], device: torch.device, frozen: bool = False) -> None:
         assert isinstance(method, MethodType)
         own: Any = method.__func__
-        # torch counts recompilations by code object: a copy keeps those of one plan from another's.
+        # torch counts recompilations by code object: with a copy, one plan's do not count for another.
         function = FunctionType(
             own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__
         )

@@ -12,22 +12,21 @@ import torch
 from torch import Tensor
 
 from mmspec.core.capabilities import RunsModel, WithinPasses
-from mmspec.core.capturable import Capturable, DraftsInside, SecondChoice
-from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
-from mmspec.core.capture_pool import Pool, pool_of
-from mmspec.core.captured import CapturedRound, buffers
+from mmspec.core.compile.check import eager_round, refuse_difference, rounding, timed
+from mmspec.core.compile.pool import Pool, pool_of
+from mmspec.core.compile.proposal import family_of
+from mmspec.core.compile.protocols import Capturable, DraftsInside
+from mmspec.core.compile.rounds import CapturedRound, Plan, buffers
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Unread
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.core.plan import Drafts, Plan
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
-from mmspec.core.proposal import family_of
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Scores
+from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
@@ -81,16 +80,17 @@ class Captures:
         The first round of a call decides whether it is captured. A draft whose tree does not fit changes the plan, and
         so does a change from outside (`Capture.stale`).
         """
-        captured: CapturedRound | None = state.capture.round
-        if captured is not None and not state.capture.stale and captured.fits(draft):
-            return captured
-        if captured is None and (state.capture.eager or self.compile is None or self._refused):
+        before: CapturedRound | None = state.capture.round
+        if before is not None and not state.capture.stale and before.fits(draft):
+            return before
+        if before is None and (state.capture.eager or self.compile is None or self._refused):
             return None
-        begun = captured is not None
-        self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
-        tree = None if self._own_trees else draft.index.padded(state.budget.width).listed
-        captured = self._begun(state, Drafts(tree, family_of(draft, self.rule, state.warp.sample, self.windows)))
-        if begun and captured is None:
+        self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
+        index = draft.index.padded(state.budget.width)
+        family = family_of(draft, self.rule, state.warp.sample, self.windows)
+        shared = None if self._own_trees or index.listed is None else index
+        captured = self._take_over(state, self._plan(state, shared, family=family, lone=self.lone))
+        if before is not None and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
         return captured
 
@@ -102,62 +102,62 @@ class Captures:
             policy: The call's policy; its budget must be the same in all rounds.
         """
         device, warp, drafter = state.emitted.device, state.warp, self.drafter
-        if (
-            self.compile is None
-            or not state.budget.fixed
-            or device.type in READ_AT_ONCE
-            or self._refused
-            or self._outside
-        ):
+        if self.compile is None or not state.budget.fixed or device.type in READ_AT_ONCE:
             return None
-        if (
-            not (type(policy) is Fixed and isinstance(drafter, DraftsInside) and state.budget.drafting)
-            or state.finished
-        ):
+        if self._refused or self._outside or state.finished or not state.budget.drafting:
             return None
-        by_position = warp.sample and draws_by_position(self.rule)
+        if type(policy) is not Fixed or not isinstance(drafter, DraftsInside):
+            return None
         if self._refusal(state) or drafts_forbidden_by(warp.processors):
             return None
-        if by_position and not isinstance(state.source, Unread):
+        if warp.sample and draws_by_position(self.rule) and not isinstance(state.source, Unread):
             return None  # such noise needs to know on the host how far rows are
         k = min(policy.k, state.budget.k)
         inside = drafter.inside(k, device)
-        tree = (
-            TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.budget.width).listed
-        )
-        return self._begun(state, Drafts(tree, None, (type(drafter), drafter.captured_key, k), inside))
+        tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.budget.width)
+        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), drafter.captured_key, k))
 
-    def _begun(self, state: State, drafts: Drafts) -> CapturedRound | None:
-        """A captured round with the call loaded; None, with a warning, if there can be none."""
-        state.capture.round = captured = self._loaded(state, drafts)
-        state.capture.stale = False
-        state.capture.eager = captured is None and drafts.inside is None
+    def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
+        nodes, k = state.budget.width, state.budget.k
+        deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
+        return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
+
+    def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
+        """A captured round with the call loaded; None, with a warning, if there can be none.
+
+        Args:
+            state: The call.
+            plan: The shape of its rounds.
+            drafter: What tells one drafter inside of rounds from another.
+        """
+        before = state.cache, replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
+        why, captured = self._refusal(state), None
+        if why:
+            warn(f"this call is not captured, and runs eagerly: {why}")
+        else:
+            try:
+                captured = self._lent(state, plan, drafter)
+            except Exception as error:
+                if strict():
+                    raise
+                self._give_up(error, inside=plan.drafts is not None)
+            if captured is None:
+                state.cache, state.live = before
+        state.capture.round, state.capture.stale = captured, False
+        state.capture.eager = captured is None and plan.drafts is None
         state.report.compiled = captured is not None
         return captured
 
-    def _loaded(self, state: State, drafts: Drafts) -> CapturedRound | None:
-        why = self._refusal(state)
-        if why:
-            warn(f"this call is not captured, and runs eagerly: {why}")
-            return None
-        before = copy(state.cache), replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
-        try:
-            captured = self._lent(state, drafts)
-        except Exception as error:
-            if strict():
-                raise
-            captured = None
-            if out_of_memory(error):
-                self.pool.clear()
-            if drafts.inside is None:
-                self._refused = True
-                warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
-            else:
-                self._outside = True
-                warn(f"drafts are made outside of captured rounds: {first_line(error)}")
-        if captured is None:
-            state.cache, state.live = before
-        return captured
+    def _give_up(self, error: Exception, inside: bool) -> None:
+        """Capture no more rounds, or none that draft by themselves if `inside`."""
+        if out_of_memory(error):
+            self.pool.clear()
+        if inside:
+            self._outside = True
+            warn(f"drafts are made outside of captured rounds: {first_line(error)}")
+        else:
+            self._refused = True
+            warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
     def _refusal(self, state: State) -> str:
         """Why this call, unlike others of the decoder, cannot be captured; "" if it can."""
@@ -170,58 +170,40 @@ class Captures:
             return f"{type(self.drafter).__name__} {self.drafter.within} in the middle of the target's pass"
         return ""
 
-    def _lent(self, state: State, drafts: Drafts) -> CapturedRound | None:
+    def _lent(self, state: State, plan: Plan, drafter: Hashable) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew([self.target.model] if isinstance(self.target, RunsModel) else [])
-        made, warp = (drafts.tree, drafts.family, drafts.key), warp_key(state.warp)
-        call = (made, self.lone, state.budget.width, state.budget.k, columns, len(state.live.ends), state.context, warp)
-        key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
+        columns = bucket(state.prompt_length + state.limit + 1)
+        call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
+        key = type(self.target), plan.key, warp_key(state.warp), drafter, call
+        return self.pool.lend(key, state, lambda: self._captured(state, plan, columns))
 
-    def _captured(self, state: State, drafts: Drafts, columns: int) -> CapturedRound | None:
+    def _captured(self, state: State, plan: Plan, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
-        target = self.target
-        assert isinstance(target, Capturable) and target.vocab is not None
-        index = None if drafts.tree is None else TreeIndex.static(drafts.tree, state.emitted.device)
-        plan = Plan(
-            rows=state.rows,
-            nodes=state.budget.width,
-            deepest=min(state.budget.width - 1, max(state.budget.k, 1)) if index is None else index.deepest,
-            index=index,
-            vocab=target.vocab,
-            warp=state.warp,
-            rule=self.rule,
-            family=drafts.family,
-            frozen=self.pool.frozen,
-            lone=self.lone and drafts.inside is None,
-            drafts=drafts.inside,
-        )
+        target, plan = copy(self.target), replace(plan, frozen=self.pool.frozen)  # as they are now; later calls differ
+        assert isinstance(target, Capturable)
         eager, expected = timed(lambda: eager_round(target, state, plan))
-        captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))
+        cache = target.held(state.cache, plan.nodes, plan.index)
+        captured = CapturedRound(plan, target, cache, buffers(state, columns))
         captured.load(state)
-        compiled = self._warmed(captured, expected)
-        return None if self.compile == "auto" and eager <= compiled else captured
 
-    def _warmed(self, captured: CapturedRound, expected: Scores) -> float:
-        """Compile a loaded round and compare it with the eager one's scores: its seconds."""
+        def compared() -> float:
+            captured.warm()
+            seconds, found = timed(captured.idle)
+            refuse_difference(expected, found, rounding(target))
+            return seconds
+
         try:
-            return self._compared(captured, expected)
+            compiled = compared()
         except Exception as error:
-            passes = captured.target
-            instead = passes.fall_back() if isinstance(passes, SecondChoice) and not out_of_memory(error) else ""
+            instead = "" if out_of_memory(error) else cache.fall_back()
             if strict() or not instead:
                 raise
             warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
-        return self._compared(captured, expected)
-
-    def _compared(self, captured: CapturedRound, expected: Scores) -> float:
-        captured.warm()
-        seconds, found = timed(captured.idle)
-        refuse_difference(expected, found, rounding(self.target))
-        return seconds
+            compiled = compared()
+        return None if self.compile == "auto" and eager <= compiled else captured
 
 
 def _exact_on_cpu(target: Target) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import replace
 import torch
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.plan import Plan
+from mmspec.core.compile.protocols import Capturable
+from mmspec.core.compile.rounds import Plan
 from mmspec.core.protocols import Target
-from mmspec.core.round import decided
+from mmspec.core.round import play_round
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
@@ -27,19 +28,16 @@ LEAST = 1e-3
 """The least difference that is refused, as a share of the largest logit."""
 
 
-def eager_round(target: Target, state: State, plan: Plan) -> Scores:
-    """A round of the eager loop's parts."""
+def eager_round(target: Capturable, state: State, plan: Plan) -> Scores:
+    """A round over the call's own cache."""
     live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
     star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
     units = state.root[:, None].expand(-1, plan.nodes)
-    buffers = plan.buffers(units.device)
-    drawn = None if buffers is None else buffers.distribution(units[:, 1:])
+    proposal = plan.buffers(units.device)
+    drawn = None if proposal is None else proposal.distribution(units[:, 1:])
     draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool), drawn)
-    output = target.verify(state.cache, draft)
-    scores = state.warp.elementwise(output, draft, state.history, state.emitted)
-    _, step = decided(live, draft, scores, plan.rule, state.round())
-    target.commit(state.cache, step.verdict.path, step.count)
-    return scores
+    with torch.inference_mode(), target.ready(state.cache, plan.nodes):
+        return play_round(target, state.cache, live, draft, plan.warp, plan.rule, state.round())[1].scores
 
 
 def timed(run: Callable[[], Scores]) -> tuple[float, Scores]:
@@ -60,7 +58,7 @@ def rounding(target: Target) -> float:
 
 
 def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
-    """Refuse a captured pass whose scores or hidden states at the root are not those of the eager pass.
+    """Refuse a captured pass whose scores or hidden states at the root differ from the eager pass's.
 
     Args:
         expected: The eager pass's scores.

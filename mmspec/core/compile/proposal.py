@@ -29,7 +29,7 @@ WINDOW = Family(random=True, points=True)
 
 
 def takes(family: Family | None, other: Family | None) -> bool:
-    """Whether rounds of one family take drafts of another: those of a window take point masses alone, too."""
+    """Whether rounds of one family take drafts of another; a window's rounds take point masses alone, too."""
     return family == other or (family == WINDOW and (other is None or not other.random))
 
 

@@ -1,13 +1,14 @@
 """A captured round: one function over fixed buffers, traced once, compiled, and on CUDA replayed as one graph.
 
-The draft comes from outside, since drafters may work on the host; verify, warp, accept, append and commit are inside.
-The round is that of the eager loop (`mmspec.core.round`), with the same parts in the same order. Draws by position are
-made before the round by the call's own source, so that they are the eager loop's numbers to the bit. Fresh draws, which
-all rules but the invariant ones use, are computed inside from the call's key and the number of committed units.
+The function is the round of the eager loop (`mmspec.core.round.play_round`). The draft comes from outside, since
+drafters may work on the host, or from a drafter that works on tensors alone. Draws by position are made before the
+round by the call's own source, so that they are the eager loop's numbers to the bit. Fresh draws, which all rules but
+the invariant ones use, are computed inside from the call's key and the number of committed units.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -15,21 +16,57 @@ from torch import Tensor
 from torch.nn.functional import pad
 from tqdm import tqdm
 
-from mmspec.core.capturable import CapturedPass
-from mmspec.core.compiling import Compiled
+from mmspec.core.compile.inductor import Compiled
+from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
+from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Unread
-from mmspec.core.plan import Plan
-from mmspec.core.proposal import family_of, takes
 from mmspec.core.report import tallied
-from mmspec.core.round import DrawnSource, decided
-from mmspec.core.rules.rule import draws_by_position
+from mmspec.core.round import DrawnSource, play_round
+from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.warp import Warp
 from mmspec.registry.printable import first_line
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The static shape of a round."""
+
+    rows: int  # rows of the batch
+    nodes: int  # nodes of every pass, root and padding included
+    deepest: int  # depth of the deepest node that a draft may have
+    index: TreeIndex | None  # the tree of every draft; None: each round brings its own
+    vocab: int  # number of unit ids
+    warp: Warp  # turns scores into distributions; all its processors are element-wise
+    rule: Rule  # decides which nodes are accepted
+    family: Family | None = None  # what drafted units were drawn from; None: from no distribution, or nobody reads it
+    frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`)
+    lone: bool = False  # whether a round without a draft has one node
+    drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
+
+    def buffers(self, device: torch.device) -> Proposal | None:
+        """New buffers for what drafted units were drawn from."""
+        if self.family is None:
+            return None
+        return Proposal(self.family, self.rows, self.nodes - 1, self.vocab, device)
+
+    @property
+    def key(self) -> Hashable:
+        """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
+        tree = None if self.index is None else self.index.listed
+        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone
+
+    def holds(self, index: TreeIndex) -> bool:
+        """Whether a draft's tree is the plan's, or a part of it that comes first."""
+        if self.index is None or index.nodes == 1:
+            return True
+        whole, part = self.index.listed, index.listed
+        return whole is not None and part is not None and whole[: len(part)] == part
 
 
 class CapturedRound:
@@ -37,12 +74,13 @@ class CapturedRound:
 
     Args:
         plan: The static shape.
-        target: The target's pass.
+        target: Runs the passes.
+        cache: Its cache.
         live: Buffers for the rows of a call.
     """
 
-    def __init__(self, plan: Plan, target: CapturedPass, live: Live) -> None:
-        self.plan, self.target, self.live = plan, target, live
+    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live) -> None:
+        self.plan, self.target, self.cache, self.live = plan, target, cache, live
         device, rows = live.emitted.device, plan.rows
         with torch.inference_mode(False):
             self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
@@ -59,9 +97,10 @@ class CapturedRound:
     @cached_property
     def lone(self) -> "CapturedRound | None":
         """The round of the root alone over the same rows and the same cache; None if it cannot be compiled."""
-        device = self.live.emitted.device
+        root = TreeIndex.static([-1], self.live.emitted.device)
+        plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(self.plan.without_draft(device), self.target.lone(), self.live)
+            lone = CapturedRound(plan, self.target, self.cache, self.live)
             if self.source.key is not None:
                 lone.source = self.source
             lone.warm()
@@ -76,7 +115,7 @@ class CapturedRound:
         """Compile the round, again if the target's pass has changed."""
         self._run = Compiled(self._round, self.live.emitted.device, self.plan.frozen)
         bar = tqdm(total=1, desc=f"compiling rounds of {self.plan.nodes} nodes", leave=False, disable=None)
-        with bar, self._no_effect(), torch.inference_mode(False), torch.no_grad(), self.target.ready():
+        with bar, self._no_effect(), self._ready():
             self._run.warm()
             bar.update()
 
@@ -99,10 +138,9 @@ class CapturedRound:
 
     def load(self, state: State) -> None:
         """Take over a call: its numbers are copied into the buffers, which it goes on with."""
-        live = self.live
+        live, now = self.live, state.live
         known = state.prompt_length + max(state.host_emitted)
         live.history[:, :known].copy_(state.history[:, :known])
-        now = state.live
         pairs = [(live.emitted, now.emitted), (live.root, now.root), (live.done, now.done), (live.pads, now.pads)]
         for mine, its in [*pairs, (live.nonfinite, now.nonfinite), (live.ends, now.ends)]:
             mine.copy_(its)
@@ -112,42 +150,36 @@ class CapturedRound:
         if self.source.key is not None:
             assert isinstance(state.source, Counting)
             self.source.key.copy_(state.source.fresh_key)
-        self.target.load(state.cache)
-        state.live = live
+        state.cache, state.live = self.cache.load(state.cache), live
 
     def fits(self, draft: Draft) -> bool:
         """Whether a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""
         plan = self.plan
         if not draft.units.shape[1]:
             return True
-        return self.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
+        return plan.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
 
-    def holds(self, index: TreeIndex) -> bool:
-        """Whether a draft's tree is the plan's, or a part of it that comes first."""
-        return self.plan.index is None or _opens(self.plan.index, index)
-
-    def __call__(self, state: State, draft: Draft) -> Step:
-        """One round of the call that was loaded last, with its counts; `draft` is not rooted and fits."""
+    def __call__(self, state: State, draft: Draft) -> None:
+        """Play a round of the call that was loaded last; `draft` is not rooted and fits."""
         lone = self.lone if self.plan.lone and not draft.units.shape[1] else None
         if lone is not None:
             return lone(state, draft)
         self.place(state, draft)
-        step, drafted, accepted = self.run()
+        self._play(state, draft.units.shape[1] > 0)
         state.report.sizes[self.plan.nodes] += 1
-        if draft.units.shape[1]:
-            state.report.add(drafted.clone(), accepted.clone())  # the next round overwrites them
-        state.report.add_bias(step.draft, step.verdict, step.count)
-        return step
 
     def launch(self, state: State) -> None:
-        """One round of the call that was loaded last, its draft included; the host waits for nothing."""
+        """Play a round of the call that was loaded last, its draft included; the host waits for nothing."""
         if self.source.numbers is not None and self.plan.warp.sample:
             assert isinstance(state.source, Unread)
             noise = state.source.by_tensors(state.emitted, self.plan.deepest)
             self.source.numbers.copy_(noise.exponential(self.plan.vocab))
-        step, drafted, accepted = self.run()
-        if self.plan.nodes > 1:
-            state.report.add(drafted.clone(), accepted.clone())
+        self._play(state, self.plan.nodes > 1)
+
+    def _play(self, state: State, drafted: bool) -> None:
+        step, units, accepted = self.run()
+        if drafted:
+            state.report.add(units.clone(), accepted.clone())  # the next round overwrites them
         state.report.add_bias(step.draft, step.verdict, step.count)
         state.step = step
 
@@ -174,25 +206,21 @@ class CapturedRound:
 
     def run(self) -> tuple[Step, Tensor, Tensor]:
         """The round of what the buffers hold, and its tallies as `mmspec.core.report.tallied` counts."""
-        with torch.inference_mode(False), torch.no_grad(), self.target.ready():
+        with self._ready():
             return self._run()
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        with torch.inference_mode(False), torch.no_grad(), self.target.ready(self.cache, self.plan.nodes):
+            yield
 
     def _round(self) -> tuple[Step, Tensor, Tensor]:
         """The traced function. It reads and writes the buffers."""
         plan, live = self.plan, self.live
-        index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
-        if plan.nodes == 1:
-            draft = Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
-        else:
-            drawn = None if self.proposal is None else self.proposal.distribution(self.units)
-            units, valid = self._proposed()
-            draft = Draft(units, index, valid, drawn).rooted(live.root, live.room)
-        output = self.target.verify(draft)
-        scores = plan.warp.elementwise(output, draft, live.history, live.emitted)
-        active = ~live.done
-        after, step = decided(live, draft, scores, plan.rule, Round(self.source, live.emitted, ()))
+        draft, active = self._draft(), ~live.done
+        noise = Round(self.source, live.emitted, ())
+        after, step = play_round(self.target, self.cache, live, draft, plan.warp, plan.rule, noise)
         drafted, accepted = tallied(draft.valid, step.verdict.length.minimum(step.count), active)
-        self.target.commit(step.verdict.path, step.count)
         live.emitted.copy_(after.emitted)
         live.root.copy_(after.root)
         live.done.copy_(after.done)
@@ -201,22 +229,27 @@ class CapturedRound:
             plan.drafts.observe(live, step)
         return step, drafted, accepted
 
-    def _proposed(self) -> tuple[Tensor, Tensor]:
-        """The drafted units, and which of them are proposed: `[batch, node - 1]` each."""
+    def _draft(self) -> Draft:
+        """The rooted draft."""
         plan, live = self.plan, self.live
+        index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
+        if plan.nodes == 1:
+            return Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
         if plan.drafts is None:
-            return self.units, self.valid
+            drawn = None if self.proposal is None else self.proposal.distribution(self.units)
+            return Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
         units, valid = plan.drafts.propose(live)
         missing = plan.nodes - 1 - units.shape[1]
-        padding = live.root[:, None].expand(-1, missing)
         known = valid & (units >= 0) & (units < plan.vocab)
-        return torch.cat([torch.where(known, units, 0), padding], 1), pad(known, (0, missing), value=False)
+        units = torch.cat([torch.where(known, units, 0), live.root[:, None].expand(-1, missing)], 1)
+        return Draft(units, index, pad(known, (0, missing), value=False)).rooted(live.root, live.room)
 
 
 @torch.inference_mode(False)
 def buffers(state: State, columns: int) -> Live:
-    """Rows like those of a call, with buffers of their own and `columns` columns of history."""
+    """Rows like a call's, with buffers of their own and `columns` columns of history."""
     live = state.live
+    number = torch.zeros((), dtype=torch.int64, device=live.emitted.device)
     return Live(
         live.history.new_zeros(len(live.history), columns, *live.history.shape[2:]),
         live.emitted.clone(),
@@ -224,15 +257,8 @@ def buffers(state: State, columns: int) -> Live:
         live.done.clone(),
         live.nonfinite.clone(),
         live.pads.clone(),
-        torch.zeros((), dtype=torch.int64, device=live.emitted.device),
-        torch.zeros((), dtype=torch.int64, device=live.emitted.device),
+        number,
+        number.clone(),
         live.ends.clone(),
         live.context,
     )
-
-
-def _opens(whole: TreeIndex, part: TreeIndex) -> bool:
-    """Whether the nodes of `part` are the first ones of `whole`."""
-    if part.nodes == 1:
-        return True
-    return part.listed is not None and whole.listed is not None and whole.listed[: part.nodes] == part.listed

@@ -8,20 +8,18 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from torch import nn
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.captured import CapturedRound
 from mmspec.core.frozen import freezable, numbers
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.state import State
 
 NAME = "_mmspec_captured"
-"""The attribute of a model that holds its pool."""
+"""The attribute of a model that holds its pool. A pool holds the model, so that any other owner would keep it alive."""
 
 MOST = 16
 """Shapes whose rounds are kept."""
@@ -41,26 +39,6 @@ class Captured(Protocol):
 Held = TypeVar("Held", bound=Captured)
 
 
-@dataclass
-class _Lent(Generic[Held]):
-    """What is captured, and the call that has it."""
-
-    captured: Held
-    call: weakref.ref[State]
-
-    def free_for(self, state: State) -> bool:
-        """Whether a call can have it: nobody else does. A call may have several, and go back to one of them."""
-        return self.call() is None or self.call() is state
-
-
-@dataclass
-class _Shape(Generic[Held]):
-    """What is captured of calls of one shape; `eager`, if such calls are not captured: that failed, or was slower."""
-
-    lent: list[_Lent[Held]] = field(default_factory=list)
-    eager: bool = False
-
-
 class Pool(Generic[Held]):
     """What is captured of calls, by shape. A copy of it is empty, because what is captured holds buffers and weights.
 
@@ -69,7 +47,8 @@ class Pool(Generic[Held]):
     """
 
     def __init__(self) -> None:
-        self._shapes: dict[Hashable, _Shape[Held]] = {}
+        self._shapes: dict[Hashable, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
+        self._eager: set[Hashable] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
         self._weights: Hashable = None
         self.frozen = True
@@ -96,15 +75,16 @@ class Pool(Generic[Held]):
     @property
     def rounds(self) -> list[Held]:
         """All that is kept."""
-        return [lent.captured for shape in self._shapes.values() for lent in shape.lent]
+        return [held for lent in self._shapes.values() for held, _ in lent]
 
     def clear(self) -> None:
         """Free all but what calls have."""
-        for shape in self._shapes.values():
-            shape.lent.clear()
+        self._shapes.clear()
 
     def lend(self, key: Hashable, state: State, capture: Callable[[], Held | None]) -> Held | None:
         """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
+
+        A call may have several, and go back to one of them.
 
         Args:
             key: The shape of the call.
@@ -112,26 +92,27 @@ class Pool(Generic[Held]):
             capture: Captures it anew and loads the call; None if the eager loop is faster.
         """
         with self._lock:
-            shape = self._shapes[key] = self._shapes.pop(key, _Shape())  # the latest one
+            lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one
             while len(self._shapes) > MOST:
-                del self._shapes[next(iter(self._shapes))]
-            if shape.lent and not any(lent.free_for(state) for lent in shape.lent):
+                oldest = next(iter(self._shapes))
+                del self._shapes[oldest]
+                self._eager.discard(oldest)
+            if lent and not any(_free(call, state) for _, call in lent):
                 gc.collect()  # calls that ended may be part of a cycle
-            free = next((lent for lent in shape.lent if lent.free_for(state)), None)
+            free = next((order for order, (_, call) in enumerate(lent) if _free(call, state)), None)
             if free is not None:
-                free.call = weakref.ref(state)
-        if shape.eager:
+                lent[free] = lent[free][0], weakref.ref(state)
+        if key in self._eager:
             return None
         if free is not None:
-            free.captured.load(state)
-        else:
-            shape.eager = True
-            captured = capture()
-            if captured is None:
-                return None
-            shape.eager, free = False, _Lent(captured, weakref.ref(state))
-            shape.lent.append(free)
-        return free.captured
+            lent[free][0].load(state)
+            return lent[free][0]
+        self._eager.add(key)
+        captured = capture()
+        if captured is not None:
+            self._eager.discard(key)
+            lent.append((captured, weakref.ref(state)))
+        return captured
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Pool[Held]":
         return Pool()
@@ -146,8 +127,13 @@ def pool_on(model: nn.Module) -> Pool[Any]:
     return pool
 
 
-def pool_of(target: Target, rule: Rule) -> Pool[CapturedRound]:
+def pool_of(target: Target, rule: Rule) -> Pool[Any]:
     """The pool of a target's model; a new one if there is no model, or if the rule may have options."""
     if not isinstance(target, RunsModel) or type(rule) not in STATELESS:
         return Pool()
     return pool_on(target.model)
+
+
+def _free(call: weakref.ref[State], state: State) -> bool:
+    """Whether a call can have what `call` had."""
+    return call() is None or call() is state
