@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from transformers import TextIteratorStreamer
 
 import mmspec
-from mmspec.api.rows import objects
+from mmspec.api.row_values import objects
 
 Drawn = tuple[bytes | None, str | None]
 """A PNG, or why there is none."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mmspec.api.build import DEFAULT_K, budget
 from mmspec.api.choice import AUTO
-from mmspec.api.mistakes import MEANT
+from mmspec.api.refusals import MEANT
 from mmspec.registry import AdapterSpec
 from mmspec.registry.suggest import unknown
 
@@ -37,10 +37,6 @@ BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
 def make_way(model: Any, handle: Any) -> None:
     """Undo what an earlier `enable` did to a live object.
 
-    Args:
-        model: The object.
-        handle: Its handle; None: it is not enabled.
-
     Raises:
         ValueError: The handle is held, or cannot give way.
     """
@@ -63,13 +59,7 @@ def enabled(
 ) -> Any:
     """Enable such an object.
 
-    Args:
-        model: The live object.
-        adapters: The adapters that take it, at least one.
-        method: An adapter's name, or `auto` for the first of them.
-        k: Units to draft per round.
-        parts: What else `enable` takes by name; adapters have none of it.
-        options: All other arguments.
+    `auto` takes the first of the adapters; `parts` is what else `enable` takes by name, of which adapters have none.
 
     Returns:
         The handle: a context manager with `report`, `method`, `why` and `disable()`.

@@ -10,8 +10,7 @@ from torch import nn
 from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
-from mmspec.api.mistakes import ARGUMENTS, MEANT, refuse_non_models
-from mmspec.api.refusals import asked_tokens
+from mmspec.api.refusals import ARGUMENTS, MEANT, asked_tokens, refuse_non_models
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
@@ -50,21 +49,11 @@ def decoder_for(
 ) -> Decoder:
     """Put a decoder together for a live model.
 
-    Args:
-        model: A live model that some plugin has a target for.
-        method: A method's name; `auto` is resolved by `mmspec.api.choice`.
-        drafter: A drafter's name, a model (live, or its name), or an object that proposes.
-        rule: A rule's name or object.
-        k: Units to draft per round; of a live draft model by default its `generation_config.num_assistant_tokens`, as
-            transformers' assisted generation reads it.
-        policy: `fixed`, `confidence`, `goodput`, or an object.
-        shape: Nodes of the passes, as in `Decoder`.
-        compile: Whether rounds are captured, as in `Decoder`.
-        options: Flat option values of drafter, rule and policy.
-        beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
-        learn: Whether the drafter must be one that can learn.
-        hidden: Boundaries of the target's layers (`mmspec.core.hidden`), whose states its outputs are to carry.
-        pipeline: Whether a pipeline runs the model, for the choice of `auto`.
+    Arguments as in `mmspec.enable`; options of drafter, rule and policy are flat. `beside` names further arguments that
+    the caller takes, for an error's suggestions; `learn` asks for a drafter that can learn; `hidden` lists boundaries
+    of the target's layers (`mmspec.core.hidden`) whose states its outputs are to carry; under `pipeline` `auto` chooses
+    for a pipeline. Of a live draft model the default `k` is `generation_config.num_assistant_tokens`, as transformers'
+    assisted generation reads it.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -186,7 +175,6 @@ def _giving(target: Target, hidden: Sequence[int], drafter: Drafter | None) -> T
 
 
 def _takes_model(registry: Registry, method: str) -> bool:
-    """Whether a method's own drafter drafts with a model."""
     drafter = pair(registry, method).drafter
     options = drafter.load_options() if drafter else None
     return options is not None and "model" in {field.name for field in fields(options)}

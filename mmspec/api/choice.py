@@ -22,8 +22,6 @@ AUTO, PLAIN = "auto", "plain"
 
 @dataclass(frozen=True)
 class Choice:
-    """What `auto` chose."""
-
     method: str
     why: str  # the reason, in a sentence
     drafter: str | None = None  # name of a draft model, where the choice needs one
@@ -34,12 +32,8 @@ class Choice:
 def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False) -> Choice:
     """Choose for a live model.
 
-    Args:
-        model: The live model.
-        target: The spec of the target that takes it.
-        draft_model: Whether the user gave a smaller model.
-        rule: Whether the user chose a rule, which may take chains only.
-        pipeline: Whether a pipeline runs the model, and not its own `generate`.
+    `draft_model` and `rule` say that the user gave them (a rule may take chains only), `pipeline` that a pipeline runs
+    the model, and not its own `generate`.
 
     Raises:
         ValueError: A draft model was given, and the target's spec lists no method for one.
@@ -85,10 +79,7 @@ def with_model(target: TargetSpec) -> DefaultMethod:
 def of_head(registry: Registry, target: TargetSpec, model: Any) -> Choice | None:
     """The method whose drafter drafts with a head, if a name is one of a head and not of a smaller model.
 
-    Args:
-        registry: Where to look.
-        target: The spec of the target.
-        model: What the user gave to draft with; only of a name it is known what is stored there.
+    Only of a name it is known what is stored there.
 
     Raises:
         ValueError: Nothing can be read under that name.

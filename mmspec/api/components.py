@@ -25,10 +25,7 @@ LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 Ideogram 4 builds it of its text encoder's body and a head. A modular pipeline's step stores it, not the pipeline.
 """
 
-OWN_LOOPS = {
-    "AudioLDM2Pipeline": "language_model",
-    "MiniMaxMusic3ModularPipeline": "language_model",
-}
+OWN_LOOPS = {"AudioLDM2Pipeline": "language_model", "MiniMaxMusic3ModularPipeline": "language_model"}
 """Pipelines that run a language model step by step, and the component: its `generate` is never called.
 
 AudioLDM 2 appends hidden states, no units; MiniMax Music 3 appends frames of eight codes, seven of another model.
@@ -65,12 +62,8 @@ class EnabledComponents:
         components: Handles of the enabled components, by name.
         skipped: Why the other models of the pipeline are not enabled, by name.
 
-    Args:
-        pipe: The live pipeline.
-        enable: Enables one model with the arguments that are given.
-        common: Arguments for all components.
-        own: Arguments for single components; they take precedence.
-        skipped: What was tried before, with the reason why it did not fit.
+    `enable` is called with a model and its arguments: the `common` ones, then its `own`.
+    `skipped` is what was tried before, with the reason why it did not fit.
 
     Raises:
         ValueError: No component can be enabled, or one that `own` names cannot.

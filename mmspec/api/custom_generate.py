@@ -7,14 +7,14 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
-from mmspec.api.mistakes import UNCALLED
+from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
-"""Arguments of `custom_generate` beside those of `Pipeline.use`; for suggestions in error messages."""
+"""Arguments of `custom_generate` that `Pipeline.use` does not have; for suggestions in error messages."""
 
 
 def custom_generate(
@@ -32,28 +32,15 @@ def custom_generate(
     tokenizer: Any = None,
     **options: Any,
 ) -> Callable[..., Any]:
-    """A decoding function for one call of transformers' `generate`.
+    """A decoding function for one call of transformers' `generate`; arguments as in `mmspec.enable`, and two more.
 
     transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
     functions, without a warning. Give the first two here; the others have no effect.
 
-    Args:
-        method: As in `mmspec.enable`.
-        uncalled: Leave empty. transformers fills it where this function itself was passed as `custom_generate=`, which
-            is an error.
-        drafter: As in `mmspec.enable`.
-        rule: As in `mmspec.enable`.
-        k: As in `mmspec.enable`.
-        policy: As in `mmspec.enable`.
-        seed: As in `mmspec.enable`.
-        noise: As in `mmspec.enable`.
-        shape: As in `mmspec.enable`.
-        compile: As in `mmspec.enable`.
-        streamer: A streamer.
-        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
-            `generate`: transformers refuses those of a generation configuration before this function is called. With
-            `assistant_tokenizer=`, this is also the drafter's option `tokenizer`.
-        **options: Options of drafter, rule and policy.
+    The tokenizer is for `generate(stop_strings=…)`. Stop strings must be an argument of `generate`: transformers
+    refuses them in a generation configuration before this function is called. With `assistant_tokenizer=`, the
+    tokenizer is also the drafter's option `tokenizer`. `uncalled` stays empty: transformers fills it where this
+    function itself was passed as `custom_generate=`, which is an error.
 
     Returns:
         The function to pass as `custom_generate=`.

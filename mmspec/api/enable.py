@@ -17,9 +17,8 @@ from mmspec.api.choice import AUTO
 from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some_generate
 from mmspec.api.generation import noise_of, runner
 from mmspec.api.learning import learner_of, learning_of
-from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
-from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
+from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_non_models, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
@@ -40,13 +39,6 @@ class Enabled:
         totals: Those of all calls together; None before the first.
         learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
         held: Why another `enable` of the model may not take the handle's place now.
-
-    Args:
-        model: The live model.
-        decoder: The model's decoder.
-        seed: As in `enable`.
-        noise: As in `enable`.
-        learner: Trains the drafter between calls; None: nothing learns.
     """
 
     def __init__(
@@ -101,7 +93,7 @@ class Enabled:
     def width(self) -> int | None:
         """Nodes of every pass after the prefill; None: any number.
 
-        Under one shape and `match` the output equals to the bit that of `enable(model, "plain", shape=width)`.
+        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives.
         """
         return self._decoder.one_width()
 
@@ -181,25 +173,22 @@ def enable(
         k: Units to draft per round (`num_speculative_tokens`).
         policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
         seed: Seed of philox noise; default: torch's generator decides, as without mmspec. Under `match` the seed alone
-            determines the output. Under a lossless rule the output depends on the drafts, too: the same seed gives the
-            same text only if drafts have the same lengths, which the policy `goodput`, driven by measured times, does
-            not promise (`report.repeatable`).
-        noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
-            `torch.manual_seed`) or `philox`. Drafters and policies may draw from torch's generator without effect. A
-            stopping criterion or a streamer that does so ends the drafts of its call. The output is then the unmodified
-            model's if it draws at every token from the first on (a streamer: not for the prompt); else it is a sample
-            of the same distribution.
-        shape: Nodes of the passes after the prefill. `any`: as many as are drafted. `one`: one number for the whole
-            call; under `match` the output then equals plain decoding of this width to the bit, in half precision too.
-            `report` names the width N, and `enable(model, "plain", shape=N)` is that plain decoding. A number: this
-            width. Default: `one` on CUDA in half precision, else `any`, since on a CPU width costs time. The page
-            "Shapes" of the documentation says which models keep the promise.
-        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
-            that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
-            is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text
-            equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
-            near-ties; under a `lossless` rule it has plain's distribution, as without compiling, and one shape promises
-            no more. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
+            determines the output. Under a lossless rule the lengths of the drafts do, too, which the policy `goodput`
+            chooses by measured times (`report.repeatable`).
+        noise: `torch`, the default under `match`: the output equals the unmodified model's for the same
+            `torch.manual_seed`; or `philox`. Drafters and policies may draw from torch's generator without effect. A
+            stopping criterion or a streamer that does so ends the drafts of its call, whose output is the unmodified
+            model's if it draws at every token from the first on (a streamer: not for the prompt), and else a sample of
+            the same distribution.
+        shape: Nodes of the passes after the prefill: `any`, as many as are drafted; `one`, one number for the whole
+            call; or that number. Under one shape and `match` the output equals plain decoding of this width,
+            `enable(model, "plain", shape=N)`, to the bit, in half precision too; `report` names N. Default: `one` on
+            CUDA in half precision, else `any`. The page "Shapes" says which models keep the promise.
+        compile: Whether rounds are compiled as one function, and on CUDA replayed as one graph. True: where that is
+            possible; else there is a warning that says why. `auto`: where it is faster here, measured in the first call
+            of every shape. Compiled rounds have one shape; under `match` a text equals the compiled `plain` of its
+            width to the bit, and rounds that are not compiled up to near-ties. The first call of a shape compiles for
+            seconds to minutes; the model keeps what was compiled.
         learn: Whether a drafter with a network (`eagle`, `draft-model`, `draft-tree`) learns between calls from what it
             drafted wrongly (online speculative decoding); `mmspec.Learning(…)` says how. A lesson runs when a call is
             over, before `generate` returns; the target never changes, and under `match` no output does. The drafter's
@@ -265,7 +254,6 @@ def disable(model: Any) -> None:
 
 
 def _handle_of(model: Any) -> Any:
-    """The handle of a live object that is enabled; None of one that is not."""
     own = getattr(model, "__dict__", {})
     owner = getattr(own.get("generate"), "__self__", None)
     return owner if isinstance(owner, Enabled) else own.get(adapters.HANDLE)

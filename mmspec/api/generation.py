@@ -15,8 +15,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.api.lifting import lifted_constraint, lifted_guidance
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings, warn_of_no_effect
-from mmspec.api.step_scores import StepScores
-from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of, notices_late
+from mmspec.api.stopping import StepScores, StoppingMonitor, end_ids, limit_of, notices_late
 from mmspec.api.stops import Stream
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
@@ -47,13 +46,8 @@ def runner(
 ) -> Callable[..., Any]:
     """The function that `generate(custom_generate=…)` takes: it decodes a prepared call.
 
-    Args:
-        decoder_of: From a live model to its decoder.
-        on_report: Called with the report of every call.
-        noise: As in `decode`.
-        seed: As in `decode`.
-        streamer: As in `decode`.
-        learner: As in `decode`.
+    `decoder_of` gives a live model's decoder, and `on_report` gets the report of every call. The other arguments go to
+    `decode`.
     """
 
     def run(
@@ -98,19 +92,11 @@ def decode(
 ) -> tuple[Any, Report]:
     """Run a prepared call.
 
-    Args:
-        decoder: The decoder.
-        ids: Prompt `[batch, prompt]`, padded on the left.
-        config: The prepared generation configuration.
-        processors: The prepared logits processors.
-        criteria: The prepared stopping criteria.
-        extra: Further arguments of the model: mask, positions, cache, images.
-        guidance: The scale of guidance, where `extra` has an unconditional prompt.
-        forced: Units that are known in advance, as in `Warp`.
-        noise: `torch`, `philox`, or None: `torch` where the rule can use it.
-        seed: Seed of philox noise; None draws one from torch's generator.
-        streamer: A streamer of transformers; takes a batch of one.
-        learner: Keeps the rows of the call for the drafter's lessons, if their prompts are texts alone.
+    transformers has prepared the configuration, the processors, the criteria, and `ids` `[batch, prompt]`, padded on
+    the left. `extra` is what else the model reads: mask, positions, cache, images, an unconditional prompt, whose scale
+    is `guidance`. `forced` are units that are known in advance, as in `Warp`. The noise is `torch` where the rule can
+    use it, unless it is given; the seed of philox noise is drawn from torch's generator, unless it is given. A streamer
+    takes a batch of one. A learner keeps the rows for the drafter's lessons, if their prompts are texts alone.
 
     Returns:
         Ids `[batch, prompt + longest]`, padded as transformers pads them (or `GenerateDecoderOnlyOutput`, where the
@@ -177,7 +163,6 @@ def _text_alone(extra: Mapping[str, Any]) -> bool:
 
 
 def _cache_in(extra: Mapping[str, Any]) -> Any:
-    """The cache in a prepared call; None without one."""
     keys, states = CACHE_ARGUMENTS
     return extra.get(keys, extra.get(states))
 

@@ -12,11 +12,7 @@ from mmspec.registry import DrafterSpec, Registry
 
 
 def learning_of(learn: Any) -> Learning | None:
-    """The options behind `learn=`; None: no learning.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """The options behind `learn=`; None: no learning."""
     if learn is None or learn is False:
         return None
     if learn is True:
@@ -29,13 +25,7 @@ def learning_of(learn: Any) -> Learning | None:
 def refuse_unteachable(registry: Registry, drafter: Any, compile: Compile) -> None:
     """Refuse a drafter that cannot learn, before any weights are read.
 
-    Args:
-        registry: Knows those that can.
-        drafter: A live drafter, the spec of one, or None.
-        compile: Whether rounds are captured.
-
-    Raises:
-        ValueError: It cannot.
+    The drafter is live, a spec, or None.
     """
     if compile:
         raise ValueError(
@@ -68,6 +58,5 @@ def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
 
 
 def _can_learn(spec: DrafterSpec) -> bool:
-    """Whether the class of a spec can learn."""
     factory = spec.load()
     return isinstance(factory, type) and issubclass(factory, Learns)

@@ -27,12 +27,8 @@ def lifted_guidance(
 ) -> tuple[Sequence[Any], dict[str, Any], float | None]:
     """Take guidance out of a prepared call's processors, where the decoder's target can do it.
 
-    Args:
-        decoder: Decodes the call.
-        ids: The prompt, `[batch, prompt]`.
-        processors: The prepared logits processors; guidance is the first one, or not among them.
-        config: The prepared generation configuration. Calls that return scores or caches keep their processors.
-        extra: Further arguments of the model.
+    `ids` is the prompt, `[batch, prompt]`. Guidance is the first of the prepared processors, or not among them. Calls
+    that return scores or caches keep their processors.
 
     Returns:
         The processors that are left, the arguments with the unconditional prompt, and the scale; unchanged and None if
@@ -61,11 +57,8 @@ def lifted_constraint(
 ) -> tuple[Sequence[Any], Tensor | None]:
     """Take a constraint that is data out of a prepared call's processors.
 
-    Args:
-        ids: The prompt, `[batch, prompt]`.
-        processors: The logits processors that are left.
-        config: The prepared generation configuration. Calls that return scores keep their processors.
-        vocab: The number of the model's ids; None: it is not known.
+    `ids` is the prompt, `[batch, prompt]`; `vocab` is the number of the model's ids, if it is known. Calls that return
+    scores keep their processors.
 
     Returns:
         The processors, of which one lets the allowed ids pass, and the known units; unchanged and None if there is
@@ -89,10 +82,8 @@ def _stand(forced: Tensor, processors: Sequence[Any], vocab: int | None) -> bool
 
     Scores `[id, vocab]` that leave one known id each go through these processors, of which none may read the history.
 
-    Args:
-        forced: `[units]` int64, as in `KnowsUnits`.
-        processors: The processors behind the constraint.
-        vocab: As in `lifted_constraint`.
+    Scores `[id, vocab]` that leave one of the known ids (`forced`, `[units]`) each go through these processors, of
+    which none may read the history.
     """
     known = forced[forced >= 0].unique()[:, None]
     if vocab is None or bool((known >= vocab).any()) or not all(map(is_elementwise, processors)):

@@ -1,6 +1,6 @@
 """What a model's class makes of `generate`: which classes `enable` can speed up, and how their arguments are called.
 
-What replaces `generate` calls that of the class with `custom_generate=`, which has to arrive at transformers' own.
+What replaces `generate` calls the class's own with `custom_generate=`, which has to arrive at transformers' own.
 Classes may take arguments in an order of their own, hand a call on to a part, or run a loop of their own.
 """
 
@@ -18,10 +18,6 @@ from mmspec.registry import TargetSpec, installed
 
 def refuse_class(model: Any, target: TargetSpec | None) -> None:
     """Refuse a model whose `generate` cannot be replaced; says what to use instead.
-
-    Args:
-        model: The live model.
-        target: The spec of the target that takes it; None where there is none.
 
     Raises:
         OutOfScopeError: The target's models are run by a pipeline; or the class has no `generate`, has a loop of its
@@ -93,5 +89,4 @@ def refuse_mode(model: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _pipeline(target: TargetSpec) -> str:
-    """The name of a target's pipeline."""
     return target.pipeline.rpartition(":")[2]

@@ -17,7 +17,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
-from mmspec.api.mistakes import naming_arguments
+from mmspec.api.refusals import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
@@ -119,15 +119,11 @@ class Pipeline(DiffusionPipeline):
     def places_of(cls, name: str, *parts: str) -> list[str]:
         """Where to load parts from, for a pipeline that can also be made of a plain model.
 
-        Args:
-            name: As in `from_pretrained`.
-            *parts: Names of parts.
-
         Returns:
             For every part its folder, where `name` is a folder of `save_pretrained`; else `name`.
 
         Raises:
-            ValueError: The folder is that of another pipeline.
+            ValueError: The folder holds another pipeline.
         """
         saved = locate_pipeline(name)
         if saved is None:
@@ -165,10 +161,6 @@ class Pipeline(DiffusionPipeline):
 
         `diffusers.DiffusionPipeline.from_pretrained` reads it, too, in a process that has imported the pipeline's
         class.
-
-        Args:
-            save_directory: The folder.
-            **how: As in diffusers.
         """
         super().save_pretrained(save_directory, **how)
         drafter = None if self._decoder is None else self._decoder.drafter
@@ -233,7 +225,7 @@ def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt"
         One seed for all rows, or one per row.
 
     Raises:
-        ValueError: Both are given, a seed is no integer, or their number is not that of the rows.
+        ValueError: Both are given, a seed is no integer, or there are more or fewer than rows.
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")
@@ -258,6 +250,5 @@ def _one_per_row(values: list[Any], rows: int, what: str, each: str) -> list[Any
 
 
 def _drawn(generator: Generator | None) -> int:
-    """A seed drawn from a generator; None: from torch's own."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (), generator=generator, device=device))

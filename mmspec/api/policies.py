@@ -13,8 +13,6 @@ from mmspec.registry.suggest import unknown
 
 @dataclass(frozen=True)
 class ConfidenceOptions:
-    """Options of the policy `confidence`."""
-
     threshold: Annotated[float, Field(gt=0, lt=1)] = field(
         default=0.3, metadata={"help": "stop drafting where survival falls below this; higher drafts less"}
     )
@@ -40,11 +38,7 @@ def make(
 ) -> Policy | None:
     """The policy itself; None is left to the decoder.
 
-    Args:
-        policy: Its name, or an object.
-        k: Most units to draft.
-        options: The options of that name.
-        width: Drafted nodes of a depth; called after the drafter was bound.
+    `width`, the drafted nodes of a depth, is called after the drafter was bound.
     """
     if not isinstance(policy, str):
         return policy

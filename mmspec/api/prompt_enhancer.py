@@ -7,16 +7,48 @@ picture nor torch's own moves, so that switching it on changes the prompt and ne
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mmspec.api.answers import answer, lane
 from mmspec.api.build import decoder_for
+from mmspec.api.generation import runner
+from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.registry.warn import warn
+
+
+def answer(
+    model: Any,
+    decoder: Decoder,
+    inputs: Mapping[str, Any],
+    generate: Mapping[str, Any],
+    seed: int,
+    on_report: Callable[[Report], None],
+) -> Tensor:
+    """The ids that a model writes behind one prompt.
+
+    `inputs` is the prompt, as the model's `generate` takes it: `input_ids [1, prompt]` and what belongs to them.
+
+    Returns:
+        `[new]` int64.
+    """
+    run = runner(lambda model: decoder, on_report, noise="philox", seed=seed)
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        ids: Tensor = model.generate(**inputs, **generate, custom_generate=run)
+    return ids[0, inputs["input_ids"].shape[1] :]
+
+
+def lane(purpose: str, seed: int, number: object) -> int:
+    """The seed of one answer's noise, below 2^63: a hash of what it is for, a seed, and which answer it is."""
+    drawn = blake2b(f"{purpose}/{seed}/{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(drawn, "big") >> 1
+
 
 PLACE = "{prompt}"
 TEMPLATE = (
@@ -28,8 +60,6 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Enhanced:
-    """Prompts that were rewritten."""
-
     texts: list[str]  # the new prompts
     seconds: float  # the time that it took
     reports: list[Report]  # counts and times of each
@@ -78,9 +108,7 @@ class PromptEnhancer:
             )
         self._model, self._tokenizer, self._template = model, tokenizer, template
         self._generate = {"max_new_tokens": 256, "do_sample": True, **generate}
-        self._decoder = decoder_for(
-            model, method, drafter=drafter, rule=None, k=k, policy=None, shape=None, compile=None, options=options
-        )
+        self._decoder = decoder_for(model, method, drafter=drafter, k=k, options=options)
 
     def __call__(self, prompts: str | Sequence[str], seed: int | Sequence[int] = 0) -> Enhanced:
         """Rewrite prompts, one after the other, so that none depends on the others.
@@ -127,9 +155,7 @@ class PromptEnhancer:
 class EnhancedPipeline:
     """A pipeline behind an enhancer.
 
-    Args:
-        enhancer: Rewrites the prompts.
-        pipe: The pipeline, ours or one of diffusers: its first argument, or `prompt=`, is what is rewritten.
+    Its first argument, or `prompt=`, is what is rewritten.
 
     Attributes:
         enhanced: What the last call made of its prompts; None before the first.
@@ -145,12 +171,8 @@ class EnhancedPipeline:
     def __call__(self, prompt: str | Sequence[str], *args: Any, generator: Any = None, **kwargs: Any) -> Any:
         """The pipeline's call with other prompts; its result.
 
-        Args:
-            prompt: One prompt, or several.
-            *args: Further arguments of the pipeline.
-            generator: A generator of torch, or one for each prompt; their initial seeds are the enhancer's. None: the
-                seed of torch's own.
-            **kwargs: Further arguments of the pipeline.
+        The initial seeds of `generator`, one or one for each prompt, are the enhancer's; without one, the seed of
+        torch's own generator is.
         """
         self.enhanced = self.enhancer(prompt, seeds_of(generator))
         self.t_enhance, began = self.enhanced.seconds, time.perf_counter()

@@ -27,10 +27,6 @@ def is_missing(value: Any) -> bool:
 def ids_of(values: Iterable[Any], column: str) -> list[str]:
     """The ids of rows as texts.
 
-    Args:
-        values: The ids: texts or integers.
-        column: The name of their column, for messages.
-
     Raises:
         ValueError: An id is missing, is neither a text nor an integer, or stands twice; names the row.
     """
@@ -98,6 +94,14 @@ def together(values: Sequence[Any]) -> Any:
     return torch.stack(list(values)) if isinstance(values[0], Tensor) else list(values)
 
 
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """A column of any contents."""
+    column = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):
+        column[number] = value
+    return column
+
+
 def cells(output: Any) -> list[str | bytes]:
     """A pipeline's outputs as cells, one a row: texts, PNG, or GIF.
 
@@ -109,11 +113,11 @@ def cells(output: Any) -> list[str | bytes]:
     if isinstance(output, Clips):
         return [_gif(frames, output.fps) for frames in output.frames]
     if isinstance(output, Pictures):
-        return [_png(picture) for picture in output.images]
+        return [png(picture) for picture in output.images]
     raise TypeError(f"{type(output).__name__} has neither texts nor images nor frames")
 
 
-def _png(picture: Image.Image) -> bytes:
+def png(picture: Image.Image) -> bytes:
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.row_values import argument, cells, ids_of, is_missing, seed_of, shape_of, together
+from mmspec.api.row_values import argument, cells, ids_of, is_missing, objects, seed_of, shape_of, together
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
@@ -174,7 +174,6 @@ class Rows:
         return {**batch, "seed": seeds, **{name: objects(values) for name, values in written.items()}}
 
     def _calls(self, computed: list["_Row"]) -> Iterator[list["_Row"]]:
-        """The rows of every call."""
         groups: dict[Any, list[_Row]] = {}
         for row in computed:
             if row.error is None:
@@ -234,17 +233,8 @@ class _Row:
             self.error = "ValueError: the row has no input, such as a prompt"
 
     def key(self) -> Any:
-        """What the rows of a call have in common."""
         shapes = {name: shape_of(value) for name, value in self.inputs.items()}
         return str(sorted(shapes.items())), str(sorted(self.shared.items()))
-
-
-def objects(values: Sequence[Any]) -> np.ndarray:
-    """A column of any contents."""
-    column = np.empty(len(values), dtype=object)
-    for number, value in enumerate(values):
-        column[number] = value
-    return column
 
 
 def _parameters(pipe: Pipeline) -> set[str]:

@@ -25,6 +25,7 @@ from mmspec.hosts.weight_files import INDEX, refuse_config
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
+from mmspec.untrusted import read_json
 
 FILE = "speculation.json"
 DRAFTER = "drafter"
@@ -58,12 +59,9 @@ def pipeline_class_in(folder: Path) -> Any:
 def pipeline_class_of(name: str) -> Any:
     """The pipeline class that loads a stored model, chosen by its files before weights are read.
 
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name.
-
     Returns:
-        The class that `save_pretrained` wrote down, or that of the target which declares the model's architecture; None
-        for any other model.
+        The class that `save_pretrained` wrote down, or the pipeline of the target which declares the model's
+        architecture; None for any other model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has its pipeline.
@@ -114,11 +112,8 @@ def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
     if not file.is_file() or {"method", "drafter"} & how.keys():
         return dict(how)
     try:
-        text = file.read_bytes()
-        if len(text) > LONGEST:
-            raise ValueError(f"{len(text)} bytes are too many")
-        saved = _checked(json.loads(text.decode()), folder)
-    except (ValueError, RecursionError) as error:
+        saved = _checked(read_json(file, LONGEST), folder)
+    except ValueError as error:
         raise ValueError(f"{file} does not say how to speculate: {error}; name a method, or delete it") from error
     if saved.get("drafter") == DRAFTER:
         saved["drafter"] = str(folder / DRAFTER)
@@ -131,14 +126,8 @@ def _is_named(drafter: Any) -> bool:
     return is_shipped or _is_component("drafter", drafter)
 
 
-def _checked(settings: Any, folder: Path) -> dict[str, Any]:
-    """The contents of a file, if a file may have them.
-
-    Raises:
-        ValueError: Names the first setting that it may not have.
-    """
-    if not isinstance(settings, dict):
-        raise ValueError("it is no table")
+def _checked(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The contents of a file, if a file may have them."""
     for key in settings:
         if key not in KEYS:
             raise ValueError(unknown("setting", str(key), KEYS))
@@ -191,9 +180,6 @@ def _is_plain(value: Any) -> bool:
 
 def outline_of(name: str) -> Outline:
     """The outline of a model, or of a pipeline's target model; no weights are loaded.
-
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name of a model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has such a pipeline.

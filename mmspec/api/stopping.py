@@ -1,4 +1,4 @@
-"""transformers' stopping criteria with several tokens per round: every criterion sees what it sees in transformers.
+"""Stopping criteria and `output_scores` with several tokens per round: as transformers sees and returns them.
 
 The host waits for what they say once per token, as a criterion may count its calls and must not be asked after the end;
 for stop strings, which judge each row by its own tokens alone, it waits once per round.
@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList, StopStringCriteria
 from transformers.generation import utils
 
-from mmspec.api.step_scores import StepScores
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 
 _IN_LOOP = (MaxLengthCriteria, EosTokenCriteria)
 """Criteria that the loop itself applies on the device; subclasses of them are called as any other."""
@@ -27,10 +27,7 @@ _IN_LOOP = (MaxLengthCriteria, EosTokenCriteria)
 def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
     """Most new tokens after a prompt of `prompt` tokens.
 
-    Args:
-        criteria: Criteria of the call; a `MaxLengthCriteria` of the user's replaces the configuration's length.
-        prompt: Tokens of the prompt.
-        max_length: The configuration's length, prompt included.
+    A `MaxLengthCriteria` of the user's replaces the configuration's `max_length`, which counts the prompt, too.
     """
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
     return max(1, ceil(min(lengths, default=max_length)) - prompt)  # transformers, too, checks after the first token
@@ -39,17 +36,13 @@ def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
 def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
     """Whether stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
 
-    Args:
-        device: The device of the ids.
-        cache: The call's cache.
-        returned: Whether the caller gets the cache.
+    `returned` says whether the caller gets the cache.
     """
     check = vars(utils).get("DeferredStopCheck")  # not in all versions of transformers that are supported
     return check is not None and check.is_supported(device, cache, returned, is_assistant=False)
 
 
 def end_ids(criteria: Sequence[Any]) -> list[int]:
-    """Token ids that end a row."""
     return [end for c in criteria if type(c) is EosTokenCriteria for end in c.eos_token_id.flatten().tolist()]
 
 
@@ -72,14 +65,56 @@ _STATELESS = (StopStringCriteria,)
 before it knows what they say about the first; subclasses may have one."""
 
 
+class StepScores:
+    """The target's scores of every emitted token.
+
+    After its end a row has score 0 for the padding token and -inf for all others, so that padding adds nothing to a sum
+    of transition scores. (transformers returns there what the model predicts after padding.)
+
+    Scores are those after the logits processors if `processed` (`output_scores`), else those before them
+    (`output_logits`).
+    """
+
+    def __init__(self, processed: bool, rows: int, pad: int) -> None:
+        self._processed = processed
+        self._pad = pad
+        self._rows: list[list[Tensor]] = [[] for _ in range(rows)]
+
+    def step(self, state: State) -> None:
+        """Add the scores of what the last round emitted: those at the root, then those along the accepted path.
+
+        Raises:
+            ValueError: The target yields no logits.
+        """
+        assert state.step is not None
+        scores = state.step.scores.logits if self._processed else state.step.scores.unprocessed
+        if scores is None:
+            raise ValueError("this target yields distributions, not logits: there are no scores to return")
+        counts = [max(0, now - len(row)) for now, row in zip(state.host_emitted, self._rows, strict=True)]
+        places = [(row, slot) for row, count in enumerate(counts) for slot in range(count)]
+        rows, slots = on_device(places, scores.device, torch.int64).reshape(-1, 2).T
+        nodes = torch.nn.functional.pad(state.step.verdict.path.clamp(min=0), (1, 0))[rows, slots]
+        emitted = scores[rows, nodes]  # a copy, so that the round's scores can be freed
+        for row, new in zip(self._rows, emitted.split(counts), strict=True):
+            row.extend(new)
+
+    def at(self, step: int, lengths: Sequence[int]) -> Tensor:
+        """Scores of new token `step`, counted from 0, in rows of `lengths` new tokens: `[batch, vocab]`."""
+        example = next(row[0] for row in self._rows if row)
+        ended = torch.full_like(example, -torch.inf)
+        ended[self._pad] = 0
+        rows = zip(self._rows, lengths, strict=True)
+        return torch.stack([row[step] if step < length else ended for row, length in rows])
+
+    def all(self, lengths: Sequence[int]) -> tuple[Tensor, ...]:
+        """Scores of all steps up to the longest row, `[batch, vocab]` each."""
+        return tuple(self.at(step, lengths) for step in range(max(lengths)))
+
+
 class StoppingMonitor:
     """Calls the criteria that the loop does not apply itself, and ends rows.
 
-    Args:
-        criteria: All criteria of the call.
-        rows: Rows of the batch.
-        pad: The padding token.
-        scores: Scores for the criteria to read; None: they get None, as in transformers without `output_scores`.
+    Without `scores` criteria get None, as in transformers without `output_scores`.
     """
 
     def __init__(self, criteria: Sequence[Any], rows: int, pad: int, scores: StepScores | None) -> None:
@@ -134,7 +169,6 @@ class StoppingMonitor:
                 state.stop(row, count)
 
     def _ids(self, state: State, count: int) -> Tensor:
-        """Prompt and the first `count` new tokens, as transformers has them at that step."""
         ids = state.history[:, : state.prompt_length + count]
         place = torch.arange(ids.shape[1], device=ids.device)
         return ids.masked_fill(place >= state.known[:, None], self._pad)

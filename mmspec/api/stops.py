@@ -35,10 +35,7 @@ def cut(text: str, stops: Sequence[str]) -> str:
 def settled(text: str, stops: Sequence[str], over: bool) -> str:
     """The beginning of a text that stays as it is, whatever follows: without what may become a stop string.
 
-    Args:
-        text: The text as far as it is written.
-        stops: The strings at which it ends.
-        over: Whether nothing will follow.
+    `over` says that nothing will follow.
     """
     kept = cut(text, stops)
     if over or kept != text:
@@ -64,9 +61,7 @@ class Pieces:
     def more(self, ids: Tensor, over: bool) -> str:
         """What can be shown now beside what was shown before.
 
-        Args:
-            ids: `[n]`: all new tokens of the text.
-            over: Whether no others will come.
+        `ids` `[n]` are all new tokens of the text; `over` says that no others will come.
         """
         before = self._decoded(ids[: self.begun])
         text = self._decoded(ids)[len(before) :]
@@ -84,9 +79,7 @@ class Pieces:
 class Stream:
     """A streamer and the number of tokens that it was given.
 
-    Args:
-        streamer: An object with `put` and `end`; None streams nothing.
-        ids: Prompt `[1, length]`.
+    Without a streamer nothing is streamed; the prompt `ids` is `[1, length]`.
 
     Raises:
         ValueError: The prompt has several rows.

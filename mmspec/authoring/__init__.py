@@ -20,11 +20,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
     """Write a plugin; all of it, or nothing.
 
-    Args:
-        registry: The plugins that are installed, whose names are taken.
-        name: The new plugin's name, without `mmspec-`.
-        kind: The kind of its first component: `drafter`, `rule` or `target`.
-        out: Folder that receives the plugin's folder.
+    The first component's kind is `drafter`, `rule` or `target`; `out` receives the plugin's folder.
 
     Returns:
         The plugin's folder.

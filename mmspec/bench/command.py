@@ -7,30 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmspec.bench.methods import chosen_methods
-from mmspec.bench.prompt_file import counted_or_read
+from mmspec.bench.methods import chosen_methods, counted_or_read
+from mmspec.cli.arguments import Device
 from mmspec.cli.places import refuse_unwritable
 
 if TYPE_CHECKING:
     from mmspec.bench.pipelines import Modality
-    from mmspec.bench.plan import Plan
+    from mmspec.bench.race import Plan
     from mmspec.report.result import Result
 
 Progress = Callable[["Plan"], Callable[[], None]]
 """Takes the plan of a benchmark, shows it, and returns a function to be called after each measured call."""
+Methods = Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")]
+Json = Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")]
+Plot = Annotated[Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")]
 Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all.")]
 
 
 def check_output_folders(json: Path | None, plot: Path | None) -> None:
-    """Refuse output files that could only fail after the measurement.
-
-    Args:
-        json: File for the result, or None.
-        plot: File for the plot, or None.
-
-    Raises:
-        ValueError: A file cannot be written, or matplotlib is not installed.
-    """
+    """Refuse output files that could only fail after the measurement."""
     refuse_unwritable(json, plot)
     if plot is not None:
         from mmspec.report.plot import refuse
@@ -41,11 +36,7 @@ def check_output_folders(json: Path | None, plot: Path | None) -> None:
 def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
     """Say how long the benchmark will take, run it, show its tables and write its files.
 
-    Args:
-        name: Name on the progress bar.
-        run: The benchmark; it is given the progress bar and returns the result.
-        json: File for the result, or None.
-        plot: File for the plot, or None.
+    `run` is given the progress bar.
     """
     from tqdm import tqdm
     from transformers.utils import logging
@@ -76,21 +67,15 @@ def pipeline_command(
 ) -> Callable[..., None]:
     """The command that benchmarks pipelines of a modality.
 
-    Args:
-        modality: Returns the modality; called after the arguments were checked.
-        target: The default model.
-        most: Number of prompts of ours.
-        k: Units that all methods draft per round, where the user does not say; None: each method's own default.
-        summary: The first line of the command's help.
+    `modality` is called after the arguments were checked; `most` is the number of prompts of ours, and `summary` the
+    first line of the command's help.
     """
 
     def command(
-        method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")] = None,
-        json: Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")] = None,
-        plot: Annotated[
-            Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")
-        ] = None,
-        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        method: Methods = None,
+        json: Json = None,
+        plot: Plot = None,
+        device: Device = "cpu",
         repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each with seeds of its own.")] = 4,
         prompts: Annotated[
             str, typer.Option(help='How many prompts of ours, or a file of yours: {"prompt": "…"} a line.')
@@ -110,12 +95,7 @@ def pipeline_command(
         logging.disable_progress_bar()  # of loading, which is short
         kind, size = modality(), Size(repeats, window, seed)
         size, given = size.shorter if quick else size, own or count
-        bench(
-            kind.kind,
-            lambda progress: bench_pipeline(kind, model, methods, given, size, device, progress),
-            json,
-            plot,
-        )
+        bench(kind.kind, lambda shown: bench_pipeline(kind, model, methods, given, size, device, shown), json, plot)
 
     command.__doc__ = summary
     return command

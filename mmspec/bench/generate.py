@@ -1,6 +1,5 @@
 """transformers' own `generate` as a contestant: eager, with its static cache compiled, with its assistants."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from mmspec.bench.race import Run
-from mmspec.bench.timing import synchronize
+from mmspec.bench.timing import called
 
 
 @dataclass(frozen=True)
@@ -26,23 +25,15 @@ class GenerateCall:
 
     def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
         """Seconds, and the new tokens of every row."""
-        device = str(self.model.device)
         sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
+        how = {"max_new_tokens": self.new, "eos_token_id": None, "do_sample": False, **sampling, **more}
         torch.manual_seed(self.seed)
-        synchronize(device)
-        began = time.perf_counter()
-        ids = self.model.generate(
-            **inputs, max_new_tokens=self.new, eos_token_id=None, **{"do_sample": False, **sampling, **more}
-        )
-        synchronize(device)
-        seconds = time.perf_counter() - began
+        seconds, ids = called(lambda: self.model.generate(**inputs, **how), str(self.model.device))
         return seconds, list(ids[:, inputs["input_ids"].shape[1] :].cpu())
 
 
 @dataclass
 class PeerGenerate:
-    """transformers' own `generate`."""
-
     call: GenerateCall  # how `generate` is called
     more: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `generate`
     # Entries of the assistant's generation configuration, from which transformers reads them
@@ -74,7 +65,6 @@ class CompiledGenerate:
 
 
 def compiled(call: GenerateCall) -> CompiledGenerate:
-    """`generate` with its static cache, compiled."""
     return CompiledGenerate(call, _compiled())
 
 

@@ -1,19 +1,19 @@
-"""Which methods a benchmark runs, by the user's names or by modality; and their options as arguments of a decoder."""
+"""What a benchmark runs: methods, by name or by modality, and the user's own prompts, in a file of JSON lines."""
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from mmspec.registry import Pairing, installed, pair
 from mmspec.registry.matching import named
 from mmspec.report.result import PLAIN
+from mmspec.untrusted import numbered_json_lines
 
 
 def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] | None:
     """The names that a user gave, checked before anything is loaded.
 
-    Args:
-        names: Names joined by commas, or None for the benchmark's default.
-        more: Further names that this benchmark knows.
+    `more` are further names that this benchmark knows.
 
     Raises:
         ValueError: A name is unknown or ambiguous.
@@ -38,8 +38,51 @@ def own_methods(model: Any) -> list[Pairing]:
 
 
 def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `decoder_for` from those of `enable`: options of components are in a mapping of their own."""
-    from mmspec.api.mistakes import ARGUMENTS  # with torch, which the command line does not need
+    """Arguments of `enable` as `decoder_for` takes them: options of components are in a mapping of their own."""
+    from mmspec.api.refusals import ARGUMENTS  # with torch, which the command line does not need
 
     own = {name: how[name] for name in ARGUMENTS if name in how}
     return own | {"options": {name: value for name, value in how.items() if name not in own}}
+
+
+MOST = 1000
+"""A benchmark of more prompts would take days."""
+
+
+def counted_or_read(given: str, most: int = 10) -> tuple[int, list[str] | None]:
+    """What `--prompts` says: how many prompts there are, and the user's own if it names a file.
+
+    Raises:
+        ValueError: It is neither a number from 1 to `most` nor a file of prompts.
+    """
+    if given.isdecimal():
+        if not 1 <= int(given) <= most:
+            raise ValueError(f"--prompts is 1 to {most} prompts of ours, or a file; got {given}")
+        return int(given), None
+    own = read(Path(given))
+    return len(own), own
+
+
+def read(path: Path) -> list[str]:
+    """The prompts of a file: `{"prompt": "…"}` in every line.
+
+    Raises:
+        ValueError: There is no such file, a line is something else, or there are too many.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; --prompts takes a number, such as 4, or JSON lines")
+    found: list[str] = []
+    try:
+        lines = numbered_json_lines(path)
+    except ValueError as error:
+        raise ValueError(f'{error}; a prompt is a line {{"prompt": "…"}}') from error
+    for number, line in lines:
+        prompt = line.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f'line {number} of {path} is no prompt: {{"prompt": "…"}}')
+        found.append(prompt)
+    if len(found) > MOST:
+        raise ValueError(f"{path} has more than {MOST} prompts; take some of them")
+    if not found:
+        raise ValueError(f"{path} is empty")
+    return found

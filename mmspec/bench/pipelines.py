@@ -3,7 +3,6 @@
 A modality is data: how its pipelines are called, and the words for what they make.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +12,10 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.bench.machine import describe, versions
 from mmspec.bench.methods import own_methods
-from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Run, relay
+from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import biases, row_of
-from mmspec.bench.timing import synchronize
+from mmspec.bench.timing import called, describe, versions
 from mmspec.report.result import PLAIN, Limits, Result, Row
 
 
@@ -37,8 +34,6 @@ class Modality:
 
 @dataclass(frozen=True)
 class Size:
-    """How long a benchmark takes."""
-
     repeats: int  # counted repeats, each with seeds of its own
     window: int | None  # units that all methods draft per round; None: each method's own default
     seed: int  # seed of the first piece; the others count up
@@ -46,7 +41,6 @@ class Size:
 
     @property
     def shorter(self) -> "Size":
-        """The size of a quick benchmark."""
         return replace(self, repeats=min(self.repeats, 2), quick=True)
 
 
@@ -60,12 +54,8 @@ class PipelineCall:
 
     def __call__(self, call: Mapping[str, Any]) -> Run:
         self.pipe.use(**self.how)
-        device = str(self.pipe.device)
-        synchronize(device)
-        began = time.perf_counter()
-        output = self.pipe(**call, output_type="latent")
-        synchronize(device)
-        return Run(time.perf_counter() - began, self.modality.units(output), output.report)
+        seconds, output = called(lambda: self.pipe(**call, output_type="latent"), str(self.pipe.device))
+        return Run(seconds, self.modality.units(output), output.report)
 
 
 @torch.no_grad()
@@ -80,14 +70,8 @@ def bench_pipeline(
 ) -> Result:
     """Load a pipeline and run.
 
-    Args:
-        modality: The kind of the pipeline.
-        model: Its name or folder.
-        methods: The methods beside plain decoding; None: all of its plugin that can be built for it.
-        prompts: The user's own prompts, or the number of ours.
-        size: How long it takes.
-        device: Where.
-        progress: Takes the plan, returns what is called after each call.
+    Beside plain decoding run the methods, or all of the plugin that can be built for the model; on the user's own
+    prompts, or so many of ours. `progress` takes the plan and returns what is called after each call.
 
     Raises:
         ValueError: There is no such model or device, it takes no such prompts, or a method does not fit it.

@@ -1,7 +1,8 @@
 """Paired timing: all contestants decode the same tasks in one process, in turns, so that disturbances hit all.
 
 A repeat goes through all tasks. On every task all contestants run one after the other; which one begins rotates from
-task to task. The warm-up (compilation, tables, caches of the allocator) is not counted.
+task to task. The warm-up (compilation, tables, caches of the allocator) is not counted. A contestant with settings runs
+in the best one: the fastest on a small share of the tasks (`tune`).
 """
 
 import statistics
@@ -17,25 +18,22 @@ from mmspec.registry.printable import first_line
 
 @dataclass(frozen=True)
 class Run:
-    """One timed call."""
-
     seconds: float  # wall-clock seconds, the device's work included
     units: Sequence[Tensor]  # emitted units, one tensor per row
     report: Report | None = None  # the report of our decoder; None for other software
 
     @property
     def emitted(self) -> int:
-        """Number of emitted units, all rows together."""
         return sum(len(row) for row in self.units)
 
 
 Contestant = Callable[[Any], Run]
+REPEATS = 2
+"""Counted repeats of `tune`; the smallest sum counts, since disturbances only add time."""
 
 
 @dataclass
 class Track:
-    """All runs of one contestant."""
-
     runs: list[list[Run]] = field(default_factory=list)  # runs by repeat, then by task
     failure: str = ""  # the reason why there are no runs, or ""
 
@@ -46,7 +44,6 @@ class Track:
 
     @property
     def every(self) -> list[Run]:
-        """The runs of all repeats in one list."""
         return [run for repeat in self.runs for run in repeat]
 
     @property
@@ -88,12 +85,7 @@ def relay(
 ) -> dict[str, Track]:
     """As `race`, but every repeat has tasks of its own: ratios stay paired, and their spread covers the tasks, too.
 
-    Args:
-        contestants: As in `race`.
-        legs: The tasks of every repeat.
-        warm_up: The tasks of the warm-up, which is not counted.
-        optional: As in `race`.
-        tick: As in `race`.
+    The other arguments are as in `race`.
     """
     tracks = {name: Track() for name in contestants}
     for leg, tasks in enumerate((warm_up, *legs)):
@@ -124,3 +116,57 @@ def _guarded(contestant: Contestant, task: Any, track: Track, may_fail: bool) ->
             raise
         track.failure = first_line(error)
         return None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    way: Contestant  # the contestant in its fastest setting
+    chosen: str  # name of that setting
+    # Seconds of every setting on the calibration share, by name; settings that failed are left out
+    tried: Mapping[str, float] = field(default_factory=dict)
+
+
+def tune(ways: Mapping[str, Contestant], share: Sequence[Any], tick: Callable[[], None] = lambda: None) -> Tuned:
+    """The fastest of some settings. A single one is not tried; if all fail, the first is taken, and the race says why.
+
+    `ways` has the contestant in each setting, at least one.
+    """
+    if len(ways) == 1:
+        ((only, way),) = ways.items()
+        return Tuned(way, only)
+    tracks = race(ways, share, REPEATS, optional=ways, tick=tick)
+    tried = {name: min(track.repeats_s) for name, track in tracks.items() if not track.failure}
+    chosen = min(tried, key=tried.__getitem__) if tried else next(iter(ways))
+    return Tuned(ways[chosen], chosen, {name: round(seconds, 6) for name, seconds in tried.items()})
+
+
+def tuning_calls(ways: int, share: int) -> int:
+    """Number of calls of `tick` that `tune` makes."""
+    return ways * share * (1 + REPEATS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    calls: int  # number of steps of the progress bar
+    seconds: float  # estimated seconds of the whole benchmark
+    quick: float | None = None  # estimated seconds with `--quick`; None if this is the quick one
+
+    def __str__(self) -> str:
+        shorter = "" if self.quick is None else f"; --quick takes {_about(self.quick)}"
+        return f"{_about(self.seconds)} on this machine{shorter}"
+
+
+def planned(calls: int, work: float, quick: float | None, once: Callable[[], Run]) -> Plan:
+    """A plan, estimated from one measured call of plain decoding.
+
+    The whole benchmark takes as long as `work` calls of `once`, and with `--quick` as `quick` of them; that is None if
+    this is the quick one. `once` runs twice, and the second run counts.
+    """
+    once()
+    each = once().seconds
+    return Plan(calls, work * each, None if quick is None else quick * each)
+
+
+def _about(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"about {minutes} minute{'s' * (minutes > 1)}" if minutes else "less than a minute"

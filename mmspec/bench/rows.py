@@ -8,16 +8,13 @@ from typing import Any
 
 import torch
 
-from mmspec.bench.race import Run, Track
-from mmspec.bench.tuning import Tuned
+from mmspec.bench.race import Run, Track, Tuned
 from mmspec.core.report import Report
 from mmspec.report.result import Peer, Row
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of a method in bytes."""
-
     peak: int  # weights, their copies, and the largest growth during a call
     laid_out: int  # the part of `peak` that is copies of weights, laid out for narrow passes
 
@@ -37,18 +34,9 @@ def row_of(
 ) -> Row:
     """The row of one of our methods.
 
-    Args:
-        track: The runs of the method.
-        plain: The runs of plain decoding in the same race.
-        method: Name of the method.
-        setting: Name of what was decoded and how.
-        mode: As in `Row`.
-        batch: As in `Row`.
-        memory: Memory of the method; None if it was not measured.
-        quality: Numbers about the output, beside the share of outputs that equal plain decoding's.
-        options: Options of the method.
-        every: Whether acceptance and equality are counted over all repeats, whose tasks differ (`relay`), instead of
-            the median repeat.
+    `quality` are numbers about the output beside the share that equals plain decoding's, which ran in the same race.
+    Under `every`, acceptance and equality are counted over all repeats, whose tasks differ (`relay`), instead of the
+    median repeat.
     """
     median = track.median
     reports = _reports(median)
@@ -86,6 +74,12 @@ def row_of(
     )
 
 
+def seconds_and_speedup(track: Track, plain: Track) -> tuple[str, str]:
+    """The median seconds of a repeat, and the speed-up over plain decoding, as printed in two columns that agree."""
+    seconds, base = (f"{statistics.median(each.repeats_s):#.3g}" for each in (track, plain))
+    return seconds, f"{float(base) / float(seconds):.2f}"
+
+
 def _reports(runs: Sequence[Run]) -> list[Report]:
     return [run.report for run in runs if run.report is not None]
 
@@ -93,12 +87,7 @@ def _reports(runs: Sequence[Run]) -> list[Report]:
 def peer_of(track: Track, setting: str, note: str = "", *, ours: bool = False, tuned: Tuned | None = None) -> Peer:
     """The record of other software; if it failed there are no repeats, and the note says why.
 
-    Args:
-        track: The runs.
-        setting: Name of what was decoded and how.
-        note: How it was run.
-        ours: Whether it is a loop that we wrote.
-        tuned: The settings that were tried before; None if there was no choice.
+    `ours` marks a loop that we wrote; `tuned` has the settings that were tried before, if there was a choice.
     """
     if track.failure:
         return Peer(setting, [], 0, track.failure, ours)

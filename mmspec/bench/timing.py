@@ -1,17 +1,28 @@
-"""Seconds of a function call and of a target's passes, with the device's work finished."""
+"""What a machine is, how long calls and a target's passes take on it, and the tree whose passes pay there."""
 
+import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
+from mmspec.core.capabilities import RunsModel
+from mmspec.core.drafters.shapes import Static
+from mmspec.core.drafters.static_tree import expected_units
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
 
+Answer = TypeVar("Answer")
+PACKAGES = ("mmspec", "torch", "transformers")
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SIZES = (2, 4, 8, 12, 16, 24, 32)
+"""Nodes of the passes, root included, among which `paying_nodes` chooses; `REPEATS` and `PROMPT` are of its timing."""
+REPEATS, PROMPT = 3, 8
 
 
 def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repeats: int = 25) -> dict[int, float]:
@@ -33,14 +44,63 @@ def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repe
 
 def timed(work: Callable[[], Any], device: str) -> float:
     """Wall-clock seconds of a function call, with the device's work finished."""
+    return called(work, device)[0]
+
+
+def called(work: Callable[[], Answer], device: str) -> tuple[float, Answer]:
+    """As `timed`, and what the function returned."""
     synchronize(device)
     began = time.perf_counter()
-    work()
+    result = work()
     synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, result
 
 
 def synchronize(device: str) -> None:
     """Wait until the device has finished its work; returns at once on the CPU."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
+
+
+def describe(device: str) -> str:
+    """Name of the processor and its number of threads, or name of the GPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' * (threads > 1)}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide about speed, and of Python."""
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], rates: Sequence[float]) -> int:
+    """The drafted nodes of the tree with the most expected units per second (Sequoia, arXiv 2402.12374).
+
+    The target's passes of several sizes are timed, and the draft model's pass of one node, which stands for a level.
+    `tree` makes the tree of so many drafted nodes; `rates` are the chances of a child of each rank.
+    """
+    prompt = torch.zeros(1, PROMPT, dtype=torch.int64, device=_device(target))
+    whole = pass_seconds(target, prompt, SIZES, REPEATS)
+    level = pass_seconds(model, prompt, (1,), REPEATS)[1]
+
+    def units_per_second(size: int) -> float:
+        drafted = tree(size - 1)
+        units = expected_units(drafted.tree, drafted.ranks, rates)
+        return units / (whole[size] + level * len(drafted.by_level))
+
+    return max(SIZES, key=units_per_second) - 1
+
+
+def _device(target: Target) -> torch.device:
+    """The device of a target's weights; the CPU for a target that runs no model."""
+    weight = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
+    return torch.device("cpu") if weight is None else weight.device

@@ -1,24 +1,29 @@
-"""Checks of arguments that hold for all our commands, made before anything is loaded: numbers, devices, names."""
+"""Options that several commands have, and checks of arguments before anything is loaded: numbers, devices, names."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from mmspec.registry import installed
 from mmspec.registry.matching import named
+
+Method = Annotated[str, typer.Option(help="See `mmspec methods`.")]
+Drafter = Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")]
+RuleName = Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")]
+Drafted = Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)]
+PolicyName = Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")]
+Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
+Dtype = Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")]
 
 LARGEST = 2**63 - 1
 """Largest seed, size or count: the largest 64-bit integer of a tensor."""
 
 
 def checked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose arguments are checked before it runs.
-
-    Args:
-        command: The function of a command; parameters named in `CHECKS` are checked by these functions.
-    """
-
     @functools.wraps(command)
     def run(*args: Any, **named_arguments: Any) -> Any:
         for name, value in named_arguments.items():
@@ -31,11 +36,7 @@ def checked(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_number(name: str, value: Any) -> None:
-    """Refuse a number that is not finite, or larger than `LARGEST`.
-
-    Raises:
-        ValueError: The number is one of these; names the option.
-    """
+    """Refuse a number that is not finite, or larger than `LARGEST`."""
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{option} is a finite number, not {value}")
@@ -44,11 +45,7 @@ def refuse_number(name: str, value: Any) -> None:
 
 
 def refuse_device(device: str) -> None:
-    """Refuse a device that this machine does not have; torch is not loaded for `cpu`.
-
-    Raises:
-        ValueError: The device does not exist; names those that do.
-    """
+    """Refuse a device that this machine does not have; torch is not loaded for `cpu`."""
     if device != "cpu":
         from mmspec.hosts import devices
 
@@ -56,36 +53,21 @@ def refuse_device(device: str) -> None:
 
 
 def refuse_method(name: str) -> None:
-    """Refuse a name that is no method. It is not among `CHECKS`, since benchmarks accept further names.
-
-    Raises:
-        ValueError: The name is unknown or ambiguous.
-    """
+    """Refuse a name that is no method. It is not among `CHECKS`, since benchmarks accept further names."""
     named(installed(), name)
 
 
 def refuse_rule(name: str) -> None:
-    """Refuse a name that is no rule.
-
-    Raises:
-        ValueError: The name is unknown or ambiguous.
-    """
+    """Refuse a name that is no rule."""
     installed().get("rule", name)
 
 
 def refuse_policy(name: str) -> None:
-    """Refuse a name that is no policy.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
+    """Refuse a name that is no policy."""
     from mmspec.api.policies import options_of
 
     options_of(name)
 
 
-CHECKS: dict[str, Callable[[str], None]] = {
-    "device": refuse_device,
-    "rule": refuse_rule,
-    "policy": refuse_policy,
-}
+CHECKS: dict[str, Callable[[str], None]] = {"device": refuse_device, "rule": refuse_rule, "policy": refuse_policy}
+"""Checks by the name of a parameter, whichever command has it."""

@@ -37,8 +37,7 @@ class Usage(Protocol):
 def run(command: Callable[[], Any]) -> int:
     """Run a command and turn its errors into one line on stderr.
 
-    Args:
-        command: The command; it returns its exit code, or anything else for 0.
+    The command returns its exit code, or anything else for 0.
 
     Returns:
         The exit code.

@@ -74,9 +74,7 @@ def show(name: str, json: bool) -> None:
 def fits_of(registry: Registry, name: str) -> Fits:
     """What fits a model; only its config is read.
 
-    Args:
-        registry: The methods to try.
-        name: A shipped model or pipeline, a folder of one, or a hub name of a model.
+    The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
 
     Raises:
         ValueError: There is no such model, or no plugin has a target for it.

@@ -1,4 +1,10 @@
-"""Groups of commands that several plugins share, such as `train`."""
+"""What commands of several plugins share: their group, and, where they train, how a stopped run is resumed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -9,11 +15,8 @@ INTERRUPTED = 130
 def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:
     """The group of a name; the first call makes it.
 
-    Args:
-        app: The application that `mmspec_commands` received.
-        name: Name of the group on the command line.
-        help: One line of help, used if the group is new.
-        run_all: Whether the group without a command runs all its commands in turn, instead of listing them.
+    `help` is used if the group is new. Under `run_all` the group without a command runs all its commands in turn,
+    instead of listing them.
     """
     for known in app.registered_groups:
         if known.name == name and known.typer_instance is not None:
@@ -26,6 +29,23 @@ def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> type
 
 
 def _run_all(context: typer.Context) -> None:
+    # Before torch is imported. Demos are of small models, for which two threads gain little where cores are free, and
+    # cost much where they are shared: each spins while it waits for the other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if context.invoked_subcommand is None:
         for command in context.command.commands.values():  # type: ignore[attr-defined]
             command.main(args=[], standalone_mode=False)
+
+
+Work = Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")]
+Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")]
+
+
+@contextmanager
+def resumable(work: Path) -> Iterator[None]:
+    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
+        raise typer.Exit(INTERRUPTED) from None

@@ -23,13 +23,7 @@ _LAYOUT = re.compile(r"[\n\b\f]")
 
 
 def add_commands(app: typer.Typer, registry: Registry, plugin: Plugin) -> None:
-    """Add a plugin's commands, all or none; a failure is recorded with the plugin.
-
-    Args:
-        app: The application with all commands.
-        registry: The registry that has the plugin.
-        plugin: The plugin.
-    """
+    """Add a plugin's commands, all or none; a failure is recorded with the plugin."""
     own = typer.Typer()
     with registry.blaming(plugin.name, "mmspec_commands"):
         registry.call(plugin.name, "mmspec_commands", app=own)

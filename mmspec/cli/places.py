@@ -7,14 +7,7 @@ from mmspec.registry.printable import printable
 
 
 def refuse_unwritable(*files: Path | None) -> None:
-    """Refuse files that cannot be written. Existing devices and pipes are accepted.
-
-    Args:
-        *files: The output files; None is skipped.
-
-    Raises:
-        ValueError: The folder of a file does not exist or is read-only, or the file is a folder.
-    """
+    """Refuse files that cannot be written. Existing devices and pipes are accepted."""
     for file in files:
         if file is None:
             continue
@@ -27,11 +20,7 @@ def refuse_unwritable(*files: Path | None) -> None:
 
 
 def refuse_folders(*folders: Path) -> None:
-    """Refuse folders that cannot be created or written into; creates none.
-
-    Raises:
-        ValueError: A file has the folder's name, or nothing can be written there.
-    """
+    """Refuse folders that cannot be created or written into; creates none."""
     for folder in folders:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         if not there.is_dir():
@@ -40,11 +29,7 @@ def refuse_folders(*folders: Path) -> None:
 
 
 def text_of(file: Path) -> str:
-    """The text of a file in UTF-8, whatever the locale.
-
-    Raises:
-        ValueError: There is no such file, or it is no text.
-    """
+    """The text of a file in UTF-8, whatever the locale."""
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmspec.cli.arguments import refuse_method
+from mmspec.cli.arguments import Device, Drafted, Drafter, Method, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.places import refuse_folders
 from mmspec.registry.options import parse
 
@@ -22,14 +22,12 @@ def run(
     table: Annotated[Path, typer.Argument(help="One row a prompt, with ids: .parquet, .jsonl or .csv.")],
     out: Annotated[Path, typer.Argument(help="The folder for the rows' outputs.")],
     model: Annotated[str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")],
-    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
-    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
-    opt: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of drafter, rule or policy; repeatable.")
-    ] = None,
+    method: Method = "auto",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
+    opt: Options = None,
     arg: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An argument of the pipeline's calls; repeatable.")
     ] = None,
@@ -40,7 +38,7 @@ def run(
     id: Annotated[str, typer.Option("--id", help="The column of ids.")] = "id",
     rows: Annotated[int, typer.Option(min=1, help="Rows of a call.")] = 8,
     rows_per_file: Annotated[int, typer.Option(min=1, help="Rows that are written at a time.")] = 64,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights; float32 is the one in which equality is promised.")] = (
         "float32"
     ),

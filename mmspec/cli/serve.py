@@ -1,15 +1,15 @@
 """`mmspec serve MODEL`: an OpenAI endpoint whose models speculate."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mmspec.cli.arguments import refuse_method
+from mmspec.cli.arguments import Device, Drafted, Drafter, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.places import text_of
 from mmspec.registry.options import parse
+from mmspec.serving import refuse_missing
 
 NEEDED = ("fastapi", "uvicorn", "openai")
 """Packages of the extra `serve`."""
@@ -20,12 +20,12 @@ def serve(
         list[str], typer.Argument(help="Language models and pipelines that draw: mmspec/…, a folder, or a hub name.")
     ],
     method: Annotated[list[str] | None, typer.Option(help="One for all, or one a model; see `mmspec methods`.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
-    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
-    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
+    opt: Options = None,
+    device: Device = "cpu",
     dtype: Annotated[str | None, typer.Option(help="Of the weights; default: float32.")] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="A file with a chat template, for models that have none.")
@@ -44,7 +44,7 @@ def serve(
     each = with_methods(models, method or ["auto"])
     options = parse(opt or [])
     template = None if chat_template is None else text_of(chat_template)
-    refuse_missing()
+    refuse_missing("mmspec serve", NEEDED, "serve")
     from transformers.utils import logging
 
     from mmspec.serving.limits import Limits
@@ -67,11 +67,7 @@ def serve(
 
 
 def with_methods(models: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Models and their methods: one method for all, or one a model.
-
-    Raises:
-        ValueError: Their numbers differ, a model is named twice, or there is no such method.
-    """
+    """Models and their methods: one method for all, or one a model."""
     for name in methods:
         refuse_method(name)
     if len(methods) not in (1, len(models)):
@@ -82,24 +78,9 @@ def with_methods(models: Sequence[str], methods: Sequence[str]) -> list[tuple[st
 
 
 def refuse_bypass(continuous_batching: bool) -> None:
-    """Refuse what `transformers serve` has and what cannot speculate.
-
-    Raises:
-        ValueError: Continuous batching is asked for.
-    """
+    """Refuse what `transformers serve` has and what cannot speculate."""
     if continuous_batching:
         raise ValueError(
             "--continuous-batching decodes without `generate`, so nothing would speculate; "
             "leave it out, or use `transformers serve`"
         )
-
-
-def refuse_missing() -> None:
-    """Refuse to go on without the packages of the extra.
-
-    Raises:
-        ValueError: Names those that are missing, and says how to install them.
-    """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"mmspec serve needs {', '.join(missing)}: pip install 'mmspec[serve]'")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmspec.cli.arguments import Drafted, Drafter, Method, Options, PolicyName, RuleName
 from mmspec.report import terminal
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ def verify(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A script that calls `generate` of transformers models.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments, after `--`.")] = None,
-    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
-    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
-    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
+    method: Method = "auto",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
+    opt: Options = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each kind, in turn; seconds are medians.")] = 1,
     reference: Annotated[
         str, typer.Option(help="generate: of transformers (float32 only); plain: of the method's shape (any dtype).")
@@ -48,13 +49,12 @@ def verify(
 
     Exit code 0: all calls equal. 1: an output is wrong, a call that transformers can do is not supported, or the script
     fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, has no call that
-    mmspec decodes, or its ids differ from those of transformers in half precision. 3: texts part at near-ties only,
+    mmspec decodes, or its ids differ from transformers' in half precision. 3: texts part at near-ties only,
     where rounding decides. 4: all calls that mmspec decodes are equal, and it leaves others alone. 130, 143: it was
     stopped, and the script with it.
     """
-    from mmspec.compare.children import PLAIN, REFERENCES, Script, ScriptFailed
+    from mmspec.compare.children import PLAIN, REFERENCES, Script, ScriptFailed, signals_end
     from mmspec.compare.comparison import NOTHING, WRONG, compare
-    from mmspec.compare.group import signals_end
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse

@@ -1,14 +1,21 @@
-"""Runs of a script, each in a process of its own, one after the other: they are timed, so that none may overlap."""
+"""Runs of a script, each in a process of its own, one after the other: they are timed, so that none may overlap.
 
+A script and all processes that it starts are a process group, and end together.
+"""
+
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import FrameType
+from typing import IO, Any, Literal
 
-from mmspec.compare import findings, group
+from mmspec.compare import findings
 from mmspec.compare.recording import CALLS, STDERR, STDOUT, Recording
 
 Reference = Literal["generate", "plain"]
@@ -62,9 +69,7 @@ class Script:
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:
         """Run it without and with mmspec, in turn, `repeats` times each.
 
-        Args:
-            repeats: Runs of each kind.
-            say: Called with a line of text whenever a run begins.
+        `say` gets a line of text whenever a run begins.
 
         Raises:
             ScriptFailed: The script raised, or ended with another code than 0.
@@ -113,9 +118,57 @@ class Script:
         environment = {"PYTHONHASHSEED": "0"} | os.environ
         with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
             command = [sys.executable, "-m", "mmspec.compare.runner", str(task_file)]
-            code = group.run(command, out, err, environment)
+            code = run_in_group(command, out, err, environment)
         recording = Recording(folder)
         if code or not (folder / CALLS).is_file():
             how = self._plainly if plainly else "with mmspec"
             raise ScriptFailed(not plainly, code, recording.stderr[-4000:], how)
         return recording
+
+
+GRACE = 5.0
+"""Seconds from the signal to end until the process is killed."""
+ENDED = 128
+"""What a shell adds to the number of the signal that ended a process."""
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def run_in_group(command: Sequence[str], out: IO[bytes], err: IO[bytes], environment: Mapping[str, str]) -> int:
+    """Run a command without input to its end, and return its exit code; an exception here ends the command, too."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        _send(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        raise
+    finally:
+        _send(process, signal.SIGKILL)  # also ends processes that the command left running
+        process.wait()
+
+
+@contextlib.contextmanager
+def signals_end() -> Iterator[None]:
+    """A block in which SIGTERM and SIGHUP unwind the stack, so that everything is cleaned up; then the process ends."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in _END_SIGNALS:  # the first one is enough
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(ENDED + number)
+
+    before: list[Callable[..., Any] | int | None] = [signal.signal(each, end) for each in _END_SIGNALS]
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(ENDED + signal.SIGINT) from None
+    finally:
+        for each, handler in zip(_END_SIGNALS, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
+        os.killpg(process.pid, number)

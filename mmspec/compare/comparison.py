@@ -59,14 +59,7 @@ class Comparison:
 
     @property
     def code(self) -> int:
-        """Exit code: 0 only if every output is equal.
-
-        1: something is wrong, or mmspec cannot do a call that transformers can. 2: nothing can be said: mmspec decoded
-        no call, the script does not repeat itself, or ids differ in half precision, in which nothing promises those of
-        transformers. 3: ids differ at near-ties only, and after these. Rounding may
-        decide a near-tie either way, so that no method is at fault; but the outputs are not equal, so it is not 0
-        either. 4: all that mmspec decoded is equal, and some calls were left alone.
-        """
+        """Exit code; `mmspec verify --help` says what each means."""
         kinds = {call.finding.kind for call in self.calls} | {self.stdout.kind}
         if kinds & {"wrong", "not supported"}:
             return WRONG

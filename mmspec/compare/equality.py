@@ -1,4 +1,4 @@
-"""Our ids against those of unmodified transformers: token by token, up to the first near-tie of a row.
+"""Our ids against the ids of unmodified transformers: token by token, up to the first near-tie of a row.
 
 Float32 sums depend on their order, so that two passes over the same tokens differ by a rounding error. A decision whose
 best two candidates are closer than that may fall either way: it is a near-tie, which is printed, and the rest of its
@@ -44,11 +44,7 @@ class NearTie:
 def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate_kwargs: Any) -> Stock:
     """Run unmodified transformers.
 
-    Args:
-        model: A model that is not enabled.
-        inputs: `input_ids` and perhaps `attention_mask`.
-        seed: For `torch.manual_seed`; None continues with the generator as it is.
-        **generate_kwargs: Further arguments of `model.generate`.
+    Without a seed for `torch.manual_seed` the generator goes on as it is.
     """
     assert "generate" not in model.__dict__, "this model's generate is replaced; disable() first"
     if seed is not None:
@@ -62,7 +58,7 @@ def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate
 
 
 def assert_same(ours_ids: Tensor, run: Stock, ours_state: Tensor | None = None) -> list[NearTie]:
-    """Assert that our ids equal those of transformers, row by row up to the row's end or its first near-tie.
+    """Assert that our ids equal transformers', row by row up to the row's end or its first near-tie.
 
     Args:
         ours_ids: `[batch, prompt + new]`.

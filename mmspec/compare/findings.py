@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: `follows`: the call began differently, because an earlier one had differed. `unsteady`: two plain runs differ, too.
-#: `half`: the ids are not those of transformers, which in half precision nothing promises: another width rounds
+#: `half`: the ids are not transformers', which in half precision nothing promises: another width rounds
 #: differently. `left alone`: mmspec refuses the call as documented, or it raises either way. `not supported`: mmspec
 #: refuses it, and transformers decodes it. Of these two, the ids are transformers' own in both runs, and prove nothing.
 Kind = Literal["same", "near-tie", "half", "follows", "wrong", "unsteady", "left alone", "not supported"]
@@ -22,8 +22,6 @@ _DIFFERENT: frozenset[Kind] = frozenset({"near-tie", "half", "follows", "wrong",
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of one call, or of what the script printed."""
-
     kind: Kind  # the result in a word
     text: str  # the result in a line
 
@@ -52,10 +50,7 @@ def to_judge(plain: Recording, ours: Recording) -> list[int]:
 def of_calls(plain: Recording, ours: Recording, again: Recording | None) -> list[Finding]:
     """A finding for every call of the plain run.
 
-    Args:
-        plain: A run without mmspec.
-        ours: A run with it.
-        again: A second run without it, which judged the calls of `to_judge`; None if nothing differs.
+    `again` is a second run without mmspec, which judged the calls of `to_judge`; None if nothing differs.
     """
     found: list[Finding] = []
     for one in plain.calls:
@@ -74,11 +69,7 @@ def of_calls(plain: Recording, ours: Recording, again: Recording | None) -> list
 def of_stdout(plain: Recording, ours: Recording, again: Recording | None, differs: bool) -> Finding:
     """The finding for the lines that the script printed; lines that two plain runs print differently do not count.
 
-    Args:
-        plain: A run without mmspec.
-        ours: A run with it.
-        again: A second run without it; None if nothing differs.
-        differs: Whether the ids of some call differ, which the lines may then show.
+    `differs` says that the ids of some call differ, which the lines may then show.
     """
     if plain.stdout == ours.stdout:
         return Finding("same", "same")

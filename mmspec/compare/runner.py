@@ -1,6 +1,7 @@
 """The child: runs a script as `python script.py` would, and records every `generate` call on a transformers model.
 
-`python -m mmspec.compare.runner TASK.json`. Nothing but the standard library is imported before the script asks for it.
+`python -m mmspec.compare.runner TASK.json`. Nothing but the standard library is imported before the script asks for it:
+it may set environment variables that torch or the hub read once, when they are imported.
 """
 
 import functools
@@ -12,21 +13,62 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mmspec.compare.hook import after_import
 from mmspec.compare.recording import RecordedCall, save
 from mmspec.compare.ways import Way, named, read_task, way_of
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a function with a module as soon as it has been imported; stands first in `sys.meta_path`."""
+
+    def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._then = dict(then)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """For the modules in question, the spec of the other finders with a loader of ours around theirs."""
+        then = self._then.pop(name, None)  # removed, or find_spec below would come back here
+        if then is None:
+            return None
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderThen(spec.loader, then)
+        return spec
+
+
+class _LoaderThen(Loader):
+    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+def after_import(then: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Call functions after imports, by the module's full name; at once for modules that are imported already."""
+    for name in [name for name in then if name in sys.modules]:
+        then[name](sys.modules[name])
+    sys.meta_path.insert(0, AfterImport({name: call for name, call in then.items() if name not in sys.modules}))
+
 
 SEED = 0
 """Seed of Python's, numpy's and torch's generators, which otherwise start differently; the script may reseed them."""
 
 
 class Recorder:
-    """Replaces `GenerationMixin.generate`, and records every call."""
-
     def __init__(self, way: Way) -> None:
         self.calls: list[RecordedCall] = []
         self.ids: dict[int, Any] = {}
@@ -80,7 +122,6 @@ class Recorder:
 
 
 def main(task_file: Path) -> int:
-    """Run one task; the script's own exit code, 1 where it raised."""
     task = read_task(task_file)
     recorder = Recorder(way_of(task))
     random.seed(SEED)
@@ -113,12 +154,10 @@ def _print(error: Exception, script: str) -> None:
 
 
 def _half(model: Any) -> bool:
-    """Whether weights are in half precision."""
     return any(weight.is_floating_point() and weight.element_size() < 4 for weight in model.parameters())
 
 
 def _generators() -> str:
-    """A digest of the states of torch's generators."""
     import torch
 
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]

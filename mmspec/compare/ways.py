@@ -18,8 +18,6 @@ Generate = Callable[..., Any]
 
 
 class Way(Protocol):
-    """How a call is run."""
-
     def prepare(self, model: Any) -> None:
         """Prepare a model, before the clock starts."""
 
@@ -28,8 +26,6 @@ class Way(Protocol):
 
 
 class Plain:
-    """Runs the call as it is."""
-
     def prepare(self, model: Any) -> None:
         pass
 
@@ -68,10 +64,7 @@ class _PerModel:
 class Speculating:
     """Runs the call with mmspec; what mmspec refuses is left to transformers, with the reason.
 
-    Args:
-        how: Arguments of `mmspec.enable`.
-        plugins: Files of one-file plugins.
-        plainly: Decode plainly, in passes of the width that the method of `how` has: the reference of one shape.
+    `plainly` is the reference of one shape: plain decoding in passes of the width that the method of `how` has.
     """
 
     def __init__(self, how: Mapping[str, Any], plugins: Sequence[str], plainly: bool = False) -> None:
@@ -131,12 +124,7 @@ class Speculating:
 
 
 class Judging:
-    """Runs the call as it is, and says whether a near-tie explains where the ids of another run differ.
-
-    Args:
-        folder: The other run's recording.
-        numbers: The numbers of the calls to judge.
-    """
+    """Runs the call as it is, and says whether a near-tie explains where the ids of another run differ."""
 
     def __init__(self, folder: Path, numbers: Sequence[int]) -> None:
         self._folder = folder
@@ -171,13 +159,11 @@ class Judging:
 
 
 def named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a `generate` call by name."""
     names = list(inspect.signature(_mixin().generate).parameters)[1:]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def way_of(task: Mapping[str, Any]) -> Way:
-    """The way that a task asks for."""
     if task["enable"] is not None:
         return Speculating(task["enable"], task["plugins"], task["plainly"])
     if task["judge"] is not None:

@@ -15,9 +15,8 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from mmspec.files import save_text
 from mmspec.report import diversity, equality
-from mmspec.report.escape import escaped
 from mmspec.report.result import Result
-from mmspec.report.table import in_markdown
+from mmspec.report.table import escaped, in_markdown
 from mmspec.report.trust import load_result
 from mmspec.report.views import View
 from mmspec.shipped import folder
@@ -49,11 +48,8 @@ class Shipped:
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:
     """The card of a shipped model.
 
-    Args:
-        shipped: Description of the model.
-        facts: Its `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads.
-        bench: The result of `mmspec bench` for this model; None if there is none.
-        beside: Further sections, as `sections_beside` renders them.
+    The facts stand in `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads. `beside` are
+    further sections.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
     more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
@@ -74,12 +70,7 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
 
 
 def render_measured(bench: Result, name: str) -> str:
-    """The card of any other model, of which only the benchmark is known.
-
-    Args:
-        bench: The result of the benchmark.
-        name: The card's file name without its suffix.
-    """
+    """The card of any other model, of which only the benchmark is known."""
     front = _front(("speculative-decoding",), {"kind": bench.kind, "bench": _bench_of(name)})
     return f"{front}\n# {escaped(bench.model)}\n\n{speed_section(bench, _bench_of(name))}"
 
@@ -87,10 +78,7 @@ def render_measured(bench: Result, name: str) -> str:
 def speed_section(bench: Result, file: str, title: str = "Speed") -> str:
     """The part of a card that is rendered from a benchmark, between the markers of `mmspec.report.numbers`.
 
-    Args:
-        bench: The result of the benchmark.
-        file: Name of the JSON beside the card.
-        title: The section's title.
+    `file` is the name of the JSON beside the card.
     """
     from mmspec.report.numbers import block as written
 
@@ -148,7 +136,6 @@ def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
-    """The `training.json` beside the weights."""
     facts: dict[str, Any] = json.loads((assets / shipped.name / "training.json").read_text())
     return facts
 

@@ -12,16 +12,7 @@ COUNTERS = ("rows", "emitted", "rounds", "row_rounds", "inner_passes", "drafted"
 
 def as_json(report: Report) -> str:
     """A call's counters, the seconds of its phases, and what the method promises."""
-    counters = {
-        "rows": report.rows,
-        "emitted": report.emitted,
-        "rounds": report.rounds,
-        "row_rounds": report.row_rounds,
-        "inner_passes": report.inner_passes,
-        "drafted": report.drafted,
-        "accepted": report.accepted,
-        "faults": report.faults,
-    }
+    counters = {name: getattr(report, name) for name in COUNTERS}
     seconds = {name: round(report.seconds[name], 6) for name in PHASES}
     return json.dumps({"method": report.method, "exactness": report.exactness, **counters, "seconds": seconds})
 

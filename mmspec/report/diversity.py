@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from mmspec.report import lines
 from mmspec.report.result import PLAIN, Amount, Count
+from mmspec.report.trust import load_lines
 from mmspec.report.views import View
 
 SUFFIX = ".diversity.jsonl"
@@ -37,7 +37,7 @@ class Diversity:
     outputs: Count  # outputs of each prompt under one set of seeds
     units: Count  # units of an output
     figures: dict[str, list[FiniteFloat]] = field(default_factory=dict)  # by name, one value for every set of seeds
-    # Share of all outputs that are those of plain decoding with the same seed
+    # Share of all outputs that equal plain decoding's with the same seed
     same: Annotated[float, Field(ge=0, le=1)] = 0.0
     acceptance_length: Amount = 0.0  # emitted units per row and pass after prefill
     bias: Amount | None = None  # mean total variation of an emitted unit, of lossy rules that measure it; else None
@@ -47,12 +47,12 @@ class Diversity:
 
 
 def load(path: Path) -> list[Diversity]:
-    """Read and validate a document that `mmspec.report.lines.save` wrote.
+    """Read and validate a document that `mmspec.report.trust.save_lines` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    cells = lines.load(path, Diversity, "python -m tools.bench diversity", _refuse)
+    cells = load_lines(path, Diversity, "python -m tools.bench diversity", _refuse)
     for cell in cells:
         if all((other.method, other.kind) != (PLAIN, cell.kind) for other in cells):
             raise ValueError(f"{path} has no plain decoding of {cell.kind} to compare {cell.method} with")
@@ -108,7 +108,6 @@ def view(cells: Sequence[Diversity]) -> View:
 
 
 def note(cells: Sequence[Diversity]) -> str:
-    """What was measured, and where."""
     first = cells[0]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     sets = len(next(iter(first.figures.values())))

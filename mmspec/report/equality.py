@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mmspec.report import lines
 from mmspec.report.result import Amount, Count
+from mmspec.report.trust import load_lines
 from mmspec.report.views import View
 
 SUFFIX = ".one-shape.jsonl"
@@ -23,12 +23,10 @@ Rows = Annotated[int, Field(ge=1, le=2**31)]
 
 @dataclass(frozen=True)
 class Equality:
-    """One cell."""
-
     model: str  # name of the target
     method: str
     dtype: str  # of the weights
-    # `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node)
+    # `one` (all passes have `width` nodes, in plain decoding too), or `any` (plain passes have one node)
     shape: Literal["one", "any"]
     width: Rows | None  # nodes of every pass; None under `any`
     setting: str  # how units are drawn: `"T = 0.8"`.
@@ -46,12 +44,12 @@ class Equality:
 
 
 def load(path: Path) -> list[Equality]:
-    """Read and validate a document that `mmspec.report.lines.save` wrote.
+    """Read and validate a document that `mmspec.report.trust.save_lines` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    return lines.load(path, Equality, "python -m tools.bench one-shape", _refuse)
+    return load_lines(path, Equality, "python -m tools.bench one-shape", _refuse)
 
 
 def _refuse(cell: Equality) -> None:

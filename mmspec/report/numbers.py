@@ -19,8 +19,8 @@ from pathlib import Path
 
 from mmspec.registry.suggest import unknown
 from mmspec.report import bounds, table, views
-from mmspec.report.escape import escaped
 from mmspec.report.result import PLAIN, Result, Row, speedup_of
+from mmspec.report.table import escaped
 from mmspec.report.trust import load_result
 from mmspec.report.views import BELOW, HONEST, WARNING, View, base_of, plain_of, ratio, real
 
@@ -45,10 +45,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
 def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -> str:
     """A Markdown text with every block written anew.
 
-    Args:
-        text: The Markdown text.
-        folder: The folder that paths in markers are relative to.
-        at_hand: Results by path, which are then not read from files.
+    Paths in markers are relative to the folder; results `at_hand`, by path, are not read from files.
 
     Raises:
         ValueError: A block is not closed, or its file, table, setting, method or peer does not exist; says what exists.

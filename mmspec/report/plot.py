@@ -16,8 +16,6 @@ SUFFIXES = (".png", ".svg")
 
 
 class Bar(NamedTuple):
-    """One bar."""
-
     setting: str  # the setting, by which bars are grouped
     name: str  # name of a method or a peer
     ours: bool  # whether it is a method of mmspec
@@ -26,7 +24,6 @@ class Bar(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Median of the ratios."""
         return statistics.median(self.ratios)
 
 
@@ -47,11 +44,7 @@ def save(result: Result, path: Path) -> None:
 
 
 def refuse(path: Path) -> None:
-    """Refuse a file that could not be drawn, before anything is measured.
-
-    Raises:
-        ValueError: The suffix is another, or matplotlib is not installed.
-    """
+    """Refuse a file that could not be drawn, before anything is measured."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
     canvas()
@@ -85,7 +78,6 @@ def figure(result: Result) -> "Figure":
 
 
 def canvas() -> "type[Figure]":
-    """Matplotlib's class of figures, imported on first use."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -120,5 +112,4 @@ def _draw(axes: Any, bars: list[Bar], at: list[float], width: float, look: dict[
 
 
 def _outlined(place: int) -> dict[str, str]:
-    """Colours and hatching of a peer's bars."""
     return {"facecolor": "white", "edgecolor": "grey", "hatch": ("//", "..", "xx", "--")[place % 4]}

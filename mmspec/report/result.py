@@ -95,8 +95,6 @@ class VsBest:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the hardware and the drafts would allow."""
-
     # Seconds of a target pass over N nodes / over one node, by N
     v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
     # Seconds of a draft model's pass / of a target pass over one node, by draft model
@@ -106,7 +104,7 @@ class Limits:
     # Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by `"setting / method"`; the rest
     # is overhead of the loop
     F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Acceptance length of the method's tree / that of the best tree of as many nodes
+    # Acceptance length of the method's tree / of the best tree of as many nodes
     F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
     # Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes at their
     # floor
@@ -119,8 +117,6 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a benchmark."""
-
     kind: str  # kind of benchmark: `text`, `image`, …
     model: str  # name of the target
     device: str  # the processor and its threads, or the GPU, in words
@@ -147,7 +143,6 @@ class Result:
 
     @property
     def settings(self) -> list[str]:
-        """Names of the settings, in the order of the rows."""
         return list(dict.fromkeys(row.setting for row in self.rows))
 
     def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
@@ -167,10 +162,8 @@ class Result:
 
 
 def ratios_of(base: Sequence[float], own: Sequence[float]) -> list[float]:
-    """Base seconds / own seconds, repeat by repeat."""
     return [b / o for b, o in zip(base, own, strict=True)]
 
 
 def speedup_of(base: Sequence[float], own: Sequence[float]) -> float:
-    """Median of the paired ratios."""
     return statistics.median(ratios_of(base, own))

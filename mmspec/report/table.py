@@ -1,10 +1,15 @@
-"""Tables for the terminal (rich) and for Markdown; their cells come from `views` and `bounds`."""
+"""Tables for the terminal (rich) and for Markdown; their cells come from `views` and `bounds`.
 
+Text is escaped for Markdown here, since a benchmark's JSON and the facts beside weights are not trusted.
+"""
+
+import html
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mmspec.registry.printable import printable
 from mmspec.report import bounds, terminal, views
-from mmspec.report.escape import escaped
 from mmspec.report.result import Result
 from mmspec.report.views import BELOW, SLOWER, WARNING, View
 
@@ -13,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def everything(result: Result) -> list[View]:
-    """All tables of a result that have rows."""
     tables = [
         *views.speeds(result),
         views.qualities(result),
@@ -36,9 +40,7 @@ def markdown(result: Result) -> str:
 def in_markdown(tables: Sequence[View], facts: str = "") -> str:
     """Tables with their titles and notes, as Markdown.
 
-    Args:
-        tables: The tables.
-        facts: A paragraph above them: where and how it was measured.
+    `facts` is a paragraph above them: where and how it was measured.
     """
     parts = [escaped(facts)]
     for table in tables:
@@ -70,3 +72,16 @@ def _line(cells: Sequence[str]) -> str:
 
 def _style(cell: str) -> str:
     return "bold red" if cell.startswith(WARNING) else "red" if cell.endswith((SLOWER, BELOW)) else ""
+
+
+_MARKUP = re.compile(r"[\\`*|\[\]#~]")
+
+
+def escaped(text: str) -> str:
+    r"""A text as one line of Markdown that shows it literally: it begins no tag, comment, link, fence, heading or cell.
+
+    Example:
+        >>> escaped("<!-- a | b -->")
+        '&lt;!-- a \\| b --&gt;'
+    """
+    return _MARKUP.sub(r"\\\g<0>", html.escape(printable(text.strip()), quote=False))

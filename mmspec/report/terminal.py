@@ -18,7 +18,6 @@ EDGELESS = 100_000
 
 
 def terminal() -> "Console":
-    """A console on standard output."""
     from rich.console import Console
 
     console = Console()
@@ -34,12 +33,8 @@ def table(
 ) -> None:
     """Show a table of text.
 
-    Args:
-        console: The console to print on.
-        columns: Headers.
-        rows: One cell per column. Lines of a cell are joined with "; " in a pipe or a file.
-        whole: Columns that are neither cut nor folded, so that they can be copied.
-        boxed: Whether lines are drawn around the cells.
+    Lines of a cell are joined with "; " in a pipe or a file. Columns in `whole` are neither cut nor folded, so that
+    they can be copied; lines are drawn around the cells of a `boxed` table.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Column, Table

@@ -20,8 +20,6 @@ LENGTHS = ("acceptance length", "equivalent passes")
 
 @dataclass(frozen=True)
 class View:
-    """One table."""
-
     title: str  # title above the table
     header: tuple[str, ...]  # names of the columns
     rows: Sequence[tuple[str, ...]]  # cells, row by row
@@ -48,7 +46,6 @@ def real(result: Result, setting: str) -> list[Row]:
 
 
 def peers_of(result: Result, setting: str) -> list[str]:
-    """Names of the peers that ran in a setting."""
     return [
         key.removeprefix(f"{setting} / ")
         for key, peer in result.peers.items()
@@ -71,7 +68,6 @@ def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
 
 
 def base_in_words(result: Result, setting: str) -> tuple[str, list[float]]:
-    """As `base_of`, with a name for readers."""
     way, seconds = base_of(result, setting)
     return way if way != PLAIN else "our plain decoding", seconds
 
@@ -87,13 +83,12 @@ def vs_best(result: Result) -> dict[str, VsBest]:
 
 
 def plain_of(result: Result, setting: str) -> list[float]:
-    """Seconds of plain decoding in a setting: those of its own row, else those paired with the first row."""
+    """Seconds of plain decoding in a setting: from its own row, else from the pairs of the first row."""
     rows = real(result, setting) or [row for row in result.rows if row.setting == setting]
     return next((row.repeats_s for row in rows if row.method == PLAIN), rows[0].plain_repeats_s)
 
 
 def speeds(result: Result) -> list[View]:
-    """One table per setting: methods, then peers."""
     return [_speed(result, setting) for setting in result.settings]
 
 
@@ -117,7 +112,6 @@ def _how(peer: Peer) -> str:
 
 
 def lengths(row: Row) -> tuple[str, str]:
-    """The cells of a row in the columns `LENGTHS`."""
     read = "not counted" if row.equivalent_passes is None else str(row.equivalent_passes)
     return f"{row.acceptance_length:.2f}", read
 
@@ -152,7 +146,7 @@ def costs(result: Result) -> View:
 
 
 def qualities(result: Result) -> View:
-    """Quality numbers of every method, beside those of plain decoding with other seeds."""
+    """Quality numbers of every method, and of plain decoding with other seeds."""
     claims = [row for setting in result.floor for row in real(result, setting)]
     names = keys_of(row.quality for row in claims)
     rows = []
@@ -170,7 +164,6 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _memory_note(rows: Sequence[Row]) -> str:
-    """A note on the parts of peak memory."""
     if not rows:
         return ""
     if any(row.laid_out is None for row in rows):
@@ -200,18 +193,15 @@ def badge(exactness: str) -> str:
 
 
 def shares(row: Row) -> str:
-    """Shares of drafting, verification and the rest in the time of the rounds."""
     parts = (row.draft_s, row.verify_s, row.rest_s)
     return " / ".join(f"{part / sum(parts):.0%}" for part in parts) if sum(parts) else ""
 
 
 def quality(row: Row) -> str:
-    """The quality numbers of a row in one cell."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
 
 def batches(result: Result) -> View:
-    """Rows that decode several outputs together."""
     rows = [_batch(row) for row in result.rows if row.batch > 1 and row.mode == "real"]
     header = ("setting", "method", "exactness", "batch", "acceptance length", f"{result.unit}s/s", "× its rows alone")
     note = "Speed-up is over plain decoding of the same batch; × is against the same rows one after the other."
@@ -234,5 +224,4 @@ def forced(result: Result) -> View:
 
 
 def keys_of(mappings: Iterable[dict[str, float]]) -> list[str]:
-    """All keys of several mappings, in order of first appearance."""
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))

@@ -9,13 +9,11 @@ from starlette.exceptions import HTTPException
 from transformers.cli.serving.server import build_server
 
 from mmspec.serving.calls import Managers
-from mmspec.serving.door import Door
-from mmspec.serving.errors import MISTAKE, UNKNOWN, answer_to, body_of
 from mmspec.serving.handlers import SpeculatingChat, SpeculatingCompletion
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
 from mmspec.serving.pictures import Painter
-from mmspec.serving.request import ClientGone
+from mmspec.serving.request import MISTAKE, UNKNOWN, ClientGone, Door, answer_to, body_of
 
 PICTURES = "/v1/images/generations"
 TEXT = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")
@@ -23,7 +21,6 @@ TEXT = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")
 
 
 def application(models: Models, limits: Limits) -> Door:
-    """The ASGI application."""
     managers = Managers(models, limits)
     app = build_server(
         models,

@@ -11,10 +11,9 @@ from transformers.cli.serving.utils import GenerateManager, GenerationState
 
 from mmspec.api.enable import Enabled
 from mmspec.core.decoder import Decoder
-from mmspec.serving.errors import message_of, status_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
-from mmspec.serving.request import CURRENT, ClientGone, Request
+from mmspec.serving.request import CURRENT, ClientGone, Request, message_of, status_of
 
 DEFAULT_NEW = 1024
 """New tokens of a request that names no number, if there is room: transformers' default."""
@@ -23,9 +22,7 @@ DEFAULT_NEW = 1024
 class Watched:
     """A streamer that ends the call when its client has gone.
 
-    Args:
-        inner: The streamer that gets the tokens; None: nobody does.
-        request: The request.
+    Without an `inner` streamer nobody gets the tokens.
     """
 
     def __init__(self, inner: Any, request: Request) -> None:
@@ -33,11 +30,7 @@ class Watched:
         self._request = request
 
     def put(self, value: Tensor) -> None:
-        """A token; before the first one the prompt.
-
-        Raises:
-            ClientGone: There is nobody to go on for.
-        """
+        """A token; before the first one the prompt."""
         self._request.go_on()
         self._request.begins()
         if self._inner is not None:
@@ -51,10 +44,7 @@ class Watched:
 class Call:
     """What transformers' manager takes for a model: `generate`, once.
 
-    Args:
-        model: The live model.
-        decoder: Its decoder.
-        request: The request; its seed is the call's.
+    The request's seed is the call's.
     """
 
     def __init__(self, model: Any, decoder: Decoder, request: Request) -> None:
@@ -92,7 +82,6 @@ class Manager(GenerateManager):
     async def generate_non_streaming(
         self, model: Any, processor: Any, inputs: Any, gen_config: Any, *more: Any, **how: Any
     ) -> Any:
-        """As in transformers."""
         call = self._call(model, inputs, gen_config)
         return await super().generate_non_streaming(call, processor, inputs, gen_config, *more, **how)
 
@@ -111,7 +100,6 @@ class Managers(GenerationState):
         self._managers = {name: Manager(served.decoder, limits) for name, served in models.languages().items()}
 
     def get_manager(self, model_id: str, use_cb: bool = False) -> Manager:
-        """The manager of a model."""
         return self._managers[model_id]
 
 

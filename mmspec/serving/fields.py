@@ -99,15 +99,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Completion(Text):
-    """Fields of `/v1/completions`."""
-
     prompt: str = ""
 
 
 @dataclass(frozen=True)
 class Chat(Text):
-    """Fields of `/v1/chat/completions`."""
-
     messages: tuple[dict[str, Any], ...] = ()
     max_completion_tokens: int | None = None
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -153,11 +149,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 
 def refuse_messages(messages: tuple[dict[str, Any], ...]) -> None:
-    """Refuse messages that no chat template could read, or that hold more than text.
-
-    Raises:
-        ValueError: Names the message.
-    """
+    """Refuse messages that no chat template could read, or that hold more than text."""
     if not messages:
         raise ValueError('messages is empty; give at least {"role": "user", "content": "…"}')
     for i, message in enumerate(messages):
@@ -176,11 +168,7 @@ def refuse_messages(messages: tuple[dict[str, Any], ...]) -> None:
 
 
 def refuse_template(values: Mapping[str, Any]) -> None:
-    """Refuse values for the chat template that are arguments of the function which fills it in, such as a template.
-
-    Raises:
-        ValueError: Names the argument.
-    """
+    """Refuse values for the chat template that are arguments of the function which fills it in, such as a template."""
     for name in values:
         if name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters:
             raise ValueError(f"chat_template_kwargs: {name} is no variable of the template, and is the server's to set")

@@ -12,8 +12,6 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request."""
-
     body: int = 1_000_000  # most bytes of a request's body
     prompt: int = 8192  # most tokens of a prompt
     new: int = 4096  # most new tokens
@@ -30,22 +28,15 @@ class Limits:
             raise TooLargeError(f"the request's body is larger than {self.body:,} bytes, the most that is read here")
 
     def refuse_pictures(self, wanted: int) -> None:
-        """Refuse to draw `wanted` pictures in one request.
-
-        Raises:
-            ValueError: They are none, or too many.
-        """
+        """Refuse to draw `wanted` pictures in one request."""
         if not 1 <= wanted <= self.pictures:
             raise ValueError(f"n={wanted}: one request draws 1 to {self.pictures} pictures; send several requests")
 
     def new_tokens(self, prompt: int, wanted: int | None, default: int, context: int | None) -> int:
         """New tokens of a call.
 
-        Args:
-            prompt: Tokens of the prompt.
-            wanted: What the request asks for; None: nothing.
-            default: What it then gets, if there is room.
-            context: Positions of the model; None: any number.
+        A request that wants no number gets `default`, if there is room in the model's `context`, which may be any
+        (None).
 
         Raises:
             ValueError: The prompt is empty or too long, or there is no room for what is wanted.
@@ -72,11 +63,7 @@ class Limits:
 
 
 def refuse_stops(stops: object) -> None:
-    """Refuse stop strings that are no texts, empty, too long or too many.
-
-    Raises:
-        ValueError: Says which.
-    """
+    """Refuse stop strings that are no texts, empty, too long or too many."""
     each = [stops] if isinstance(stops, str) else stops
     if not isinstance(each, list) or not all(isinstance(stop, str) and stop for stop in each):
         raise ValueError(f"stop is a text or a list of texts, none of them empty, not {stops!r:.100}")

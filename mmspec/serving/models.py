@@ -19,13 +19,11 @@ from mmspec.core.decoder import Decoder
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
-from mmspec.serving.errors import UnknownModelError
+from mmspec.serving.request import UnknownModelError
 
 
 @dataclass(frozen=True)
 class Language:
-    """A language model that is served."""
-
     model: Any  # the live model; its `generate` is transformers' own
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
@@ -34,12 +32,8 @@ class Language:
     def load(cls, name: str, device: str, dtype: str | None, template: str | None, **how: Any) -> "Language":
         """Load a causal language model.
 
-        Args:
-            name: `mmspec/…` for a shipped model, a folder, or a hub name.
-            device: The device.
-            dtype: The dtype of the weights, by name; None: float32.
-            template: A chat template, for a model that has none; None: the model's own.
-            **how: As in `decoder_for`.
+        The dtype of the weights is float32 unless it is named; a chat template is for a model that has none. The other
+        arguments go to `decoder_for`.
 
         Raises:
             ValueError: There is no such model, or a method, a part or an option does not fit it.
@@ -74,8 +68,7 @@ def load(
 class Models(ModelManager):
     """transformers' manager, with models that are loaded already.
 
-    Args:
-        served: The models by name; a request that names none gets the first that does what it asks for.
+    A request that names no model gets the first that does what it asks for.
     """
 
     def __init__(self, served: Mapping[str, Served]) -> None:
@@ -86,9 +79,7 @@ class Models(ModelManager):
     def named(self, name: str | None, kind: type[Any]) -> str:
         """The name of the model that a request means.
 
-        Args:
-            name: What the request says; None: nothing.
-            kind: `Language`, or `Pipeline` for one that draws.
+        `kind` is `Language`, or `Pipeline` for one that draws.
 
         Raises:
             UnknownModelError: No such model is served, or none that does this.
@@ -105,11 +96,9 @@ class Models(ModelManager):
         raise UnknownModelError(unknown("model served here", name, fitting))
 
     def languages(self) -> dict[str, Language]:
-        """The language models, by name."""
         return {name: served for name, served in self._served.items() if isinstance(served, Language)}
 
     def pipelines(self) -> dict[str, Pipeline]:
-        """The pipelines that draw, by name."""
         return {name: served for name, served in self._served.items() if isinstance(served, Pipeline)}
 
     @staticmethod
@@ -118,7 +107,6 @@ class Models(ModelManager):
         return model_id
 
     def load_model_and_processor(self, name: str, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """The live model and its tokenizer."""
         served = self.languages()[name]
         return served.model, served.processor
 

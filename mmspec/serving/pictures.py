@@ -3,9 +3,7 @@
 A pipeline has one thread of its own, as a model has, and its requests wait for each other.
 """
 
-import base64
 import inspect
-import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from mmspec.api.pipeline import Pipeline
 from mmspec.registry.options import build
 from mmspec.serving.fields import Seed, Share, Temperature
 from mmspec.serving.limits import Limits
+from mmspec.serving.live.pictures import png
 from mmspec.serving.models import Models
 from mmspec.serving.request import CURRENT, Request
 
@@ -62,8 +61,6 @@ class Picture:
 
 
 class Painter:
-    """Answers requests for pictures."""
-
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models
         self._limits = limits
@@ -82,7 +79,7 @@ class Painter:
         pipe, request = self._models.pipelines()[name], CURRENT.get()
         request.seeded(asked.seed)
         drawn = await self._threads[name].async_submit(_draw, pipe, asked.call(pipe), request)
-        return {"created": int(time.time()), "data": [{"b64_json": _png(image)} for image in drawn]}
+        return {"created": int(time.time()), "data": [{"b64_json": png(image)} for image in drawn]}
 
 
 def _draw(pipe: Any, call: dict[str, Any], request: Request) -> list[Any]:
@@ -95,9 +92,3 @@ def _draw(pipe: Any, call: dict[str, Any], request: Request) -> list[Any]:
     request.go_on()
     how = {"callback_on_step_end": after_round, "callback_on_step_end_tensor_inputs": ()}
     return pipe(**call, **how, seed=request.seed).images
-
-
-def _png(image: Any) -> str:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()

@@ -17,11 +17,7 @@ GRACE = 5
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that holds the port; nobody is served before `run`.
-
-    Args:
-        host: An address, or a name of this machine.
-        port: A port; 0: any that is free.
+    """A socket that holds the port; nobody is served before the server runs.
 
     Raises:
         ValueError: The port is taken or not to be had, or the address is not this machine's.
@@ -40,24 +36,23 @@ def listener(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: Any, listening: socket.socket, limits: Limits, ready: Callable[[str], None]) -> None:
-    """Serve until the process is told to stop.
+def server(
+    app: Any, listening: socket.socket, connections: int, ready: Callable[[str], None], **config: Any
+) -> uvicorn.Server:
+    """A server that has not begun to serve.
 
-    Args:
-        app: The application.
-        listening: What `listener` returned.
-        limits: Their `connections` are served at a time.
-        ready: Called with the server's address just before the first connection is taken.
+    The socket is what `listener` returned. `ready` gets the server's address just before the first connection is taken;
+    further arguments go to `uvicorn.Config`.
     """
-    logging.get_logger("transformers.cli.serving").setLevel(logging.ERROR)  # it warns of every request
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        server_header=False,
-        limit_concurrency=limits.connections,
-        timeout_graceful_shutdown=GRACE,
-    )
-    listening.listen(limits.connections)  # from here on clients wait instead of being turned away
+    settings = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=connections, **config)
+    listening.listen(connections)  # from here on clients wait instead of being turned away
     host, port = listening.getsockname()[:2]
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-    uvicorn.Server(config).run(sockets=[listening])
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+    return uvicorn.Server(settings)
+
+
+def run(app: Any, listening: socket.socket, limits: Limits, ready: Callable[[str], None]) -> None:
+    """Serve models until the process is told to stop; arguments as in `server`."""
+    logging.get_logger("transformers.cli.serving").setLevel(logging.ERROR)  # it warns of every request
+    at = server(app, listening, limits.connections, lambda url: ready(f"{url}v1"), timeout_graceful_shutdown=GRACE)
+    at.run(sockets=[listening])

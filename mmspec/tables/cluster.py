@@ -7,7 +7,8 @@ the first. Rows with errors come back as such: no errors of tasks are ignored, s
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mmspec.api.rows import MISTAKES, Rows, objects
+from mmspec.api.row_values import objects
+from mmspec.api.rows import MISTAKES, Rows
 from mmspec.registry.printable import one_line, shown
 
 REFUSED = "refused"
@@ -19,12 +20,9 @@ def on_ray(
 ) -> Callable[[Rows, Iterable[Mapping[str, Any]]], Iterator[Mapping[str, Any]]]:
     """The engine, for `mmspec.tables.run.run`.
 
-    Args:
-        address: Of the cluster, as in `ray.init`; `local` starts one on this machine. Without effect where this process
-            is connected already.
-        workers: Pipelines that are loaded, one a process.
-        batch: Rows of a batch, at most: Ray cuts batches where its blocks end.
-        worker: What a worker makes of the rows; default: the rows themselves.
+    The address is the cluster's, as in `ray.init`; `local` starts one on this machine; it is without effect where this
+    process is connected already. Every worker loads a pipeline in a process of its own, and `worker` says what it makes
+    of the rows; default: the rows themselves. A batch has at most `batch` rows: Ray cuts batches where its blocks end.
 
     Raises:
         ImportError: Ray is not installed.

@@ -2,21 +2,25 @@
 
 import csv
 import importlib
+import io
 import json
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from mmspec.api.rows import OURS
+from mmspec.files import remove_sides, save_text, save_whole
 from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json_lines
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table in memory."""
-
     suffix: str  # `.parquet`, `.jsonl` or `.csv`.
     columns: list[str]  # names of the columns, in order
     rows: list[dict[str, Any]]  # one dict a row; an empty cell is None
@@ -26,9 +30,7 @@ class Table:
 def read_table(path: Path, numbers: Collection[str] = ()) -> Table:
     """Read a table.
 
-    Args:
-        path: A file whose suffix is one of `SUFFIXES`.
-        numbers: Columns of CSV that hold numbers; all others hold texts.
+    Columns of CSV hold texts, or numbers where `numbers` names them.
 
     Raises:
         ValueError: The file is of another kind, is damaged, or has no rows; the message names the line.
@@ -61,18 +63,7 @@ def arrow(module: str = "pyarrow") -> Any:
 
 
 def _jsonl(path: Path) -> Table:
-    rows: list[dict[str, Any]] = []
-    with path.open("rb") as file:  # in bytes: a line that is no UTF-8 is named as any other
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode())
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} of {path} is no JSON: {shown(error)}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} of {path} is no object with columns, but {shown(row, 60)}")
-            rows.append(row)
+    rows = read_json_lines(path, path.stat().st_size)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(".jsonl", columns, [{name: row.get(name) for name in columns} for row in rows])
 
@@ -114,3 +105,82 @@ def _parquet(path: Path) -> Table:
 def rows_to_bytes(values: Sequence[Any]) -> bytes:
     """Cells as bytes that are equal where the cells are: for a digest of what was computed."""
     return json.dumps(values, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)).encode()
+
+
+FILES = "files"
+ENDINGS = {"image": ".png", "video": ".gif"}
+_SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class Folder:
+    """The output of a run, claimed by this process: parts, each written whole, that a later run continues.
+
+    A part has the table's own format. Pictures and clips stand in parquet as bytes; with JSON lines and CSV they are
+    files in `files/`, which the column names.
+    """
+
+    def __init__(self, path: Path, table: Table, id: str) -> None:
+        self.path, self.table, self.id = path, table, id
+        remove_sides(path / FILES)
+        self._next = max(map(_number, self.parts()), default=-1) + 1
+
+    def parts(self) -> list[Path]:
+        return sorted(self.path.glob("part-*" + self.table.suffix), key=_number)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All rows that were written."""
+        for part in self.parts():
+            yield from read_table(part).rows
+
+    def written(self) -> set[str]:
+        return {str(row[self.id]) for row in self.rows()}
+
+    def write(self, rows: Sequence[dict[str, Any]], makes: str) -> None:
+        """Write rows as one more part.
+
+        Rows have the table's columns, the column `makes` for their output, and the columns of `mmspec.api.rows.OURS`.
+        """
+        part = self.path / f"part-{self._next:06}{self.table.suffix}"
+        self._next += 1
+        columns = [*self.table.columns, makes, *OURS]
+        if self.table.suffix == ".parquet":
+            self._write_parquet(part, rows, columns, makes)
+            return
+        rows = [self._with_file(row, makes) for row in rows]
+        if self.table.suffix == ".jsonl":
+            save_text(part, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+            return
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        save_whole(part, lambda side: side.write_bytes(text.getvalue().encode()))
+
+    def _with_file(self, row: dict[str, Any], makes: str) -> dict[str, Any]:
+        """The row, with its bytes in a file."""
+        content = row[makes]
+        if not isinstance(content, bytes):
+            return row
+        (self.path / FILES).mkdir(exist_ok=True)
+        name = f"{FILES}/{_file_name(str(row[self.id]))}{ENDINGS[makes]}"
+        save_whole(self.path / name, lambda side: side.write_bytes(content))
+        return {**row, makes: name}
+
+    def _write_parquet(self, part: Path, rows: Sequence[dict[str, Any]], columns: list[str], makes: str) -> None:
+        pyarrow, parquet = arrow(), arrow("pyarrow.parquet")
+        # Types are named: a part without any error, or with nothing but errors, has the schema of all others.
+        ours = {name: pyarrow.string() for name in OURS} | {"seed": pyarrow.uint64()}
+        ours[makes] = pyarrow.string() if makes == "text" else pyarrow.binary()
+        inputs = {field.name: field.type for field in self.table.schema}
+        schema = pyarrow.schema([(name, inputs.get(name, ours.get(name))) for name in columns])
+        table = pyarrow.Table.from_pylist(list(rows), schema=schema)
+        save_whole(part, lambda side: parquet.write_table(table, side))
+
+
+def _number(part: Path) -> int:
+    return int(part.stem.removeprefix("part-"))
+
+
+def _file_name(id: str) -> str:
+    """An id as a file's name: itself, where it is short and of small letters and digits; else a digest."""
+    return id if _SAFE.fullmatch(id) else "_" + blake2b(id.encode(), digest_size=12).hexdigest()

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 import mmspec
-from mmspec.api.row_values import ids_of
-from mmspec.api.rows import OURS, Rows, objects
+from mmspec.api.row_values import ids_of, objects
+from mmspec.api.rows import OURS, Rows
 from mmspec.files import save_text
 from mmspec.report.counters import summed
-from mmspec.tables.folder import Folder
-from mmspec.tables.reading import Table, rows_to_bytes
+from mmspec.tables.reading import Folder, Table, rows_to_bytes
 from mmspec.training.work import RECIPE, claimed
 
 SUMMARY = "summary.json"
@@ -28,14 +27,12 @@ Engine = Callable[[Rows, Iterable[Batch]], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did."""
-
     rows: int  # rows of the table
     computed: int  # rows that this run computed
-    errors: int  # rows without an output, those of earlier runs included
+    errors: int  # rows without an output, of this run and of earlier ones
     first_error: str  # the first of their errors
     seconds: float  # of this run
-    # The sums of all calls' reports, those of earlier runs included; see `mmspec.report.counters.summed`.
+    # The sums of all calls' reports, of this run and of earlier ones; see `mmspec.report.counters.summed`.
     calls: dict[str, Any]
 
 
@@ -52,15 +49,8 @@ def run(
 ) -> Summary:
     """Compute all rows of a table that the folder does not have yet.
 
-    Args:
-        rows: What computes them.
-        table: The table.
-        out: The folder; made if missing.
-        engine: `here`, or `mmspec.tables.cluster.on_ray`.
-        batch: Rows of a batch.
-        per_file: Rows of a part: so many are lost at most where the process is killed.
-        resume: Continue a run; without it, a folder with rows in it is refused.
-        progress: Called with the number of rows that are there from earlier runs, then with that of every batch.
+    A part has `per_file` rows: so many are lost at most where the process is killed. Without `resume` a folder with
+    rows in it is refused. `progress` gets the number of rows that are there from earlier runs, then of every batch.
 
     Raises:
         ValueError: Ids are missing or doubled, or the folder holds something else, another run, or rows of this one

@@ -28,8 +28,6 @@ FLOOR = 0.05
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """The loop's settings."""
-
     steps: int  # the number of optimiser steps
     # The peak of the learning rate, reached after `warmup` steps; it decays to 5 % of the peak
     learning_rate: float = 1e-3
@@ -47,7 +45,7 @@ class LoopOptions:
 def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
     """The schedule of an optimiser's learning rate: linear warm-up, then a cosine down to `FLOOR` of the peak.
 
-    `optimizer` is as it was when `done` steps were done.
+    An optimiser with `done` steps is as it was when these were done.
     """
     from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 

@@ -18,12 +18,13 @@ Exact rules accept with probability α = Σ min(p, q). Where a drafter scores a 
 that part and sums to less than 1: α counts it as it is, and the others normalise it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 Kind = Literal["kl", "reverse-kl", "jsd", "tv", "tv++", "alpha", "lk", "hard"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -42,12 +43,7 @@ class DraftLoss:
 
 
 def draft_loss(
-    logits: Tensor,
-    p: Tensor,
-    mask: Tensor,
-    depth: int = 0,
-    loss: DraftLoss = DraftLoss(),
-    units: Tensor | None = None,
+    logits: Tensor, p: Tensor, mask: Tensor, depth: int = 0, loss: DraftLoss = DraftLoss(), units: Tensor | None = None
 ) -> Tensor:
     """The loss of a drafter at one depth.
 
@@ -94,7 +90,6 @@ def next_token(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def _rows(log_q: Tensor, p: Tensor, mask: Tensor, loss: DraftLoss) -> Tensor:
-    """The loss at every row."""
     if loss.kind in ("tv", "tv++", "alpha", "lk"):
         q = log_q.exp()
         alpha = torch.minimum(p, q).sum(-1)
@@ -136,3 +131,39 @@ def _normalised(p: Tensor) -> Tensor:
 def _mean(rows: Tensor, mask: Tensor) -> Tensor:
     """The mean of the rows that count; a row that does not may hold anything."""
     return torch.where(mask, rows, 0).sum() / mask.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TokenFilter:
+    """AdaSPEC's token filter (arXiv 2510.19779): a small drafter learns what it can learn, and leaves the rest.
+
+    A reference is a drafter of the same kind that was distilled from the target by forward KL before. At every token
+    Δ = KL(p ‖ q) of the drafter less KL(p ‖ q) of the reference: how much it still has to learn there. Of a batch's
+    tokens the share k with the largest Δ counts (the paper: k = 0.4; the smaller, the choosier; 1: all).
+    """
+
+    reference: nn.Module  # the reference, which is not trained any more
+    share: float  # k, above 0 and at most 1
+
+    @torch.no_grad()
+    def kept(self, logits: Tensor, reference: Tensor, p: Tensor, mask: Tensor) -> Tensor:
+        """The rows that still count, `[…, row]` bool.
+
+        Args:
+            logits: The drafter's, `[…, row, vocab]`.
+            reference: The reference's.
+            p: The target's distribution over the same ids.
+            mask: `[…, row]` bool: the rows that count without the filter.
+        """
+        return largest(forward_kl(logits, p) - forward_kl(reference, p), mask, self.share)
+
+
+def largest(values: Tensor, mask: Tensor, share: float) -> Tensor:
+    """The ceil(share · n) largest of the n values in a mask, as a mask of the same shape.
+
+    By their ranks, and not by a quantile: torch has none of more than 2 ** 24 numbers, and it takes all equal values.
+    """
+    wanted = math.ceil(share * int(mask.sum()) - 1e-9)
+    inside = torch.where(mask, values, -torch.inf).flatten()
+    best = inside.topk(wanted).indices
+    return torch.zeros_like(mask).flatten().index_fill(0, best, True).view_as(mask)

@@ -57,7 +57,7 @@ def load_tensors(path: Path) -> Any:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Report every error inside the block as damage of a file, except where memory or disk ran out.
+    """Report every error inside the block, except full memory and disks, as damage of a file.
 
     Raises:
         ValueError: There was an error; the message says which file to delete.

@@ -9,12 +9,7 @@ MODEL = "mmspec/emoji-continuous"
 ROWS: dict[str, dict[str, Any]] = {"plain": {}, "reflection": {"k": 16}}
 CAPTIONS = (
     "police officer skin 4",
-    "couple with heart skin 1 2",
-    "construction worker skin 4",
     "princess skin 4",
-    "guardsman skin 5",
-    "mountain bicyclist skin 4",
-    "raised hand skin 3",
     "smiling face with sunglasses",
 )
 GUIDANCE = 3.0

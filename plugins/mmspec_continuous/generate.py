@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import Device, Drafted, Dtype, Method, RuleName
 from mmspec.kits.pictures import command as kit
 
 
@@ -13,9 +14,9 @@ def generate_continuous(
     out: kit.Out = Path("out.png"),
     trace: kit.Trace = None,
     model: kit.Model = "mmspec/emoji-continuous",
-    method: kit.Method = "auto",
-    rule: kit.Rule = None,
-    num_speculative_tokens: kit.Drafted = None,
+    method: Method = "auto",
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
     guidance: Annotated[
         float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
     ] = None,
@@ -23,8 +24,8 @@ def generate_continuous(
     seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
-    device: kit.Device = "cpu",
-    dtype: kit.Dtype = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
     distribution.

@@ -11,11 +11,7 @@ CAPTIONS = (
     "heavy black heart",
     "police officer skin 4",
     "couple with heart skin 1 2",
-    "construction worker skin 4",
     "princess skin 4",
-    "guardsman skin 5",
-    "mountain bicyclist skin 4",
-    "raised hand skin 3",
 )
 GUIDANCE = 2.0
 

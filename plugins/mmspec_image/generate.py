@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import Device, Drafted, Dtype, Method, RuleName
 from mmspec.kits.pictures import command as kit
 
 
@@ -13,9 +14,9 @@ def generate_image(
     out: kit.Out = Path("out.png"),
     trace: kit.Trace = None,
     model: kit.Model = "mmspec/emoji",
-    method: kit.Method = "auto",
-    rule: kit.Rule = None,
-    num_speculative_tokens: kit.Drafted = None,
+    method: Method = "auto",
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
     guidance: Annotated[
         float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
     ] = None,
@@ -27,8 +28,8 @@ def generate_image(
     class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
-    device: kit.Device = "cpu",
-    dtype: kit.Dtype = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
     words: Annotated[
         bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
     ] = False,

@@ -21,7 +21,8 @@ def demo() -> None:
     from mmspec.kits.text.bench.settings import DRAFTER
     from mmspec.kits.text.demo import METHODS, run_demo
 
-    run_demo("mmspec/ssm-5m", {**METHODS, "stree": {"drafter": DRAFTER}})
+    # A size of the tree that is given is not measured again in every call.
+    run_demo("mmspec/ssm-5m", {**METHODS, "stree": {"drafter": DRAFTER, "k": 8, "nodes": 7}})
 
 
 def _subject(model: str) -> Any:

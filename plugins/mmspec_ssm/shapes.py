@@ -5,7 +5,7 @@ from mmspec.bench.core.shape import Shape
 SHAPES = (
     Shape(
         "mamba2-2.7b",
-        "mmspec.bench.core.language:language",
+        "mmspec.bench.core.shape:language",
         {
             "config": "Mamba2Config", "hidden_size": 2560, "num_hidden_layers": 64, "num_heads": 80, "head_dim": 64,
             "state_size": 128, "n_groups": 1, "vocab_size": 50288, "tie_word_embeddings": True,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmspec.cli.arguments import refuse_method
+from mmspec.cli.arguments import Device, Drafted, Drafter, Method, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.places import text_of
 from mmspec.registry.suggest import unknown
 
@@ -20,11 +20,11 @@ HELP, LEAVE = "/help", ("/exit", "/quit")
 
 def chat(
     model: Annotated[str, typer.Argument(help="A model with a chat template: a folder, or a hub name.")],
-    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
-    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
+    method: Method = "auto",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
     system: Annotated[str | None, typer.Option(help="What the model is told before the first question.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most tokens of an answer.")] = 512,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
@@ -32,8 +32,8 @@ def chat(
     repetition_penalty: Annotated[float, typer.Option(min=0.01, help="Higher repeats less; 1 changes nothing.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the first answer; the others count on.")] = 0,
     chat_template: Annotated[Path | None, typer.Option(help="A Jinja file in place of the model's template.")] = None,
-    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    opt: Options = None,
+    device: Device = "cpu",
 ) -> None:
     """Talk to a model, speculatively; the answers are the plain ones for these seeds."""
     refuse_method(method)

@@ -4,8 +4,7 @@ from typing import Any
 
 import typer
 
-from mmspec.bench.core.command import core
-from mmspec.bench.core.plan import plan
+from mmspec.bench.core.command import core, plan
 from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command
 from mmspec_text.chat import chat

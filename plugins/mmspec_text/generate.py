@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from mmspec.cli.arguments import refuse_method
+from mmspec.cli.arguments import Device, Drafted, Drafter, Dtype, Method, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.groups import INTERRUPTED
 
 
@@ -13,19 +13,19 @@ def generate_text(
     model: Annotated[
         str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")
     ] = "mmspec/text-14m",
-    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
-    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
+    method: Method = "auto",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000)] = 200,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
     seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
-    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")] = None,
+    opt: Options = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
 ) -> None:
     """Continue a text, speculatively; the output is the plain output for that seed."""
     refuse_method(method)

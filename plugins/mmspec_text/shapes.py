@@ -4,7 +4,7 @@ from typing import Any
 
 from mmspec.bench.core.shape import Shape
 
-MAKE = "mmspec.bench.core.language:language"
+MAKE = "mmspec.bench.core.shape:language"
 _POSITIONS = 65536
 
 LLAMA: dict[str, Any] = {

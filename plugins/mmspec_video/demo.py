@@ -17,6 +17,8 @@ import typer
 from mmspec.cli.places import refuse_folders
 
 MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
+FRAMES = 24
+"""Most new frames of a walk."""
 
 
 @dataclass
@@ -75,7 +77,8 @@ def demo_video(
         refuse_clip(file, 1)
         pipe = mmspec.Pipeline.from_pretrained(name, method="plain")
         clips = recorded([folder_of(name)], TOUR_CLIP)
-        tour, actions = (clips.frames[0] + 1) / 2, [pipe.config.actions[number] for number in clips.actions[0].tolist()]
+        tour = (clips.frames[0, : FRAMES + 1] + 1) / 2
+        actions = [pipe.config.actions[number] for number in clips.actions[0, :FRAMES].tolist()]
         rows = walked(pipe, tour[:1], actions)
         shown = {row.method: row.frames for row in rows}
         files.append(save_clip(side_by_side(shown, actions), file, pipe.config.fps))
@@ -83,7 +86,7 @@ def demo_video(
         files.append(file.with_suffix(".png"))
         save_whole(files[-1], partial(sheet.save, format="PNG"))
         for row in rows:
-            verdict = "" if row is rows[0] else "those of plain" if row.same else "others"
+            verdict = "" if row is rows[0] else "equal to plain's" if row.same else "others"
             numbers = (str(len(row.frames)), str(row.passes), f"{row.seconds:.2f}")
             lines.append((name, row.method, *numbers, verdict))
     console = terminal.terminal()

@@ -8,8 +8,7 @@ import torch
 from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from typer.testing import CliRunner
 
-from mmspec.bench.core.capacity import GPUS, Drafting, forecast, work_of
-from mmspec.bench.core.work import Machine, Work
+from mmspec.bench.core.work import GPUS, Drafting, Machine, Work, forecast, work_of
 from mmspec.cli.app import build
 from mmspec.shipped import folder
 from mmspec_text.shapes import SHAPES

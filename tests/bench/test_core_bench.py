@@ -16,7 +16,7 @@ import torch
 from mmspec.bench.core import run as running
 from mmspec.bench.core import subject as subject_module
 from mmspec.bench.core.counting import count
-from mmspec.bench.core.races import Race
+from mmspec.bench.core.run import Race
 from mmspec.bench.core.sections import Clock, Lines, TimeUp, alarm, run_section
 from mmspec.bench.core.shape import Workload, chosen_shapes, known_shapes
 from mmspec.bench.core.steps import drafter, passes, rounds

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mmspec.bench.plan import Plan
+from mmspec.bench.race import Plan
 from mmspec.kits.text.bench.run import bench
 from mmspec.kits.text.bench.settings import BenchOptions, Subject
 from mmspec_ssm import bench as ssm

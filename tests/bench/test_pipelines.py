@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mmspec.bench.pipelines import Size, bench_pipeline
-from mmspec.bench.plan import Plan
+from mmspec.bench.race import Plan
 from mmspec.cli.app import build
 from mmspec.kits.pictures.bench import pictures
 from mmspec.kits.pictures.example_captions import CAPTIONS, HELD_OUT, SEEN

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from mmspec.bench import command
 from mmspec.bench.pipelines import Size
-from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Run
+from mmspec.bench.race import Plan, Run, planned
 from mmspec.cli.app import build
 from mmspec.kits.text.bench.run import calls_of, tokens_of
 from mmspec.kits.text.bench.settings import BenchOptions

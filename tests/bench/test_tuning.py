@@ -10,9 +10,8 @@ import transformers
 from transformers import CompileConfig, GenerationConfig
 
 from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate
-from mmspec.bench.race import Run, Track, race
+from mmspec.bench.race import REPEATS, Run, Track, race, tune, tuning_calls
 from mmspec.bench.rows import peer_of
-from mmspec.bench.tuning import REPEATS, calls_of, tune
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, peers
 
 
@@ -28,7 +27,7 @@ def test_the_fastest_setting_is_chosen_and_all_that_were_tried_are_kept() -> Non
     found = tune(ways, ["a prompt"], lambda: ticks.append(1))
     assert (found.chosen, found.way) == ("7", ways["7"]), "the first call is a warm-up, and what disturbs only adds"
     assert found.tried == {"10": 1.36, "7": 1.21, "5": 1.29}
-    assert len(ticks) == calls_of(3, 1) == 3 * (1 + REPEATS)
+    assert len(ticks) == tuning_calls(3, 1) == 3 * (1 + REPEATS)
 
 
 def test_settings_that_fail_are_out_and_where_all_do_the_race_says_why() -> None:

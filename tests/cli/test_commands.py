@@ -1,6 +1,7 @@
 """Commands that plugins add; `doctor`."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,19 @@ def test_a_bare_group_runs_all_its_commands_if_it_says_so() -> None:
     group(app, "train", "Train.").command("text")(lambda: ran.append("train"))
     assert CliRunner().invoke(app, ["demo"]).exit_code == 0 and ran == ["text", "image"]
     assert CliRunner().invoke(app, ["demo", "image"]).exit_code == 0 and ran == ["text", "image", "image"]
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("4", "4")])
+def test_demos_take_one_thread_unless_the_user_says_how_many(
+    given: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that spin on shared cores are slower than one."""
+    app, seen = typer.Typer(), []
+    group(app, "demo", "Run all.", run_all=True).command("text")(lambda: seen.append(os.environ["OMP_NUM_THREADS"]))
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0 and seen == [threads]
 
 
 def test_plugins_share_a_group() -> None:

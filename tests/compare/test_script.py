@@ -127,7 +127,7 @@ def in_this_process(command: list[str], out: Any, err: Any, environment: Any) ->
 def runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where scripts run. Those of the tests below that call no model have processes in the fast tier, too."""
     if request.param == "in this process":
-        monkeypatch.setattr(children.group, "run", in_this_process)
+        monkeypatch.setattr(children, "run_in_group", in_this_process)
 
 
 def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script, runs: None) -> None:
@@ -225,7 +225,7 @@ def test_runs_take_turns_and_a_failure_is_whose_it_is(
         err.write(b"Traceback: out of order\n" if ran[-1] == fails else b"a warning\n")
         return int(ran[-1] == fails)
 
-    monkeypatch.setattr(children.group, "run", child)
+    monkeypatch.setattr(children, "run_in_group", child)
     run = mmspec("verify", script("1"), "--repeats", 2)
     assert run.exit_code == code and " ".join(ran) == order
     assert ("Traceback: out of order" in run.stderr) == (fails is not None) and "a warning" not in run.output
@@ -299,7 +299,7 @@ def test_a_call_that_only_transformers_can_do_is_no_pass(script, monkeypatch: py
         save(Path(task["folder"]), calls, {1: torch.tensor([[1, 2]]), 2: torch.tensor([[1, 2]])})
         return 0
 
-    monkeypatch.setattr(children.group, "run", child)
+    monkeypatch.setattr(children, "run_in_group", child)
     run = mmspec("verify", script("1"))
     assert run.exit_code == 1 and "not supported: no such thing" in run.stdout
     wanted = "NOT SUPPORTED: 1 calls equal, 0 differ, 1 not supported (no such thing), 0 left alone; stdout same"
@@ -318,7 +318,7 @@ def test_the_reference_plain_runs_mmspec_both_times(script, monkeypatch: pytest.
         save(Path(task["folder"]), [RecordedCall(1, "Llama", True, 1, "", 1.0, half=True, width=9)], {1: ids})
         return 0
 
-    monkeypatch.setattr(children.group, "run", child)
+    monkeypatch.setattr(children, "run_in_group", child)
     run = mmspec("verify", script("1"), "--method", "suffix", "--reference", "plain")
     assert ran == ["plain", "ours", *([] if same else ["plain"])] and run.exit_code == (0 if same else 1)
     assert "compared: to the bit with plain of width 9" in run.stdout and "half precision" not in run.stdout
@@ -333,7 +333,7 @@ def test_half_precision_says_what_is_promised(script, monkeypatch: pytest.Monkey
         save(Path(task["folder"]), [RecordedCall(1, "Llama", True, 1, "", 1.0, half=True)], {1: ids})
         return 0
 
-    monkeypatch.setattr(children.group, "run", child)
+    monkeypatch.setattr(children, "run_in_group", child)
     run = mmspec("verify", script("1"))
     assert run.exit_code == 2 and "promised in float32 only" in run.stdout
     assert run.stdout.splitlines()[-1].startswith("NOTHING CAN BE SAID: ids differ in half precision")

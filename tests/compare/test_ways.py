@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-from mmspec.compare.hook import after_import
 from mmspec.compare.recording import RecordedCall, save
+from mmspec.compare.runner import after_import
 from mmspec.compare.ways import Judging, Speculating, named
 
 GENERATE = LlamaForCausalLM.generate

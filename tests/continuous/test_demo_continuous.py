@@ -4,25 +4,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from mmspec.bench.race import Run, Track
 from mmspec.core.report import Bias
-from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, _table, against, draw_demo, labelled, make_room
+from mmspec.kits.pictures.demo import CELL, GAP, against, draw_demo, labelled, make_room, table_rows
 from mmspec_continuous import demo
 
 CAPTIONS = ("red heart", "blue cat")
-SECONDS = {"plain": [3.0, 4.0, 7.0], "one slow picture": [1.0, 1.5, 20.0]}
+SECONDS = {"plain": [3.0, 4.0, 7.0], "one slow picture": [1.0, 1.5, 20.0], "rounded": [0.12345] * 3}
 
 
 def picture(shade):
     return Image.new("RGB", (8, 8), (shade, 0, 0))
 
 
-def row(name, exactness, shades, bias=None):
-    report = SimpleNamespace(exactness=exactness, bias=bias, emitted=16)
-    return DemoRow(name, [picture(shade) for shade in shades], [report] * len(shades), [1.0] * len(shades))
+def row(exactness, shades, bias=None, seconds=(1.0, 1.0, 1.0)):
+    report = SimpleNamespace(exactness=exactness, bias=bias, emitted=16, rows=1, row_rounds=5)
+    pairs = zip(shades, seconds, strict=True)
+    return Track([[Run(took, [torch.tensor([[[shade] * 3]])], report)] for shade, took in pairs])
 
 
 @pytest.fixture
@@ -55,10 +58,9 @@ def test_the_demo_writes_a_sheet_and_says_what_it_took(app, tmp_path, monkeypatc
 
 
 def test_the_seconds_of_the_table_give_its_speed_ups():
-    report = SimpleNamespace(exactness="lossless", bias=None, emitted=16, rows=1, row_rounds=5)
-    rows = [DemoRow(name, [picture(0)] * 3, [report] * 3, seconds) for name, seconds in SECONDS.items()]
-    for *_, seconds, speedup, _ in _table(rows):
-        assert float(speedup) == pytest.approx(sum(SECONDS["plain"]) / float(seconds), abs=0.01)
+    tracks = {name: row("lossless", (0, 0, 0), seconds=seconds) for name, seconds in SECONDS.items()}
+    shown = [(seconds, speedup) for *_, seconds, speedup, _ in table_rows(tracks)]
+    assert shown == [("4.00", "1.00"), ("1.50", "2.67"), ("0.123", "32.52")], "quotients of what is printed"
 
 
 def test_mistakes_are_told_before_the_model_is_loaded(app, tmp_path, monkeypatch):
@@ -74,25 +76,25 @@ def test_mistakes_are_told_before_the_model_is_loaded(app, tmp_path, monkeypatch
 def test_rows_are_drawn_with_the_same_seeds_one_at_a_time(pipe, tmp_path):
     own = type(pipe)(**pipe.components)
     rows = draw_demo(own, {"plain": {}, "again": {"method": "plain"}}, CAPTIONS, 3.0, tmp_path / "out.png")
-    plain, again = rows
-    assert len(plain.pictures) == len(plain.seconds) == 2 and [r.row_rounds for r in plain.reports] == [15, 15]
-    assert against(again, plain) == "those of plain"
+    plain, again = rows.values()
+    assert [run.report.row_rounds for run in plain.every] == [15, 15]
+    assert against(again, plain) == "equal to plain's"
     alone = own.use("plain")(CAPTIONS[1], guidance_scale=3.0, seed=1).images[0]
-    assert np.array_equal(plain.pictures[1], alone)
+    assert np.array_equal(plain.every[1].units[0], alone)
 
 
 @pytest.mark.parametrize(
     ("exactness", "shades", "bias", "says"),
     [
-        ("invariant", (1, 2, 3), None, "those of plain"),
-        ("invariant", (1, 2, 9), None, "2 of 3 those of plain"),
+        ("invariant", (1, 2, 3), None, "equal to plain's"),
+        ("invariant", (1, 2, 9), None, "2 of 3 equal to plain's"),
         ("lossless", (7, 8, 9), None, "others, of the same distribution"),
         ("lossy", (7, 8, 9), None, "others, of another distribution"),
         ("lossy", (7, 8, 3), Bias(0.25, 4.0, 0.1), "of another distribution: 4.0 of 16 units expected to be altered"),
     ],
 )
 def test_what_a_row_is_beside_plain(exactness, shades, bias, says):
-    assert against(row("own", exactness, shades, bias), row("plain", "invariant", (1, 2, 3))) == says
+    assert against(row(exactness, shades, bias), row("invariant", (1, 2, 3))) == says
 
 
 def test_pictures_stand_under_their_captions_and_beside_their_names():

@@ -7,6 +7,7 @@ import torch
 
 import mmspec
 from mmspec import shipped
+from mmspec.kits.pictures.example_captions import SEEN
 from mmspec.kits.pictures.prompts import tokens_of
 from mmspec_continuous.demo import CAPTIONS, GUIDANCE
 from tools.bench.pictures.quality import load_quality
@@ -52,7 +53,7 @@ def test_tokens_have_the_distribution_of_plain_decoding(pipe: Any) -> None:
 
 def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
     """Pictures are nearer to their own captions than to others', by a network that learned both from real pictures."""
-    captions = list(CAPTIONS)
+    captions = list(SEEN[:8])
     pictures = pipe(captions, guidance_scale=GUIDANCE, seed=0, output_type="pt").images * 2 - 1
     quality = load_quality(shipped.asset("emoji-continuous"))
     words = tokens_of(captions, pipe.tokenizer, pipe.transformer.config.cls_token_num)

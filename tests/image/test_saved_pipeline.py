@@ -126,7 +126,7 @@ def test_how_it_speculates_is_saved_and_restored(tiny, tmp_path):
 
 
 FORGED = {
-    "no table": ([1], "it is no table"),
+    "no table": ([1], "it holds a list, not an object"),
     "no json": ("{", "does not say how to speculate"),
     "setting": ({"metod": "plain"}, "did you mean 'method'"),
     "method": ({"method": "os.system"}, "is no method that is installed"),

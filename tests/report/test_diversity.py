@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mmspec import shipped
-from mmspec.report import cards, diversity, lines
+from mmspec.report import cards, diversity, trust
 from mmspec.report.diversity import Diversity
 
 PLAIN = Diversity(
@@ -76,6 +76,6 @@ def test_what_cannot_be_a_cell_is_refused(tmp_path: Path, change: dict[str, Any]
 
 def test_the_card_of_a_model_shows_the_document_beside_it(tmp_path: Path) -> None:
     (model,) = [model for model in cards.described() if model.name == "text-14m"]
-    lines.save(tmp_path / "text-14m.diversity.jsonl", [PLAIN, LOSSY])
+    trust.save_lines(tmp_path / "text-14m.diversity.jsonl", [PLAIN, LOSSY])
     card = cards.from_facts(model, shipped.folder("assets"), tmp_path)
     assert "## Diversity of sampled texts" in card and "outside: distinct-2" in card

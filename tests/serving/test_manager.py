@@ -10,13 +10,12 @@ from transformers import GenerationConfig
 
 from mmspec.api.enable import Enabled
 from mmspec.cli import serve
+from mmspec.serving import refuse_missing
 from mmspec.serving.calls import Managers
-from mmspec.serving.door import Door
-from mmspec.serving.errors import UnknownModelError
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Language, Models
-from mmspec.serving.request import CURRENT, ClientGone, Request
+from mmspec.serving.request import CURRENT, ClientGone, Door, Request, UnknownModelError
 from tests.support.serving import Leaving, Plain, ask, generator_state, language
 
 LIMITS = Limits(body=100, prompt=50, new=40, pictures=2)
@@ -232,10 +231,9 @@ def test_names_of_models(plain: Plain) -> None:
         models.named(None, int)
 
 
-def test_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "NEEDED", ("json", "no_such_package"))
+def test_a_command_says_what_is_missing() -> None:
     with pytest.raises(ValueError, match=r"needs no_such_package: pip install 'mmspec\[serve\]'"):
-        serve.refuse_missing()
+        refuse_missing("mmspec serve", ("json", "no_such_package"), "serve")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.bench import tree_size
+from mmspec.bench import timing
 from mmspec.compare.equality import assert_same, stock
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
@@ -82,7 +82,7 @@ def test_the_size_is_what_the_machine_says(
     def measured(target: Any, inputs: Any, sizes: Any, repeats: int) -> dict[int, float]:
         return {n: 0.0 if target is drafter.model else seconds(n) for n in sizes}
 
-    monkeypatch.setattr(tree_size, "pass_seconds", measured)
+    monkeypatch.setattr(timing, "pass_seconds", measured)
     drafter.bind(RecurrentTarget(hybrid))
     assert drafter.width(8) == nodes
 
@@ -90,7 +90,7 @@ def test_the_size_is_what_the_machine_says(
 def test_the_size_is_really_measured(hybrid: Any) -> None:
     drafter = Stree(StreeOptions(model=hybrid))
     drafter.bind(RecurrentTarget(hybrid))
-    assert drafter.width(8) + 1 in tree_size.SIZES
+    assert drafter.width(8) + 1 in timing.SIZES
 
 
 def test_bad_options_are_refused() -> None:

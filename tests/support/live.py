@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from mmspec.serving.live.run import server
+from mmspec.serving.live.app import server
 from mmspec.serving.live.stage import Stage
 from mmspec.serving.run import listener
 

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 import mmspec
-from mmspec.api.row_values import ids_of, seed_of
-from mmspec.api.rows import objects
+from mmspec.api.row_values import ids_of, objects, seed_of
 
 PROMPTS = ["def main(", "The sea", "import os", "class A:", "Once upon", "for i in", "The king", "x = "]
 TEXT = {"method": "prompt-lookup", "max_new_tokens": 8}

@@ -139,8 +139,8 @@ def test_a_refused_method_leaves_the_folder_to_another(table: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("t.jsonl", '{"id": 1}\n{"id": ', "line 2 of .* is no JSON"),
-        ("t.jsonl", "[1]\n", "line 1 of .* is no object with columns"),
+        ("t.jsonl", '{"id": 1}\n{"id": ', "line 2 of .* cannot be read"),
+        ("t.jsonl", "[1]\n", "line 1 of .* cannot be read: it holds a list"),
         ("t.jsonl", "\n", "has no rows"),
         ("t.csv", "id,id\n1,2\n", "names the columns, each once"),
         ("t.csv", "id,prompt\n1,a,b\n", "line 2 .* more cells"),
@@ -155,7 +155,7 @@ def test_damaged_tables_are_named(tmp_path: Path, name: str, text: str, says: st
 
 
 def _batch(id: str, prompt: str) -> dict[str, Any]:
-    from mmspec.api.rows import objects
+    from mmspec.api.row_values import objects
 
     return {"id": objects([id]), "prompt": objects([prompt])}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mmspec.bench import prompt_file
-from mmspec.bench.prompt_file import counted_or_read
+from mmspec.bench import methods as choices
+from mmspec.bench.methods import counted_or_read
 from mmspec.cli.app import build
 from mmspec.kits.text.bench import run
 from mmspec.report.trust import load_result
@@ -39,13 +39,13 @@ def test_how_many_or_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("", "own.jsonl is empty"),
         ('{"prompt": ""}', "line 1 of own.jsonl is no prompt"),
         ('{"prompt": "a"}\n{"text": "a"}', "line 2 of own.jsonl is no prompt"),
-        ("[1]", "line 1 of own.jsonl is no prompt"),
+        ("[1]", r"line 1 of own.jsonl cannot be read: .*; a prompt is a line \{\"prompt\""),
         ('{"prompt": "a"}\n' * 3, "own.jsonl has more than 2 prompts"),
     ):
         Path("own.jsonl").write_text(lines)
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=says):
-            patch.setattr(prompt_file, "MOST", 2)
+            patch.setattr(choices, "MOST", 2)
             counted_or_read("own.jsonl")
     Path("own.jsonl").write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(ValueError, match=r"own.jsonl is no text in UTF-8"):
+    with pytest.raises(ValueError, match=r"own.jsonl cannot be read"):
         counted_or_read("own.jsonl")

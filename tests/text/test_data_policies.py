@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec.training.token_filter import TokenFilter, largest
+from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss, largest
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training import data, run
 from mmspec_text.training.answers import Answer, Answers

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api.answers import lane
-from mmspec.api.prompt_enhancer import PromptEnhancer
+from mmspec.api.prompt_enhancer import PromptEnhancer, lane
 from mmspec.shipped import asset
 from tests.support.zoo import build
 from tests.text.test_components import Words

@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKL
 from typer.testing import CliRunner
 
-from mmspec.bench.plan import Plan
+from mmspec.bench.race import Plan
 from mmspec.bench.timing import pass_seconds
 from mmspec.core.distributions import Schedule
 from mmspec.kits.pictures.example_captions import CAPTIONS

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mmspec.bench.plan import Plan
+from mmspec.bench.race import Plan
 from mmspec.kits.pictures.example_captions import CAPTIONS, HELD_OUT, SEEN
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ

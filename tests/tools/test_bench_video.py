@@ -13,8 +13,7 @@ import torch
 from scipy.signal import convolve2d
 from typer.testing import CliRunner
 
-from mmspec.bench.plan import Plan
-from mmspec.bench.race import Track
+from mmspec.bench.race import Plan, Track
 from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec.report.trust import load_result

@@ -57,7 +57,7 @@ def test_a_gif_of_every_model_and_what_it_took(worlds: tuple[Path, Path], tmp_pa
     for file in out.glob("*.gif"):
         with Image.open(file) as clip:
             assert clip.n_frames == 5 and clip.info["duration"] == 100 and clip.width == 3 * GAP + 2 * SCALE * 8
-    lines = [line for line in run.output.splitlines() if "those of plain" in line]
+    lines = [line for line in run.output.splitlines() if "equal to plain's" in line]
     assert len(lines) == 2 and "branch-prediction" in lines[0] and "frame-gs-sjd" in lines[1]
     passes = [int(line.split("│")[4]) for line in run.output.splitlines() if line.count("│") == 7]
     assert passes[0] == 5 * 2 <= passes[1] and 0 < passes[3] < passes[2], "codes come in fewer passes"

@@ -17,11 +17,9 @@ from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 
 import mmspec
 from mmspec.bench.command import Quick
-from mmspec.bench.machine import describe, versions
-from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Run, Track, relay
+from mmspec.bench.race import Plan, Run, Track, planned, relay
 from mmspec.bench.rows import row_of
-from mmspec.bench.timing import synchronize
+from mmspec.bench.timing import describe, synchronize, versions
 from mmspec.core.report import Report
 from mmspec.report.result import PLAIN, Limits, Result, Row
 from tools.bench.pictures import command as kit

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.cli.groups import resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import resumable
 from mmspec.report.cards import Shipped, write
 
 Out = Annotated[Path, typer.Option(help="Folder that receives the finished models.")]

@@ -34,8 +34,6 @@ _READS = (
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of one piece of work."""
-
     launches: int  # kernels and graphs that were launched; on a CPU, operations that are not views
     waits: int  # how often the host waited for the device; on a CPU, how often it read a value
 

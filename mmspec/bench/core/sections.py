@@ -25,8 +25,6 @@ class TimeUp(BaseException):
 
 @dataclass
 class Lines:
-    """The figures of a benchmark."""
-
     file: IO[str] | None = None  # where each line is written at once; None: nowhere
     show: Callable[[dict[str, Any]], None] = lambda line: None  # called with each line
     found: list[dict[str, Any]] = field(default_factory=list)  # all lines so far
@@ -42,19 +40,13 @@ class Lines:
         self.show(line)
 
     def of(self, section: str) -> list[dict[str, Any]]:
-        """The lines of a section."""
         return [line for line in self.found if line["section"] == section]
 
 
 def run_section(lines: Lines, section: str, seconds: float, work: Callable[[], None], **about: Any) -> None:
     """Run a section until it ends or its time is over. What fails is a line, and harms no other section.
 
-    Args:
-        lines: The figures.
-        section: Name of the section.
-        seconds: Its time.
-        work: What it does.
-        about: What its failure is about, for the line.
+    `about` says in its line what has failed.
     """
     if seconds <= 0:
         lines.say(section, **about, stopped="no time left")
@@ -108,11 +100,9 @@ class Clock:
 
     @classmethod
     def of(cls, seconds: float) -> "Clock":
-        """A deadline in so many seconds."""
         return cls(time.monotonic() + seconds)
 
     def left(self) -> float:
-        """Seconds until the deadline."""
         return self.ends - self.now()
 
     def shares(self, weights: Mapping[str, float]) -> Iterator[tuple[str, "Clock"]]:

@@ -7,19 +7,59 @@ from typing import Any
 import torch
 
 from mmspec.bench.core.counting import count
-from mmspec.bench.core.static_drafts import StaticTree
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
+from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
+from mmspec.core.noise import DraftNoise
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.core.types import Draft
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
 
 DEPTH = 8
 """Most units per path of a tree: what real methods draft."""
 OUTSIDE = ("ms", "launches")
 """Figures of a round of which the bare pass's are subtracted: what is left is outside of the model."""
 COUNTED = 1
-"""Rounds that are counted, after those of the warm-up and before those that are timed."""
+"""Rounds that are counted, after the warm-up and before the timed ones."""
 WARM_UP = 2
+
+
+RATES = (0.6, 0.2, 0.1, 0.05)
+"""Chance of a child by its rank, for the form of static trees."""
+
+
+class StaticTree:
+    """A `Drafter` for measuring the loop: drafts have always one tree, and cost next to nothing on the device.
+
+    It has at most `depth` units a path: a chain if this is `nodes`.
+    """
+
+    needs = frozenset({"discrete"})
+
+    def __init__(self, nodes: int, depth: int) -> None:
+        self.parents = likeliest_tree(RATES, min(depth, nodes), nodes)[0] if depth < nodes else range(-1, nodes - 1)
+        self.offers = frozenset({"tree" if depth < nodes else "chain"})
+        self.depth = len(levels_of(self.parents))
+        self._vocab = 0
+
+    def bind(self, target: Target) -> None:
+        assert target.vocab is not None
+        self._vocab = target.vocab
+
+    def width(self, k: int) -> int:
+        return len(self.parents)
+
+    def start(self, state: State, inputs: Any) -> None:
+        return None
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        """The units that follow the root's id; siblings have distinct ones."""
+        after = torch.arange(1, len(self.parents) + 1, device=state.root.device)
+        return Draft.tree((state.root[:, None] + after) % self._vocab, self.parents)
+
+    def observe(self, state: State, step: Step) -> None:
+        pass
 
 
 def passes(subject: Subject) -> None:
@@ -80,7 +120,6 @@ def drafter(subject: Subject, nodes: int) -> StaticTree:
 
 
 def _round(subject: Subject, variant: str, rows: int, nodes: int, context: int) -> dict[str, float]:
-    """Time and counts of a round of one call."""
     parts = (drafter(subject, nodes),) if nodes > 1 else ()
     decoder = subject.decoder(*parts, k=parts[0].depth if parts else 0, **VARIANTS[variant])
     truth = None if subject.workload.truth is None else subject.workload.truth(rows)

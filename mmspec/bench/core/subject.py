@@ -28,8 +28,6 @@ SPARE = 0.8
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured."""
-
     nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)  # nodes of passes and rounds
     rows: tuple[int, ...] = (1, 8, 64)  # rows of the batch
     # Units of context, the smallest first; rounds and races run at the smallest
@@ -65,11 +63,9 @@ class Subject:
 
     @property
     def trees(self) -> bool:
-        """Whether the target verifies trees."""
         return "tree" in self.target.offers
 
     def say(self, section: str, **figures: Any) -> None:
-        """Add a line about this shape."""
         self.lines.say(section, shape=self.shape.name, **figures)
 
     def calls(self, contexts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -90,7 +86,6 @@ class Subject:
         return statistics.median(timed(work, str(self.device)) for _ in range(self.sizes.repeats))
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What the network's passes run in."""
         wanted = self.workload.autocast
         return nullcontext() if wanted is None else torch.autocast(self.device.type, wanted)
 

@@ -19,14 +19,9 @@ from mmspec.files import save_whole
 Out = Annotated[Path, typer.Option("--out", "-o", help="The picture; its ending says the format.")]
 Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
 Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
-Method = Annotated[str, typer.Option(help="See `mmspec methods`.")]
-Rule = Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")]
-Drafted = Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)]
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
-Dtype = Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")]
 
 Data = Annotated[
     Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)

@@ -6,19 +6,20 @@ Captions are columns, methods rows. Pictures are drawn one at a time, method aft
 the same load; each method's first call is not counted.
 """
 
-import statistics
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from mmspec.bench.race import Run, Track, relay
+from mmspec.bench.rows import biases, seconds_and_speedup
 from mmspec.cli import places
-from mmspec.core.report import Report
 from mmspec.files import save_whole
 from mmspec.kits.pictures.command import pipeline, refuse_format
 from mmspec.report import terminal
@@ -28,22 +29,24 @@ CELL, GAP = 128, 8
 """Pixels of a picture on the sheet at least, and between pictures."""
 LETTERS = 14
 """Height of the labels, in pixels."""
-COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds", "speed-up", "pictures")
+COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds a picture", "speed-up", "pictures")
 
 
-@dataclass
-class DemoRow:
-    """What one method drew, in the order of the captions."""
+@dataclass(frozen=True)
+class Drawing:
+    """A contestant: a pipeline with one method. The units of its runs are the pixels, `[height, width, 3]`."""
 
-    name: str  # the row's name
-    pictures: list[Any] = field(default_factory=list)  # PIL pictures
-    reports: list[Report] = field(default_factory=list)  # reports of the same calls
-    seconds: list[float] = field(default_factory=list)  # seconds of the same calls, from caption to pixels
+    pipe: Any
+    how: Mapping[str, Any]  # arguments of `use`
+    guidance: float
 
-    @property
-    def exactness(self) -> str:
-        """Of the method's rule."""
-        return self.reports[0].exactness
+    def __call__(self, task: tuple[str, int]) -> Run:
+        caption, seed = task
+        self.pipe.use(**self.how)
+        began = time.perf_counter()
+        output = self.pipe(caption, guidance_scale=self.guidance, seed=seed)
+        seconds = time.perf_counter() - began
+        return Run(seconds, [torch.from_numpy(np.array(output.images[0].convert("RGB")))], output.report)
 
 
 def make_room(out: Path) -> None:
@@ -72,7 +75,7 @@ def demonstrate(
 
 def draw_demo(
     pipe: Any, rows: Mapping[str, Mapping[str, Any]], captions: Sequence[str], guidance: float, out: Path
-) -> list[DemoRow]:
+) -> dict[str, Track]:
     """Draw, write the sheet, print the table.
 
     Args:
@@ -84,35 +87,20 @@ def draw_demo(
         out: Where the sheet is written; `make_room` has checked it.
 
     Returns:
-        What was drawn, row by row.
+        The runs of every row, a repeat for each caption.
     """
     pipe.set_progress_bar_config(disable=True)
-    drawn = [DemoRow(name) for name in rows]
-    for row in drawn:
-        _draw(pipe, rows, DemoRow(row.name), captions[0], 0, guidance)
-    for seed, caption in enumerate(captions):
-        for row in drawn:
-            _draw(pipe, rows, row, caption, seed, guidance)
-    save_whole(out, labelled([row.pictures for row in drawn], [row.name for row in drawn], captions).save)
+    contestants = {name: Drawing(pipe, {"method": name, **how}, guidance) for name, how in rows.items()}
+    tracks = relay(contestants, [[(caption, seed)] for seed, caption in enumerate(captions)], [(captions[0], 0)])
+    pictures = [[Image.fromarray(run.units[0].numpy()) for run in track.every] for track in tracks.values()]
+    save_whole(out, labelled(pictures, list(tracks), captions).save)
     console = terminal.terminal()
-    terminal.table(console, COLUMNS, _table(drawn), whole=("method",), boxed=True)
+    terminal.table(console, COLUMNS, table_rows(tracks), whole=("method",), boxed=True)
     terminal.line(console, str(out))
-    return drawn
+    return tracks
 
 
-def _draw(
-    pipe: Any, rows: Mapping[str, Mapping[str, Any]], row: DemoRow, caption: str, seed: int, guidance: float
-) -> None:
-    """One picture, added to a row."""
-    pipe.use(**{"method": row.name, **rows[row.name]})
-    began = time.perf_counter()
-    output = pipe(caption, guidance_scale=guidance, seed=seed)
-    row.seconds.append(time.perf_counter() - began)
-    row.pictures.append(output.images[0])
-    row.reports.append(output.report)
-
-
-def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: Sequence[str]) -> Image.Image:
+def labelled(pictures: Sequence[Sequence[Image.Image]], names: Sequence[str], captions: Sequence[str]) -> Image.Image:
     """A sheet of pictures of one size: captions above their columns, names before their rows."""
     font = ImageFont.load_default(LETTERS)
     side = max(CELL, pictures[0][0].width)
@@ -129,31 +117,31 @@ def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: 
         y = top + line * (side + GAP)
         pen.text((GAP, y + side // 2), name, "black", font, anchor="lm")
         for column, picture in enumerate(drawn):
-            large = picture.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
-            sheet.paste(large, (left + column * (side + GAP), y))
+            sheet.paste(picture.resize((side, side), Image.Resampling.NEAREST), (left + column * (side + GAP), y))
     return sheet
 
 
-def _table(drawn: Sequence[DemoRow]) -> Iterator[tuple[str, ...]]:
-    plain = drawn[0]
-    for row in drawn:
-        emitted = sum(report.emitted - report.rows for report in row.reports)
-        passes = sum(report.row_rounds for report in row.reports)
-        seconds = sum(row.seconds)  # the speed-up is of the same seconds, so that the columns agree
-        speedup = sum(plain.seconds) / seconds
-        numbers = (str(passes), f"{emitted / max(passes, 1):.2f}", f"{seconds:.2f}", f"{speedup:.2f}")
-        yield row.name, badge(row.exactness), *numbers, "" if row is plain else against(row, plain)
+def table_rows(tracks: Mapping[str, Track]) -> Iterator[tuple[str, ...]]:
+    """The cells of `COLUMNS`; the first track is plain decoding's."""
+    plain = next(iter(tracks.values()))
+    for name, track in tracks.items():
+        reports = [run.report for run in track.every if run.report is not None]
+        passes = sum(report.row_rounds for report in reports)
+        length = sum(report.emitted - report.rows for report in reports) / max(passes, 1)
+        numbers = (str(passes), f"{length:.2f}", *seconds_and_speedup(track, plain))
+        yield name, badge(reports[0].exactness), *numbers, "" if track is plain else against(track, plain)
 
 
-def against(row: DemoRow, plain: DemoRow) -> str:
+def against(track: Track, plain: Track) -> str:
     """How a row's pictures compare with plain decoding's, in words."""
-    same = sum(np.array_equal(a, b) for a, b in zip(row.pictures, plain.pictures, strict=True))
-    if same == len(plain.pictures):
-        return f"those of {plain.name}"
-    if row.exactness in HONEST:
-        return f"{same} of {len(plain.pictures)} those of {plain.name}" if same else "others, of the same distribution"
-    biases = [report.bias for report in row.reports if report.bias is not None]
-    if not biases:
+    pairs = [(own.units[0], other.units[0]) for own, other in zip(track.every, plain.every, strict=True)]
+    same, report = sum(torch.equal(own, other) for own, other in pairs), track.every[0].report
+    assert report is not None
+    if same == len(pairs):
+        return "equal to plain's"
+    if report.exactness in HONEST:
+        return f"{same} of {len(pairs)} equal to plain's" if same else "others, of the same distribution"
+    bias = biases([run.report for run in track.every])
+    if not bias:
         return "others, of another distribution"
-    altered = statistics.mean(bias.altered for bias in biases)
-    return f"of another distribution: {altered:.1f} of {row.reports[0].emitted} units expected to be altered"
+    return f"of another distribution: {bias['altered']:.1f} of {report.emitted} units expected to be altered"

@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image
 
-from mmspec.api.answers import answer, lane
 from mmspec.api.build import decoder_for
+from mmspec.api.prompt_enhancer import answer, lane
 from mmspec.core.report import Report
 
 QUESTION = (

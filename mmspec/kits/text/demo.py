@@ -1,41 +1,34 @@
-"""`mmspec demo` of language models: they write Python and Shakespeare, plainly and speculatively, in one run."""
+"""`mmspec demo` of language models: they write Python and Shakespeare, plainly and speculatively, in one race."""
 
-import statistics
-import time
+import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
-import mmspec
-from mmspec.core.report import Report
+from mmspec.bench.generate import GenerateCall, PeerGenerate
+from mmspec.bench.race import Track, race
+from mmspec.bench.rows import seconds_and_speedup
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text.bench.contestants import OurMethod
+from mmspec.kits.text.bench.settings import named
 from mmspec.report import terminal
+from mmspec.report.result import PLAIN
 
-PROMPTS = {
-    "Python": 'class Stack:\n    """A list."""\n\n    def __init__(self):\n        self._items = []\n\n    def push(',
-    "Shakespeare": "KING RICHARD II:\nWhat say you, cousin? Shall we ",
-}
+CODE = 'class Stack:\n    """A list."""\n\n    def __init__(self):\n        self._items = []\n\n    def push('
+WRITTEN = (("Python", CODE, 0.0), ("Shakespeare", "KING RICHARD II:\nWhat say you, cousin? Shall we ", 0.8))
+"""Title, prompt and temperature of every race."""
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "plain": {},
+    PLAIN: {},
     "prompt-lookup": {"k": 6},
     "draft-model": {"drafter": "mmspec/text-1m", "k": 4},
 }
 """The methods of every demo with their options; a draft model is given by its name."""
 COLUMNS = ("method", "exactness", "acceptance length", "seconds", "speed-up over plain")
-NEW_TOKENS, REPEATS, SHOWN_LINES = 120, 3, 8
-
-
-@dataclass
-class Timed:
-    """One method on one prompt."""
-
-    ids: Tensor  # prompt and output, `[1, length]`
-    seconds: list[float]  # the seconds of each repeat
-    report: Report | None  # the report of the last call; None for transformers' own `generate`
+NEW_TOKENS, REPEATS, SHOWN_LINES = 80, 2, 8
 
 
 def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:
@@ -45,71 +38,58 @@ def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) ->
         target: The model's name.
         methods: The methods with their options, as in `METHODS`.
     """
-    logging.disable_progress_bar()
+    disable_progress_bar()
     console = terminal.terminal()
     model, tokenizer = load_model(target), load_tokenizer(target)
     drafters = {name: load_model(name) for name in {o["drafter"] for o in methods.values() if "drafter" in o}}
     live = {m: {**o, **({"drafter": drafters[o["drafter"]]} if "drafter" in o else {})} for m, o in methods.items()}
-    for title, prompt in PROMPTS.items():
-        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-        for sampling in ({"do_sample": False}, {"do_sample": True, "temperature": 0.8, "top_k": 0}):
-            rows = _race(model, live, dict(inputs), sampling)
-            how = f"temperature {sampling['temperature']}, seed 0" if sampling["do_sample"] else "greedy"
-            terminal.line(console, f"\n{title}, {how}", "bold underline")
-            for names, ids in _by_text(rows):
-                terminal.line(console, f"{', '.join(names)} wrote:", "bold")
-                terminal.line(console, _first_lines(tokenizer.decode(ids)))
-            terminal.table(console, COLUMNS, _numbers(rows), whole=("method",), boxed=True)
+    for title, prompt, temperature in WRITTEN:
+        inputs = dict(tokenizer(prompt, return_tensors="pt", return_token_type_ids=False))
+        call = GenerateCall(model, NEW_TOKENS, temperature, seed=0)
+        ours = {name: OurMethod(call, {"method": name, **options}) for name, options in live.items()}
+        with without_kernel_notices():
+            tracks = race({"transformers": PeerGenerate(call), **ours}, [inputs], REPEATS)
+        terminal.line(console, f"\n{named(title, temperature)}, seed 0", "bold underline")
+        for names, units in _by_text(tracks):
+            terminal.line(console, f"{', '.join(names)} wrote:", "bold")
+            terminal.line(console, _first_lines(tokenizer.decode(torch.cat((inputs["input_ids"][0], units)))))
+        terminal.table(console, COLUMNS, _numbers(tracks), whole=("method",), boxed=True)
 
 
-def _race(
-    model: Any, methods: dict[str, dict[str, Any]], inputs: dict[str, Tensor], sampling: dict[str, Any]
-) -> dict[str, Timed]:
-    """Run all methods and transformers' own `generate` in turns; the first repeat is not counted."""
-    rows: dict[str, Timed] = {}
-    for repeat in range(REPEATS + 1):
-        for name, options in {"transformers": None, **methods}.items():
-            ids, seconds, report = _run(model, name, options, inputs, sampling)
-            row = rows.setdefault(name, Timed(ids, [], report))
-            if repeat:
-                row.seconds.append(seconds)
-    return rows
+@contextmanager
+def without_kernel_notices() -> Iterator[None]:
+    """Drop transformers' advice to install faster kernels, which are for GPUs; all its other messages are shown."""
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+
+    def other(record: logging.LogRecord) -> bool:
+        return "is falling back to its reference PyTorch implementation" not in record.getMessage()
+
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
-def _run(
-    model: Any, name: str, options: dict[str, Any] | None, inputs: dict[str, Tensor], sampling: dict[str, Any]
-) -> tuple[Tensor, float, Report | None]:
-    def once() -> tuple[Tensor, float]:
-        torch.manual_seed(0)
-        began = time.perf_counter()
-        ids = model.generate(**inputs, max_new_tokens=NEW_TOKENS, eos_token_id=None, **sampling)
-        return ids, time.perf_counter() - began
-
-    if options is None:
-        return *once(), None
-    with mmspec.enable(model, name, **options) as spec:
-        return *once(), spec.report
-
-
-def _by_text(rows: dict[str, Timed]) -> list[tuple[list[str], Tensor]]:
-    """The different texts, each with the names of the methods that wrote it."""
+def _by_text(tracks: Mapping[str, Track]) -> list[tuple[list[str], Tensor]]:
+    """The different outputs, each with the names of the methods that wrote it."""
     texts: list[tuple[list[str], Tensor]] = []
-    for name, row in rows.items():
-        for names, ids in texts:
-            if torch.equal(ids, row.ids[0]):
+    for name, track in tracks.items():
+        written = track.runs[-1][0].units[0]
+        for names, units in texts:
+            if torch.equal(units, written):
                 names.append(name)
                 break
         else:
-            texts.append(([name], row.ids[0]))
+            texts.append(([name], written))
     return texts
 
 
-def _numbers(rows: dict[str, Timed]) -> Iterator[tuple[str, ...]]:
-    plain = statistics.median(rows["plain"].seconds)
-    for name, row in rows.items():
-        seconds = statistics.median(row.seconds)
-        exactness, length = (row.report.exactness, f"{row.report.acceptance_length:.2f}") if row.report else ("", "")
-        yield name, exactness, length, f"{seconds:.2f}", f"{plain / seconds:.2f}"
+def _numbers(tracks: Mapping[str, Track]) -> Iterator[tuple[str, ...]]:
+    for name, track in tracks.items():
+        report = track.runs[-1][0].report
+        exactness, length = (report.exactness, f"{report.acceptance_length:.2f}") if report else ("", "")
+        yield name, exactness, length, *seconds_and_speedup(track, tracks[PLAIN])
 
 
 def _first_lines(text: str) -> str:

@@ -1,10 +1,11 @@
 """What commands that open pages share: the port, what has to be installed, and the address to open."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from mmspec.serving import refuse_missing
 
 if TYPE_CHECKING:
     from mmspec.serving.live.stage import Stage
@@ -17,20 +18,13 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free."
 def serve_page(stage: "Callable[[], Stage]", port: int, command: str) -> None:
     """Serve a page on this machine, until the process is told to stop.
 
-    Args:
-        stage: Makes the page; called after what is needed was checked.
-        port: The port; 0: any that is free.
-        command: The command's name, for messages.
-
-    Raises:
-        ValueError: A package is missing, or the port is taken.
+    The page is made after what is needed was checked. Messages name the command.
     """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"{command} needs {', '.join(missing)}: pip install 'mmspec[play]'")
-    from mmspec.serving.live.run import run
+    refuse_missing(command, NEEDED, "play")
+    from mmspec.serving.live.app import server
     from mmspec.serving.run import listener
 
     listening = listener(LOOPBACK, port)
     page = stage()
-    run([page], listening, lambda address: typer.echo(f"open {address}{page.name}/ (CTRL-C stops)"))
+    at = server([page], listening, lambda address: typer.echo(f"open {address}{page.name}/ (CTRL-C stops)"))
+    at.run(sockets=[listening])

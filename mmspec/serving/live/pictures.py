@@ -1,13 +1,12 @@
 """Pictures in messages."""
 
 import base64
-from io import BytesIO
 
 from PIL.Image import Image
+
+from mmspec.api import row_values
 
 
 def png(picture: Image) -> str:
     """A picture as a PNG in base64."""
-    file = BytesIO()
-    picture.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(row_values.png(picture)).decode()

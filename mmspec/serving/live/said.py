@@ -1,4 +1,4 @@
-"""What a page says, field by field; nothing of it is trusted."""
+"""What a page says, field by field. Nothing of it is trusted: a wrong field is a `ValueError`, which the page shows."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,14 +11,7 @@ Message = Mapping[str, Any]
 def one_of(message: Message, name: str, known: Iterable[str], what: str | None = None) -> str:
     """A field that is one of some words.
 
-    Args:
-        message: The message.
-        name: The field.
-        known: The words.
-        what: What the words name, if the field has another name.
-
-    Raises:
-        ValueError: It is none of them; names the nearest.
+    Messages say `what` the words name, if the field has another name.
     """
     value, words = message.get(name), list(known)
     if not isinstance(value, str) or value not in words:
@@ -27,11 +20,7 @@ def one_of(message: Message, name: str, known: Iterable[str], what: str | None =
 
 
 def text(message: Message, name: str, most: int) -> str:
-    """A field that is a text of 1 to `most` characters.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A field that is a text of 1 to `most` characters."""
     value = message.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= most:
         raise ValueError(f"{name} is a text of 1 to {most} characters")
@@ -39,11 +28,7 @@ def text(message: Message, name: str, most: int) -> str:
 
 
 def whole(message: Message, name: str, most: int, least: int = 0) -> int:
-    """A field that is a whole number from `least` to `most`.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A field that is a whole number from `least` to `most`."""
     value = message.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} is a whole number from {least} to {most}, not {value!r:.40}")
@@ -51,11 +36,7 @@ def whole(message: Message, name: str, most: int, least: int = 0) -> int:
 
 
 def number(message: Message, name: str, least: float, most: float) -> float:
-    """A field that is a number from `least` to `most`.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A field that is a number from `least` to `most`."""
     value = message.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} is a number from {least:g} to {most:g}, not {value!r:.40}")

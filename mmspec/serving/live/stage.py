@@ -10,8 +10,6 @@ Send = Callable[[Mapping[str, Any]], None]
 
 
 class Session(Protocol):
-    """The server's side of one open page."""
-
     def receive(self, message: Mapping[str, Any]) -> None:
         """Take a message of the page. What comes from a page is not trusted.
 
@@ -27,8 +25,6 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """A page and its sessions."""
-
     name: str  # where the page is: `/name/`
     title: str  # what it is called in the list of pages
     page: Path  # the folder of its `index.html`, scripts and styles, beside `/shared/page.js` and `/shared/page.css`.

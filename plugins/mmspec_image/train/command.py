@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.groups import Device, Work, resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import Device, Work, resumable
 from mmspec.kits.pictures.command import Data, Model, pipeline
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mmspec.bench.tree_size import SIZES, paying_nodes
+from mmspec.bench.timing import SIZES, paying_nodes
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree

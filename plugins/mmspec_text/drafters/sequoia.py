@@ -3,7 +3,7 @@
 Sequoia (Chen et al., arXiv 2402.12374). The r-th child of a node is taken to be the accepted one with a probability
 that depends on r alone. These rates are counted in every round; a call begins with the best tree for what the calls
 before it counted (`mmspec.core.drafters.static_tree`), of the size that promises the most units per second on this
-machine (`mmspec.bench.tree_size`). Until enough is counted, `rates` stand in.
+machine (`mmspec.bench.timing`). Until enough is counted, `rates` stand in.
 The tree of a call is chosen before its first draw, so that children keep the distribution that they were drawn from.
 The published code draws the numbers for children once for a prompt and uses them in every round, which biases pairs of
 units; here every round has its own.
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from mmspec.bench.tree_size import SIZES, paying_nodes
+from mmspec.bench.timing import SIZES, paying_nodes
 from mmspec.core.drafters.counted_ranks import counted
 from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
 from mmspec.core.drafters.shapes import Static

@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from mmspec.cli.groups import Device, Work, resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.cli.training import Device, Work, resumable
 from mmspec.registry.options import parse
 from mmspec.registry.suggest import unknown
 from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe

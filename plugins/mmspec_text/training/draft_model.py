@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss, acceptance
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, acceptance
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.model_loss import model_loss
 from mmspec_text.training.teacher import Teacher

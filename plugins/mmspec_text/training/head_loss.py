@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
-from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.unroll import along, unrolled_blocks

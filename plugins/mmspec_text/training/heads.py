@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss, acceptance
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, acceptance
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.head_loss import head_loss, over_own_ids, own_ids

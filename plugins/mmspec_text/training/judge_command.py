@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.groups import Device
 from mmspec.cli.places import refuse_unwritable
-from mmspec.cli.training import Device
 
 HELD_OUT = 10
 """One line in so many is held out, if there are as many."""

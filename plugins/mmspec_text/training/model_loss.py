@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss
 from mmspec_text.training.answers import prompts_of
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.teacher import Teacher

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss
-from mmspec.training.token_filter import TokenFilter
+from mmspec.training.losses import DraftLoss, TokenFilter
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Texts

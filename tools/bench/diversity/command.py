@@ -12,7 +12,7 @@ from transformers.utils import logging
 from mmspec.bench.methods import chosen_methods
 from mmspec.cli.places import refuse_unwritable
 from mmspec.kits.text.bench.settings import DRAFTER
-from mmspec.report import lines, terminal
+from mmspec.report import terminal, trust
 from mmspec.report.diversity import view
 from mmspec.report.table import show_view
 from tools.bench.diversity.measure import KINDS, Size, measure
@@ -54,5 +54,5 @@ def diversity(
     with tqdm(total=len(KINDS) * (len(chosen) + 1), desc="diversity", unit="cell", leave=False) as bar:
         cells = measure(model, chosen, size, device, lambda: bar.update() and None)
     if json is not None:
-        lines.save(json, cells)
+        trust.save_lines(json, cells)
     show_view(view(cells), terminal.terminal())

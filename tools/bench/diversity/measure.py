@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.machine import describe, versions
 from mmspec.bench.methods import decoder_arguments
+from mmspec.bench.timing import describe, versions
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer

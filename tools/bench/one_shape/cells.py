@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.bench.machine import describe, versions
+from mmspec.bench.timing import describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.equality import Equality, load
-from mmspec.report.lines import save
 from mmspec.report.result import PLAIN
+from mmspec.report.trust import save_lines
 
 Shape = Literal["one", "any"]
 
@@ -91,7 +91,7 @@ def measure(
             known[wanted] = _measured(subject, cell, plain)
             kept.append(known[wanted])
             if file is not None:
-                save(file, kept)
+                save_lines(file, kept)
         found.append(known[wanted])
         tick()
     return found

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.machine import describe, versions
-from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Run, relay
+from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import peer_of, row_of
+from mmspec.bench.timing import describe, versions
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.kits.pictures.command import pipeline
 from mmspec.kits.pictures.example_captions import CAPTIONS

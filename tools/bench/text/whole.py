@@ -11,7 +11,7 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import decoder_arguments
-from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Plan, planned
 from mmspec.bench.rows import Footprint
 from mmspec.bench.timing import pass_seconds
 from mmspec.core.capabilities import WithNetwork

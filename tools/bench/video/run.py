@@ -8,9 +8,9 @@ import torch
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.bench.machine import describe, versions
 from mmspec.bench.methods import decoder_arguments
-from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Plan, planned
+from mmspec.bench.timing import describe, versions
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.pipeline import NextFramePipeline

@@ -7,7 +7,7 @@ import typer
 
 import mmspec_continuous.cards
 import mmspec_image.cards
-from mmspec.cli.training import Device, Work
+from mmspec.cli.groups import Device, Work
 from mmspec.kits.pictures.command import Data
 from mmspec.kits.pictures.data import load
 from tools.train.pictures import codes, tokens

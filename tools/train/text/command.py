@@ -9,7 +9,7 @@ import typer
 
 import mmspec_ssm.cards
 import mmspec_text.cards
-from mmspec.cli.training import Device, Work
+from mmspec.cli.groups import Device, Work
 from mmspec_text.training.recipe import DrafterKind
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.text import hybrid, llama

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mmspec.cli.training import Device, Work
+from mmspec.cli.groups import Device, Work
 from mmspec_video.cards import SHIPPED
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.video.recipe import VideoRecipe

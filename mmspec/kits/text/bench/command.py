@@ -1,14 +1,13 @@
 """`mmspec bench` commands of language models."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmspec.bench.command import Quick, bench, check_output_folders
-from mmspec.bench.methods import chosen_methods
-from mmspec.bench.prompt_file import counted_or_read
+from mmspec.bench.command import Json, Methods, Plot, Quick, bench, check_output_folders
+from mmspec.bench.methods import chosen_methods, counted_or_read
+from mmspec.cli.arguments import Device
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 if TYPE_CHECKING:
@@ -28,12 +27,10 @@ def bench_command(
     """
 
     def command(
-        method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all.")] = None,
-        json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
-        plot: Annotated[
-            Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")
-        ] = None,
-        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        method: Methods = None,
+        json: Json = None,
+        plot: Plot = None,
+        device: Device = "cpu",
         repeats: Annotated[
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.bench import tuning
 from mmspec.bench.generate import GenerateCall
-from mmspec.bench.machine import describe, versions
 from mmspec.bench.methods import decoder_arguments
-from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Contestant, Run, race
+from mmspec.bench.race import Contestant, Plan, Run, planned, race, tune, tuning_calls
 from mmspec.bench.rows import Footprint, peer_of, row_of
+from mmspec.bench.timing import describe, versions
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, peers
@@ -104,7 +102,7 @@ class Bench:
         others = self.bounds(call, truth)
         tasks = prompts(pieces, self.options.prompts, self.device, self.given)
         ways = peers(call, self.drafter)
-        tuned = {name: tuning.tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
+        tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
         stock = {name: found.way for name, found in tuned.items()}
         tracks = race({**racers, **others, **stock}, tasks, self.options.repeats, optional=stock, tick=self.tick)
         for name in (*racers, *others):
@@ -187,7 +185,7 @@ def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> in
 
 def _tried(options: BenchOptions) -> int:
     """The number of calls that choose the peers' settings."""
-    return tuning.calls_of(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
+    return tuning_calls(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:
