@@ -32,16 +32,11 @@ LONGEST = 96
 
 
 class ReferencePaths:
-    """Logits of unmodified passes over whole paths.
-
-    Attributes:
-        ids: The prompt, `[prompt]`.
-        drafted: The drafted units behind it, `[node]`.
-        chains: Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions.
-    """
+    """Logits of unmodified passes over whole paths."""
 
     def __init__(self, model_info: ModelInfo, draw: int = 0) -> None:
         self.model_info = model_info
+        # The prompt `[prompt]`, and the drafted units behind it, `[node]`
         self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
         last, first = _end(model_info) - len(ids) - len(drafted), 0
         if model_info.reads_both_ways:  # some of them count from 1
@@ -50,6 +45,7 @@ class ReferencePaths:
         self.shifts = [first, last] if last > 0 and names_argument(model_info.model, "position_ids") else [first]
         self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
+        # Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
     def backwards(self, units: int) -> dict[str, Tensor]:

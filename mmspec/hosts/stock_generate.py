@@ -29,39 +29,30 @@ _WRITES = ("update", "update_conv_state", "update_recurrent_state")
 class StockGenerate:
     """One call of the unmodified model, from its prefill on.
 
-    Args:
-        model_info: The facts about the model.
-        ids: `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
-        inputs: The arguments of the model's forward as `generate` prepares them; missing ones are prepared here.
-
-    Attributes:
-        ids: `[batch, unit]`: the prompt, and the units of the steps so far.
-        logits: `[batch, vocab]` after the last of these units.
-        cache: The cache that the model filled.
-        mask: `[batch, column]` int64: 1 for units, 0 for padding, of the prompt's columns in the cache.
-        positions: The position of the last step's unit, `[batch, 1]` or `[axes, batch, 1]`; None before the first step.
-        counts: Whether the model's forward computes positions itself, as found for the last units prepared.
+    `ids` are `[batch, prompt]`, `[batch, 0]` for a prompt of embeddings; `inputs` the arguments of the model's forward
+    as `generate` prepares them, and missing ones are prepared here.
     """
 
     def __init__(self, model_info: ModelInfo, ids: Tensor, inputs: Mapping[str, Any]) -> None:
         model, known = model_info.model, {name: value for name, value in inputs.items() if value is not None}
         config = known.pop("generation_config", None) or GenerationConfig()
         known.pop("input_ids", None)  # the argument `ids` has them
-        self.model, self.ids = model, ids
+        self.model, self.ids = model, ids  # the units of later steps are appended to the prompt's
         cache = known.pop("past_key_values", None)
         known[cache_name(model)] = cache = DynamicCache(config=model.config) if cache is None else cache
         embeds, mask = known.get("inputs_embeds"), known.get("attention_mask")
         columns = conversation_columns(ids, {**inputs, "past_key_values": cache})
         mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
-        known["attention_mask"] = self.mask = mask
+        known["attention_mask"] = self.mask = mask  # `[batch, column]` int64 of the prompt's columns in the cache
         if "position_ids" not in known and accepts_argument(model, "position_ids"):
             tokens = embeds if embeds is not None and not ids.shape[1] else ids
             known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
         known["use_cache"] = True
         self._known, self._out = known, model._prefill(ids, config, known)
-        self.logits: Tensor = self._out.logits[:, -1]
+        self.logits: Tensor = self._out.logits[:, -1]  # `[batch, vocab]` after the last unit
+        # The position of the last step's unit, `[batch, 1]` or `[axes, batch, 1]`; None before the first step
         self.positions: Tensor | None = None
-        self.counts = False
+        self.counts = False  # whether the forward computes positions itself, as found for the last units prepared
 
     @property
     def cache(self) -> Any:

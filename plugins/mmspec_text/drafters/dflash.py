@@ -47,9 +47,6 @@ class Context:
     """The cache of one call: keys and values of the known units before the root, and the scratch of one block.
 
     `most` counts the known units of the longest row at the end of the call.
-
-    Attributes:
-        slots: Keys and values; a row has them of its known units, the root left out.
     """
 
     def __init__(self, head: DFlashNetwork, rows: int, most: int, device: torch.device) -> None:

@@ -7,7 +7,7 @@ What published files carry beside a head is listed layout by layout (`leftovers`
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,7 @@ class Layout:
 class HeadCheckpoint:
     """A head with one output layer, perhaps over a part of the target's ids, as it is stored."""
 
+    make: ClassVar[Callable[[Any, int], Any]]  # makes the network of an architecture for a target of so many ids
     name: str  # where it is from, for messages
     layout: Layout
     architecture: Any
@@ -71,10 +72,8 @@ class HeadCheckpoint:
     weights: Mapping[str, Tensor]  # its tensors, by the names of the network
     ignored: tuple[str, ...]  # its keys that are not used
 
-    def filled(self, make: Callable[[Any, int], Network], vocab: int) -> Network:
+    def network(self, vocab: int) -> Any:
         """The head for a target of so many ids.
-
-        `make` makes the network of an architecture; its buffer `ids` is set here.
 
         Raises:
             ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
@@ -87,7 +86,7 @@ class HeadCheckpoint:
         drafted = min(a.draft_vocab, vocab) if d2t is None else a.draft_vocab
         ids = mapped_ids(d2t, self.weights.get("t2d"), drafted, vocab, what)
         with torch.device("meta"):
-            network = make(a, vocab)
+            network = self.make(a, vocab)
         network = fitted(network, self.weights, what, self.layout.name)
         network.register_buffer("ids", ids, persistent=False)
         return network

@@ -50,11 +50,8 @@ SLIDING = "sliding_attention"
 class DFlashCheckpoint(HeadCheckpoint):
     """A head of DFlash or DSpark."""
 
+    make = DFlashNetwork
     architecture: DFlashArchitecture
-
-    def network(self, vocab: int) -> DFlashNetwork:
-        """The head for a target of so many ids; errors as in `filled`."""
-        return self.filled(DFlashNetwork, vocab)
 
 
 def read_dflash(name: str) -> DFlashCheckpoint:

@@ -43,12 +43,9 @@ PAST = "lstm.weight_hh_l"
 class Checkpoint(HeadCheckpoint):
     """A head of the EAGLE family."""
 
+    make = EagleNetwork
     architecture: Architecture
     mask_token: int | None = None  # the id that stands for units that are not known; None: it is no head of P-EAGLE
-
-    def network(self, vocab: int) -> EagleNetwork:
-        """The head for a target of so many ids; errors as in `filled`."""
-        return self.filled(EagleNetwork, vocab)
 
 
 def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:

@@ -29,13 +29,7 @@ from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class EagleNetwork(HeadNetwork):
-    """See the module. It is a `Head`.
-
-    Attributes:
-        feeds_normed: Whether the state that is fed back is normalised, which some checkpoints say and are not.
-        window: Rows that attention covers; None: all.
-        sinks: First rows, which attention covers beside the window.
-    """
+    """See the module. It is a `Head`."""
 
     # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
     ids: Tensor | None
@@ -44,7 +38,8 @@ class EagleNetwork(HeadNetwork):
         super().__init__(architecture)
         a = self.architecture = architecture
         self.depth, self.vocab = a.layers, vocab
-        self.feeds_normed, self.window, self.sinks = a.norm_output, a.window, 0
+        self.feeds_normed = a.norm_output  # some checkpoints say that their states are normalised, and they are not
+        self.window, self.sinks = a.window, 0  # rows that attention covers, None: all; and first ones beside the window
         inside = a.width if a.fused else a.hidden + a.width
         self.lstm = Cells(inside, a.hidden, "lstm" in a.biases) if a.block > 1 else None
         if a.block == 1 and (not a.fused or a.projected):
