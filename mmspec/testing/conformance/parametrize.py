@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from mmspec.registry import Registry, Spec
+from mmspec.testing.conformance.example import Maker
 
 
 def parametrize_checks(
@@ -13,6 +14,7 @@ def parametrize_checks(
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
     thorough: bool = False,
+    examples: Mapping[str, Maker] | None = None,
 ) -> Callable[[Any], Any]:
     """One test for every check.
 
@@ -22,6 +24,7 @@ def parametrize_checks(
         expected_failures: Why a check fails, by check or by `component/check`; such a check fails its test if it
             passes.
         thorough: Statistics on 400,000 rows or more, which takes minutes instead of seconds.
+        examples: What makes the examples of components, by `plugin:name`, where their factories do not say it.
 
     Raises:
         ValueError: scipy is not installed, or a component or check is unknown (names the nearest).
@@ -39,7 +42,7 @@ def parametrize_checks(
 
     wanted = [components] if isinstance(components, str | Spec) else list(components)
     params = []
-    for check in checks_for(wanted, registry, expected_failures, thorough):
+    for check in checks_for(wanted, registry, expected_failures, thorough, examples):
         marks = [pytest.mark.xfail(reason=check.expected, strict=True)] if check.expected is not None else []
         name = f"{check.component.kind}-{check.component.name}-{check.name}"
         params.append(pytest.param(replace(check, expected=None), id=name, marks=marks))

@@ -10,6 +10,7 @@ from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
     from mmspec.testing.conformance.check import Check, Outcome
+    from mmspec.testing.conformance.example import Maker
 
 
 def check_component(
@@ -18,6 +19,7 @@ def check_component(
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
     thorough: bool = False,
+    examples: "Mapping[str, Maker] | None" = None,
 ) -> "list[Outcome]":
     """Run every check of a component, or of all components of a name.
 
@@ -27,11 +29,13 @@ def check_component(
         expected_failures: Why a check fails, by check or by `component/check`. Such a check is shown as `xfail`; if it
             passes, that is a failure.
         thorough: Statistics on 400,000 rows or more, which takes minutes instead of seconds.
+        examples: What makes the examples of components, by `plugin:name`, where their factories do not say it
+            (`mmspec.testing.Example`).
 
     Raises:
         ValueError: scipy is not installed, or a component or check is unknown (names the nearest).
     """
-    return [check.outcome() for check in checks_for([component], registry, expected_failures, thorough)]
+    return [check.outcome() for check in checks_for([component], registry, expected_failures, thorough, examples)]
 
 
 def checks_of(
@@ -40,9 +44,10 @@ def checks_of(
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
     thorough: bool = False,
+    examples: "Mapping[str, Maker] | None" = None,
 ) -> "list[Check]":
     """The checks that `check_component` would run, not run yet. Arguments and errors are the same."""
-    return checks_for([component], registry, expected_failures, thorough)
+    return checks_for([component], registry, expected_failures, thorough, examples)
 
 
 def checks_for(
@@ -50,6 +55,7 @@ def checks_for(
     registry: Registry | None = None,
     expected: Mapping[str, str] | None = None,
     thorough: bool = False,
+    examples: "Mapping[str, Maker] | None" = None,
 ) -> "list[Check]":
     """The checks of several components or names, in order. Arguments and errors as in `check_component`."""
     refuse_without_scipy()
@@ -63,7 +69,7 @@ def checks_for(
         reasons[name, known(check)] = reason
     checks = []
     for component in (found for name in wanted for found in select(name, registry)):
-        subject = Subject(component, registry, thorough)
+        subject = Subject(component, registry, thorough, examples)
         for promise in claimed(component):
             why = reasons.get((component.name, promise.name), reasons.get(("", promise.name)))
             checks.append(Check(promise, subject, why))

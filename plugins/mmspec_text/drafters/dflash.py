@@ -64,8 +64,6 @@ class DFlash:
         loaded: What was read, and how the head did on the first prompt.
     """
 
-    example = "mmspec_text.head_example:dflash"
-
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}

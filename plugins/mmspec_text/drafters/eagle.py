@@ -59,8 +59,6 @@ class Eagle:
         loaded: What was read, and how the head did on the first prompt.
     """
 
-    example = "mmspec_text.head_example:eagle"
-
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}

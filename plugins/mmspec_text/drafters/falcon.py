@@ -63,8 +63,6 @@ class Falcon:
         ValueError: No head was named, or it cannot be read.
     """
 
-    example = "mmspec_text.head_example:falcon"
-
     def __init__(self, options: FalconOptions = FalconOptions()) -> None:
         read = head_of(options.model, "falcon", Checkpoint, partial(read_checkpoint, kind="falcon"))
         form = {name: value for name, value in vars(options).items() if name not in ("model", "probe")}

@@ -44,8 +44,6 @@ class PEagle:
         ValueError: No head was named, or it cannot be read.
     """
 
-    example = "mmspec_text.head_example:p_eagle"
-
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
         read = head_of(options.model, "p-eagle", Checkpoint, partial(read_checkpoint, kind="p-eagle"))
         self.eagle = Eagle(replace(options, model=read))  # reads features, fits the target, tries the head

@@ -40,7 +40,7 @@ class PathOptions(HeadOptions):
 class PathDrafter:
     """Drafts with a head that steps along paths; no draft is deeper than the head's longest path.
 
-    A method with such a head is this class with the attributes `kind`, `example` and `read`.
+    A method with such a head is this class with the attributes `kind` and `read`.
 
     Args:
         options: The head, and the form of its drafts.
@@ -50,13 +50,11 @@ class PathDrafter:
 
     Attributes:
         kind: The method's name, for messages.
-        example: Where the method's examples are.
         read: Reads a head from a folder or the hub.
         loaded: What was read, and how the head did on the first prompt.
     """
 
     kind: ClassVar[str]
-    example: ClassVar[str]
     read: ClassVar[Callable[[str], PathCheckpoint]]
 
     def __init__(self, options: PathOptions = PathOptions()) -> None:
