@@ -31,7 +31,6 @@ class RecurrentTarget(TransformersTarget):
     """
 
     offers = RECURRENT
-    example = "mmspec_ssm.example:hybrid"
 
     def __init__(self, model: Any, drafting: bool = False) -> None:
         with without_advice():

@@ -21,7 +21,6 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
-from mmspec_continuous.example import tiny
 from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -29,6 +28,7 @@ from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS
+from tests.support.examples.continuous import tiny
 from tests.support.worlds import tiny_vq
 
 WORDS = ["<pad>", "<unk>", "red", "heart", "cat"]

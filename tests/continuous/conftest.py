@@ -6,9 +6,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec_continuous.example import tiny
 from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from tests.support.examples.continuous import tiny
 
 WORDS = ["<pad>", "<unk>", "red", "blue", "heart", "cat", "face", "apple", "star"]
 SIZES = dict(grid=4, caption_dim=12, cls_token_num=6, token_dim=4)

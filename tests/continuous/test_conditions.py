@@ -7,8 +7,8 @@ import torch
 
 from mmspec.kits.pictures.conditions import Condition, joined, repeated
 from mmspec_continuous.conditions import Guided
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 
 
 def test_repeated_keeps_the_scale():

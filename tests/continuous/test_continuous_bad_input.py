@@ -10,10 +10,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 
 
 def test_a_head_has_steps_and_scales():

@@ -7,9 +7,9 @@ import torch
 import mmspec
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import tiny
 from mmspec_continuous.models.kl import measure, pictures_of, scaled, small_kl, tokens_of
 from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline
+from tests.support.examples.continuous import tiny
 
 PROMPTS = ["red heart", "blue cat face"]
 

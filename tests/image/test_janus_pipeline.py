@@ -14,9 +14,9 @@ from mmspec.cli.app import build
 from mmspec.hosts import loading
 from mmspec.serving import models
 from mmspec_image import stored
-from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.models.janus import JanusForImages
+from tests.support.examples.image import tiny_janus
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.any_order import Infill
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import LEVEL, assert_normal, joint_p_value
-from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.history import HistoryTarget
@@ -35,6 +34,7 @@ from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec_text.drafters.assd import Assd
 from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.mutants import MUTANTS
+from tests.support.toys.any_order import AnyOrderTarget
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.toys.picture import PictureTarget, drawn, joint

@@ -17,10 +17,10 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 from tools.bench.__main__ import build
 from tools.bench.continuous import run as bench
 from tools.bench.continuous.head import HeadClock, HeadTimedSampler, TargetWithHead

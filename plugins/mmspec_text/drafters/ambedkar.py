@@ -52,7 +52,6 @@ class Ambedkar(DraftModel):
     """
 
     wrt = AMBEDKAR.wrt
-    example = "mmspec_text.conditioned_example:ambedkar"
 
     def __init__(self, options: AmbedkarOptions = AmbedkarOptions()) -> None:
         if options.condition is None:

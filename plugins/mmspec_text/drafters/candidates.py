@@ -133,8 +133,6 @@ class TextCandidates(Candidates):
         ValueError: A model or a tokenizer cannot be loaded.
     """
 
-    example = "mmspec_text.example:candidates"
-
     def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
         model = options.model
         if isinstance(model, str):

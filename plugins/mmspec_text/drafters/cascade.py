@@ -69,7 +69,6 @@ class Cascade(CascadeDrafter):
     """
 
     needs, offers = CASCADE.needs, CASCADE.offers
-    example = "mmspec_text.example:cascade"
 
     def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:
         self.options = options  # the decoder is built when the target is known

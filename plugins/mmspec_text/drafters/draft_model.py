@@ -37,8 +37,6 @@ class TextDraftModel(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
-    example = "mmspec_text.example:draft_model"
-
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
         self.options, self._small = options, load_small_model(options, "draft-model")
         super().__init__(self._small, Chain(options.sure))

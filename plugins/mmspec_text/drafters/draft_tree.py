@@ -38,8 +38,6 @@ class TextDraftTree(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
-    example = "mmspec_text.example:draft_tree"
-
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
         self.options, self._small = options, load_small_model(options, "draft-tree")
         super().__init__(self._small, options.build_shape())

@@ -58,8 +58,6 @@ class LLMCad(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
-    example = "mmspec_text.example:llmcad"
-
     def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
         self.options, self._small = options, load_small_model(options, LLMCAD.name)
         self._tree = Rerank(None, options.width, options.nodes)

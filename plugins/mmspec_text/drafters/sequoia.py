@@ -65,8 +65,6 @@ class Sequoia(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
-    example = "mmspec_text.example:sequoia"
-
     def __init__(self, options: SequoiaOptions = SequoiaOptions()) -> None:
         self.options, self._small = options, load_small_model(options, SEQUOIA.name)
         self.nodes = options.nodes or max(SIZES) - 1

@@ -56,7 +56,6 @@ class TokenRecycling:
     """
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
-    example = "mmspec_text.example:recycling"
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options

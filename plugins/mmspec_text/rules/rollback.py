@@ -48,7 +48,6 @@ class Rollback:
 
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers
-    example = "mmspec_text.relaxed_example:rollback"
 
     def __init__(self, options: RollbackOptions = RollbackOptions()) -> None:
         self.options = options

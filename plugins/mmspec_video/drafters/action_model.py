@@ -47,7 +47,6 @@ class ActionModel:
     """
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
-    example = "mmspec_video.example:player"
 
     def __init__(self, options: ActionModelOptions = ActionModelOptions()) -> None:
         self.options = options

@@ -19,10 +19,10 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.any_order import FILLER, Infill
 from mmspec.testing.statistics import assert_follows
-from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 from mmspec_text.drafters.assd import Assd
+from tests.support.toys.any_order import AnyOrderTarget
 
 MASK = 3
 TEXT = [0, None, None, 2, None, None]

@@ -16,8 +16,8 @@ from mmspec.core.rules import Rejection
 from mmspec.hosts.any_order import Infill
 from mmspec_text.drafters.assd import Assd
 from mmspec_text.infill import InfillPipeline
-from mmspec_text.infill_example import model
 from mmspec_text.targets.xlnet import XLNetTarget
+from tests.support.examples.zoo import tiny_xlnet as model
 
 TEXTS = ["a <mask> <mask> b <mask> <mask> <mask> c", "<mask> d <mask>"]
 

@@ -20,8 +20,9 @@ from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.assd import Assd
-from mmspec_text.infill_example import VOCAB, model
 from mmspec_text.targets.xlnet import MASK, XLNetTarget
+from tests.support.examples.zoo import VOCAB
+from tests.support.examples.zoo import tiny_xlnet as model
 
 TEXT = [3, None, None, 1, None, None, None, None, 5, None]
 ORDER = [6, 1, 9, 2, 5, 4, 7]

@@ -22,7 +22,7 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.omnidraft.drafter import OmniDraft, OmniDraftOptions
 from mmspec_text.drafters.omnidraft.joining import Joined
 from mmspec_text.drafters.omnidraft.ngrams import NgramCache
-from mmspec_text.vocabulary_example import letters
+from tests.support.examples.zoo import letters
 from tests.support.zoo import VOCAB, build
 
 FAST = ["llama", "gpt2"]

@@ -23,7 +23,7 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.corpus_counts import counted
 from mmspec_text.drafters.vocab_trim import VocabTrim, VocabTrimOptions, kept_ids
-from mmspec_text.vocabulary_example import JOINS, letters, speller
+from tests.support.examples.zoo import JOINS, letters, speller
 from tests.support.zoo import build, noisy
 
 FAST = ["llama", "gpt2"]

@@ -78,7 +78,6 @@ class OmniDraft(DraftModel):
     """
 
     offers, needs = OMNIDRAFT.offers, OMNIDRAFT.needs
-    example = "mmspec_text.vocabulary_example:omnidraft"
 
     def __init__(self, options: OmniDraftOptions = OmniDraftOptions()) -> None:
         self.options, self._small = options, load_small_model(options, OMNIDRAFT.name)

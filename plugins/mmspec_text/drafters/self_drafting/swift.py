@@ -57,7 +57,6 @@ class Swift:
     """
 
     needs, offers = SWIFT.needs, SWIFT.offers
-    example = "mmspec_text.self_drafting_example:swift"
     runs_target = True
 
     def __init__(self, options: SwiftOptions = SwiftOptions()) -> None:

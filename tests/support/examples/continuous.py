@@ -1,4 +1,4 @@
-"""Examples for the conformance kit: tiny continuous models with random weights."""
+"""Continuous tokens: tiny models with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mmspec.testing.conformance.example import Example
+from mmspec.testing import Example
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.drafters.draft_model import DraftModelOptions
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
@@ -58,3 +58,6 @@ def draft_model() -> Example:
     return Example(
         target=target, prompt=lambda rows: captions(rows, 1.5), options=DraftModelOptions(model=small.eval())
     )
+
+
+EXAMPLES = {"continuous:continuous-ar": continuous, "continuous:continuous-draft-model": draft_model}
