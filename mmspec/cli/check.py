@@ -69,14 +69,14 @@ def _outcomes(name: str | None, thorough: bool) -> "list[Outcome]":
     import torch
     from rich.console import Console
 
-    from mmspec.testing.conformance.run import broken_plugins, checks_for
+    from mmspec.testing.conformance.run import broken_plugins, checks_of
 
     torch.set_num_threads(1)  # the kit's models are so tiny that more threads are slower
     registry = installed()
     wanted = [name] if name is not None else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
     outcomes = [] if name is not None else list(broken_plugins(registry))
     with Console(stderr=True).status("imports …") as status:
-        for each in checks_for(wanted, registry, thorough=thorough):
+        for each in checks_of(wanted, registry=registry, thorough=thorough):
             status.update(f"{each.component.kind} {each.component.qualified}: {each.name}")
             outcomes.append(each.outcome())
     return outcomes

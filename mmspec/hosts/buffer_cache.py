@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.block_masks import FLEX
 from mmspec.hosts.fingerprint import code
-from mmspec.hosts.flex_attention import fits
+from mmspec.hosts.flex_attention import FLEX, fits
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache

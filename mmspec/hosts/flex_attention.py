@@ -1,26 +1,144 @@
 """Attention of captured passes on CUDA, through torch's FlexAttention: it reads live slots only, and makes no mask.
 
-`mmspec.hosts.attention.packed_attention` needs a mask with an entry for every node and slot of every row, and reads
-all slots that are allocated. The kernel that torch's compiler makes of this function reads the blocks that
-`mmspec.hosts.block_masks` names, and evaluates the mask inside. Without the compiler FlexAttention computes all scores
-at once, so that eager passes go on with the packed function.
+`mmspec.hosts.attention.packed_attention` needs a mask with an entry for every node and slot of every row, most of
+them equal, and reads all slots that are allocated. The kernel that torch's compiler makes of this function evaluates
+the mask inside: a pass keeps the committed length of every row, and for every node its ancestors as bits of 64-bit
+words; which blocks of slots are read follows from the lengths by arithmetic. The work of a pass then follows how long
+its rows are, and not how many slots are allocated, although no shape depends on it. Without the compiler
+FlexAttention computes all scores at once, so that eager passes go on with the packed function.
+
+Blocks of slots are visited in ascending order, and none is declared to be seen whole: so sums over a row's slots have
+one order, whatever the length of the row in the pass that computes them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import causal_mask_function
 
 from mmspec.core import kernels
 from mmspec.hosts.attention import packed_sinks, refuse_unknown
-from mmspec.hosts.block_masks import FLEX, packed
+from mmspec.hosts.masks import PassGeometry, current, latest_slot
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import BLOCK
+
+FLEX = "mmspec-flex"
+"""The name of this kind of masks and of its attention function in transformers' interfaces."""
 
 LEAST_WIDTH = 16
 """The least width of a head that the kernel takes."""
+
+Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Whether a node sees a place: row, head, node, place → bool, all of them 0-d."""
+
+WORD = 64
+"""Bits of a word."""
+
+TILE = 128
+"""Queries that one block of a mask covers, and places if the layer's places divide by it."""
+
+
+def ancestor_words(ancestor: Tensor) -> Tensor:
+    """Ancestors `[batch, node, all]` bool as bits: `[batch, node, word]` int64, bit `j % 64` of word `j // 64`."""
+    bits = _padded(ancestor).unflatten(2, (-1, WORD)).long()
+    return (bits << torch.arange(WORD, device=ancestor.device)).sum(-1)
+
+
+def _padded(ancestor: Tensor) -> Tensor:
+    """Ancestors with columns up to whole words, which are False."""
+    return F.pad(ancestor, (0, -ancestor.shape[2] % WORD))
+
+
+def seen(geometry: PassGeometry, pattern: Callable[..., Tensor]) -> Seen:
+    """The entries of `geometry.within(pattern)`, each computed when it is asked for."""
+    length, holes, nodes = geometry.length, geometry.holes, geometry.depth.shape[1]
+    assert geometry.ancestor.shape[1] == nodes, "a pass over some nodes of a draft"
+    # Both are sums over whole words, which torch's compiler stores: it writes out sums of a few terms where they are
+    # used, and cannot give a kernel's mask anything that it does not store.
+    words, path = ancestor_words(geometry.ancestor), _padded(geometry.ancestor).sum(-1)
+    shared = len(words) == 1
+
+    def see(row: Tensor, head: Tensor, node: Tensor, place: Tensor) -> Tensor:
+        slot = latest_slot(place, length[row] + nodes - 1, geometry.ring) if geometry.ring else place
+        relative = slot - length[row]
+        committed = (relative < 0) & (slot >= 0)
+        if holes is not None:
+            committed = committed & ~holes[row, slot.clamp(0, holes.shape[1] - 1)]
+        other = relative.clamp(0, nodes - 1)
+        tree_row = torch.zeros_like(row) if shared else row
+        word = words[tree_row, node, other // WORD]
+        related = ((word >> (other % WORD)) & 1) == 1
+        tree = committed | ((relative >= 0) & (relative < nodes) & related)
+        if pattern is causal_mask_function:  # ancestors and committed units are earlier positions anyway
+            return tree
+        # A node's depth is one less than the nodes of its path.
+        query = length[row] + path[tree_row, node] - 1
+        key = torch.where(relative < 0, slot, length[row] + path[tree_row, other] - 1)
+        return tree & pattern(row, head, query, key)
+
+    return see
+
+
+def tree_blocks(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> BlockMask:
+    """The mask function that transformers calls for every kind of layer."""
+    geometry = current.get()
+    assert geometry is not None, f"the attention {FLEX!r} is used outside a pass of mmspec"
+    geometry = geometry.around(local_size)
+    used = geometry.length + geometry.depth.shape[1]  # around a ring that is full: all of its places
+    return _blocks(used, geometry.ancestor.shape[1], geometry.visible, seen(geometry, mask_function))
+
+
+def packed(mask: BlockMask, group: int) -> BlockMask:
+    """A mask for query groups that are packed into the query axis: query `i` is node `i % nodes`."""
+    nodes, places = mask.seq_lengths
+    see = mask.mask_mod
+
+    def see_packed(row: Tensor, head: Tensor, query: Tensor, place: Tensor) -> Tensor:
+        return see(row, head, query % nodes, place)
+
+    return _of(mask.kv_num_blocks[:, 0, 0], mask.kv_indices[0, 0, 0], group * nodes, places, see_packed)
+
+
+def _blocks(used: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
+    """A mask over the blocks that hold the first `used [batch]` places."""
+    size = _size(places)
+    order = torch.arange(-(-places // size), dtype=torch.int32, device=used.device)
+    return _of(((used + size - 1) // size).clamp(max=len(order)).int(), order, queries, places, see)
+
+
+def _of(count: Tensor, order: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
+    """A mask over the first `count [batch]` blocks in `order [block]`.
+
+    The blocks that are seen whole are listed, too: there are none. With such a list, the kernel for few queries splits
+    the places into parts whose borders do not depend on `count`.
+    """
+    tiles = -(-queries // TILE)
+    counts = count[:, None, None].expand(-1, 1, tiles).contiguous()
+    orders = order.expand(len(count), 1, tiles, -1).contiguous()
+    return BlockMask(
+        seq_lengths=(queries, places),
+        kv_num_blocks=counts,
+        kv_indices=orders,
+        full_kv_num_blocks=torch.zeros_like(counts),
+        full_kv_indices=torch.zeros_like(orders),
+        q_num_blocks=None,
+        q_indices=None,
+        full_q_num_blocks=None,
+        full_q_indices=None,
+        BLOCK_SIZE=(TILE, _size(places)),
+        mask_mod=see,
+    )
+
+
+def _size(places: int) -> int:
+    """The places of a block: a divisor of all places, so that no block reaches beyond them."""
+    return TILE if places % TILE == 0 else BLOCK
 
 
 def fits(passes: Passes, slots: SlotCache) -> bool:
@@ -85,3 +203,4 @@ def block_attention(
 
 
 AttentionInterface.register(FLEX, block_attention)
+AttentionMaskInterface.register(FLEX, tree_blocks)

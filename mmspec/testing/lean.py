@@ -19,7 +19,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.power import mean_sees
+from mmspec.testing.statistics import mean_sees
 
 
 @dataclass

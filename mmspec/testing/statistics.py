@@ -10,8 +10,12 @@ Tests decode many rows in one batched call and compare them with a joint in clos
 A right rule fails at most once in 10⁸ runs. A wrong one passes the first look in at most 5 of 100 runs if its bias is
 4.6 % of a joint of 243 cells or more (in total variation), and more often if it is smaller. `CLEAR = 1`, with which our
 slow tier runs, leaves that look out; `ROWS` then miss a bias of 1.3 % in 5 of 100 runs.
+
+`…_sees` say how small a bias a test sees: the smallest that fails it in 95 of 100 runs, its retry included. A check
+fails when two seeds give p <= 1e-4, so that each of them must do so with probability √0.95.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -25,6 +29,7 @@ POOLED = 5.0
 """Cells that expect fewer rows than this are pooled: χ² is an approximation for large counts."""
 OTHER_SEED = 7919
 """Added to a seed for the retry."""
+EACH = 0.95**0.5
 
 
 def counts_of(units: Tensor, joint: Tensor) -> Tensor:
@@ -154,3 +159,40 @@ def projections(dim: int) -> list[Tensor]:
     eye = torch.eye(dim, dtype=torch.float64)
     pairs = [(i, j) for i in range(dim) for j in range(i)]
     return [*eye, *(eye[i] + eye[j] for i, j in pairs), *(eye[i] - eye[j] for i, j in pairs)]
+
+
+def chi_squared_sees(joint: Tensor, rows: int) -> float:
+    """Total variation that `joint_p_value` sees in `rows` rows of `joint [(vocab,) * length]`.
+
+    Of all biases of one total variation t, those that move all probabilities by the same share have the smallest
+    Σ (p' - p)² / p, which is 4 t²: rows times that is the noncentrality of χ². Other biases show at a smaller t, except
+    for shifts inside of the pooled cells: the whole mass of these is added.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import chi2, ncx2
+
+    expected = joint.double().flatten() * rows
+    kept, rest = pooled(expected)
+    freedom = len(kept) + bool(rest > 0) - 1
+    critical = chi2.isf(LEVEL, freedom)
+    shift = brentq(lambda shift: ncx2.sf(critical, freedom, shift) - EACH, 1e-9, 20 * (freedom + 10))
+    return min(1.0, math.sqrt(shift / rows) / 2 + float(rest) / rows)
+
+
+def ks_sees(rows: int, tests: int = 1) -> float:
+    """Distance of distribution functions that a Kolmogorov-Smirnov test sees, at the level of one of `tests` tests.
+
+    At the largest distance, the share of rows below it has a standard deviation of at most 0.5 / √rows.
+    """
+    from scipy.stats import kstwo, norm
+
+    return min(1.0, float(kstwo.isf(LEVEL / tests, rows)) + float(norm.ppf(EACH)) / (2 * math.sqrt(rows)))
+
+
+def mean_sees(variance: float, count: int) -> float:
+    """Shift of the mean of `count` numbers, whose variances sum to `variance`, that a two-sided normal test sees."""
+    from scipy.stats import norm
+
+    if not count:
+        return 1.0
+    return min(1.0, float(norm.isf(LEVEL / 2) + norm.ppf(EACH)) * math.sqrt(variance) / count)

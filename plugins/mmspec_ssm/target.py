@@ -25,7 +25,6 @@ class RecurrentTarget(TransformersTarget):
     """
 
     offers = RECURRENT
-    example = "mmspec_ssm.example:hybrid"
 
     def __init__(self, model: Any, drafting: bool = False) -> None:
         with without_kernel_notices():

@@ -28,6 +28,7 @@ from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS
+from tests.support.examples.continuous import tiny
 from tests.support.worlds import tiny_vq
 from tools.train.pictures.latents import measure, small_kl
 

@@ -17,10 +17,9 @@ from transformers.masking_utils import (
 )
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts import block_masks
+from mmspec.hosts import flex_attention
 from mmspec.hosts.attention import packed_attention
-from mmspec.hosts.block_masks import ancestor_words, tree_blocks
-from mmspec.hosts.flex_attention import block_attention
+from mmspec.hosts.flex_attention import ancestor_words, block_attention, tree_blocks
 from mmspec.hosts.masks import PassGeometry, current, latest_slot, tree_mask
 
 SLOTS = 128
@@ -51,7 +50,7 @@ def holes_of(length: Tensor, slots: int = SLOTS) -> Tensor:
 
 
 def made_and_evaluated(at: PassGeometry, pattern: Callable[..., Tensor], window: int | None) -> tuple[Tensor, Tensor]:
-    """The mask of `masks.py`, and the one of `block_masks.py` evaluated in the blocks that it names."""
+    """The mask of `masks.py`, and the one of `flex_attention.py` evaluated in the blocks that it names."""
     with current.holding(at):
         made, blocks = tree_mask(pattern, window), tree_blocks(pattern, window)
     assert made is not None
@@ -141,26 +140,26 @@ def test_what_the_mask_does_not_hold_is_refused() -> None:
 
 
 def one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = block_masks.seen
-    monkeypatch.setattr(block_masks, "seen", lambda at, pattern: right(replace(at, length=at.length + 1), pattern))
+    right = flex_attention.seen
+    monkeypatch.setattr(flex_attention, "seen", lambda at, pattern: right(replace(at, length=at.length + 1), pattern))
 
 
 def the_next_nodes_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_masks, "ancestor_words", lambda ancestor: ancestor_words(ancestor.roll(1, 2)))
+    monkeypatch.setattr(flex_attention, "ancestor_words", lambda ancestor: ancestor_words(ancestor.roll(1, 2)))
 
 
 def no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = block_masks.seen
-    monkeypatch.setattr(block_masks, "seen", lambda at, pattern: right(replace(at, holes=None), pattern))
+    right = flex_attention.seen
+    monkeypatch.setattr(flex_attention, "seen", lambda at, pattern: right(replace(at, holes=None), pattern))
 
 
 def a_block_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = block_masks._blocks
-    monkeypatch.setattr(block_masks, "_blocks", lambda used, *rest: right(used - TREE.nodes, *rest))
+    right = flex_attention._blocks
+    monkeypatch.setattr(flex_attention, "_blocks", lambda used, *rest: right(used - TREE.nodes, *rest))
 
 
 def the_first_slot_of_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_masks, "latest_slot", lambda place, last, ring: latest_slot(place, last - 1, ring))
+    monkeypatch.setattr(flex_attention, "latest_slot", lambda place, last, ring: latest_slot(place, last - 1, ring))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import SIZES, random_model
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.example import llamagen
 from tests.captured.conftest import forget, lockstep
+from tests.support.examples.image import llamagen
 
 CONFIG = LlamaConfig(**{**SIZES, "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
 

@@ -15,6 +15,7 @@ from mmspec.registry import MethodSpec, TargetSpec, installed, pair
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.subject import Subject, targets
 from tests.captured.conftest import forget, lockstep
+from tests.support.examples import EXAMPLES
 
 ROWS = (0, 1, 2)
 NO_SHAPE = r"rounds are not compiled: {} cannot run all passes with one number of nodes"
@@ -88,8 +89,8 @@ PAIRS = [found for found in fitting() if found not in UNTRIED]
 def parts_of(method: str, target: str) -> tuple[Bench, Callable[[], Drafter | None], Callable[[], Rule]]:
     """The bench of a target, and the method's drafter and rule, new ones in every call."""
     registry = installed()
-    subject = Subject(registry.get("method", method), registry)
-    bench = next(bench for bench in targets(registry) if bench.name == target)
+    subject = Subject(registry.get("method", method), registry, given=EXAMPLES)
+    bench = next(bench for bench in targets(registry, EXAMPLES) if bench.name == target)
     pairing = pair(registry, method, offers=bench.target.offers)
     if pairing.drafter is None:
         return bench, lambda: None, lambda: pairing.rule.load()()
@@ -101,7 +102,7 @@ def parts_of(method: str, target: str) -> tuple[Bench, Callable[[], Drafter | No
 def test_every_pair_is_tried() -> None:
     assert {"transformers", "recurrent", "llamagen", "janus", *EAGER} <= {target for _, target in PAIRS}
     assert set(PAIRS) >= FAST
-    assert {target for _, target in PAIRS} <= {bench.name for bench in targets(installed())}
+    assert {target for _, target in PAIRS} <= {bench.name for bench in targets(installed(), EXAMPLES)}
 
 
 @pytest.mark.parametrize(

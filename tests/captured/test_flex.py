@@ -10,8 +10,8 @@ from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralCon
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.hosts import block_masks, buffer_cache
-from mmspec.hosts.block_masks import FLEX, ancestor_words
+from mmspec.hosts import buffer_cache, flex_attention
+from mmspec.hosts.flex_attention import FLEX, ancestor_words
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -88,7 +88,7 @@ def no_ancestors(ancestor: torch.Tensor) -> torch.Tensor:
 def test_a_pass_that_cannot_be_compiled_or_is_wrong_goes_back(
     model: Any, mutant: Callable[..., torch.Tensor], flex: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_masks, "ancestor_words", mutant)
+    monkeypatch.setattr(flex_attention, "ancestor_words", mutant)
     eager, captured = both(model, "prompt-lookup")
     with pytest.warns(UserWarning, match="compiled in another way: attention reads all slots"):
         found = captured.generate(ragged(), 12, seed=1)

@@ -23,10 +23,10 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES, noisy, random_model
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
-from mmspec_image.example import llamagen
 from mmspec_image.rules.grouped import Grouped
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.captured.conftest import forget, lockstep
+from tests.support.examples.image import llamagen
 
 VOCAB = 61
 RULES: dict[str, type[Rule]] = {

@@ -5,6 +5,7 @@ import pytest
 from mmspec.registry import installed
 from mmspec.testing import Outcome, check_component
 from mmspec.testing.conformance.benches import history
+from tests.support.examples import EXAMPLES
 
 PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern", "spatial-head")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
@@ -63,20 +64,20 @@ def judged(outcomes: list[Outcome]) -> None:
 
 
 def test_a_target() -> None:
-    judged(check_component("text:transformers"))
+    judged(check_component("text:transformers", examples=EXAMPLES))
 
 
 @pytest.mark.compiled("no shape", "no pass")
 def test_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one toy; the slow tier tries it, and all others, on every one."""
     monkeypatch.setattr("mmspec.testing.conformance.subject.toys", lambda: [history()])
-    judged(check_component("text:prompt-lookup"))
+    judged(check_component("text:prompt-lookup", examples=EXAMPLES))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", [p.name for p in installed().plugins() if p.status == "ok" and p.components])
 def test_all_of_them(plugin: str) -> None:
-    outcomes = check_component(plugin)
+    outcomes = check_component(plugin, examples=EXAMPLES)
     for o in outcomes:
         print(f"{o.kind} {o.component}: {o.check}: {o.status}, {o.number} {o.reason}")
     judged(outcomes)

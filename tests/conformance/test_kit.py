@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -19,7 +19,9 @@ from mmspec.registry import DrafterSpec, MethodSpec, RuleSpec, installed
 from mmspec.testing import Example, check_component, checks_of, parametrize_checks
 from mmspec.testing.conformance.benches import history
 from mmspec.testing.conformance.check import promises
-from mmspec.testing.conformance.examples import examples_of
+from mmspec.testing.conformance.example import examples_of
+from mmspec.testing.conformance.subject import Subject
+from tests.support.examples import EXAMPLES
 
 
 class Last:
@@ -221,9 +223,25 @@ class WrongExample(Last):
         return 3
 
 
-def test_examples_come_from_the_factory_or_from_the_kit() -> None:
-    assert isinstance(examples_of(installed().get("target", "text:transformers"))[0].target, TransformersTarget)
+def test_examples_are_given_or_come_from_the_factory_or_from_the_kit() -> None:
+    assert isinstance(examples_of(installed().get("target", "text:transformers"), {})[0].target, TransformersTarget)
     assert not hasattr(TransformersTarget, "example")
-    assert examples_of(one(repeat)) == []
+    assert examples_of(one(repeat), {}) == []
+    single = Example(rows=1)
+    assert examples_of(one(repeat), {"mine": lambda: single}) == [single]
+    assert examples_of(one(WrongExample), {"mine": lambda: [single]}) == [single]
     with pytest.raises(TypeError, match="of 'mine' returns 3, not an Example or a list of them"):
-        examples_of(one(WrongExample))
+        examples_of(one(WrongExample), {})
+
+
+@pytest.mark.usefixtures("quick")
+def test_our_own_components_are_tried_where_their_examples_are() -> None:
+    """They come with the tests; what a stranger makes of our components is tried without them, with the defaults."""
+    assert EXAMPLES.keys() <= {c.qualified for c in installed().components()}
+    for name in ("text:eagle", "text:suffix", "text:prompt-lookup", "image:llamagen", "video:nfd"):
+        found = {o.check: o for o in check_component(name)}
+        assert {o.status for o in found.values()} == {"pass", "skip"} and found["import-is-cheap"].status == "pass"
+        assert any("comes with the tests of mmspec's repository" in o.reason for o in found.values())
+    theirs = MethodSpec(name="m", drafter="text:prompt-lookup", exactness="invariant", summary="Ours, renamed.")
+    subject = Subject(replace(theirs, owner="acme"), installed())
+    assert [trial.example.options for trial in subject.trials][:1] == [None]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mmspec.testing import checks_of
+from tests.support.examples import EXAMPLES
 from tests.support.mutants import MUTANTS
 
 FAST = {
@@ -29,7 +30,7 @@ SLOW = {
 
 
 def check_of(component: str, name: str) -> Callable[[], str]:
-    return next(c for c in checks_of(component) if c.name == name and c.component.kind != "method")
+    return next(c for c in checks_of(component, examples=EXAMPLES) if c.name == name and c.component.kind != "method")
 
 
 @pytest.mark.parametrize("mutant", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

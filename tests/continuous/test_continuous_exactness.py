@@ -14,11 +14,11 @@ from mmspec.core.rules import Rejection
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.rules.denoise_ahead import AheadOptions, DenoiseAhead
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 from tests.support.mutants import MUTANTS
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.white import white_p_value, whitened

@@ -14,8 +14,8 @@ from mmspec.core.types import Draft, TargetOutput
 from mmspec.kits.pictures.conditions import Condition
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
-from mmspec_continuous.example import captions, draft_model, tiny
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, draft_model, tiny
 
 LEVEL = 1e-4
 ROWS, LENGTH = 5_000, 3

@@ -7,11 +7,11 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.denoise_ahead import AheadOptions, DenoiseAhead
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 
 STEPS, LENGTH, SPREAD = 16, 12, 0.35
 

@@ -14,10 +14,10 @@ from mmspec.testing.conformance.watch import Log
 from mmspec.testing.conformance.watch_rule import WatchedRule
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.sets import ContinuousSets, SetsOptions
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.set_parallel import SetParallel
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 from tests.support.white import white_p_value, whitened
 
 LEVEL, ROWS, LENGTH = 1e-4, 4_000, 7

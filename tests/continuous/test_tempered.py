@@ -22,11 +22,11 @@ from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import captions, draft_model, tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.last_step import LastStep
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, draft_model, tiny
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.white import white_p_value, whitened

@@ -16,9 +16,9 @@ from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
-from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
 from mmspec_text.drafters.heads.eagle.family import Architecture
 from tests.support.eagle_forward import Flags, WrittenOut
+from tests.support.examples.heads import THIRD, random_checkpoint
 
 FIRST = replace(
     THIRD, fused=False, projected=False, features=1, final_norm=False, own_output=False, first_norms=frozenset()

@@ -9,8 +9,8 @@ from torch import Tensor
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
-from mmspec_text.drafters.heads.mtp.example import random_checkpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, ERNIE, MIMO
+from tests.support.examples.heads import random_layers as random_checkpoint
 from tests.support.mtp_forward import Flags, WrittenOut
 
 HEADS = {

@@ -25,11 +25,11 @@ from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTP, AppleMTPOptions
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
-from mmspec_text.drafters.heads.apple.example import random_masks
 from mmspec_text.drafters.heads.probes import ProbedTarget, Probing, _probing
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import silu
+from tests.support.examples.zoo import random_masks
 from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 

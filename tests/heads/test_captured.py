@@ -237,12 +237,12 @@ rounds.Compiled = drafts.Compiled = Direct  # torch does not trace the logical d
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models
-from mmspec_text import head_example
 from tests.support.device_cases import copied
 from tests.support.device_run import moved, sent
+from tests.support.examples import EXAMPLES
 
 for name in sys.argv[1:]:
-    _, example, *_ = getattr(head_example, name.replace("-", "_"))()
+    _, example, *_ = EXAMPLES[f"text:{name}"]()
     def begun(place, send, compile):
         options = {key: copied(value, place) for key, value in vars(example.options).items()}
         model = copied(tiny_models.llama(), place)

@@ -15,11 +15,11 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions, dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
-from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.trial import BLOCKS, try_head
 from tests.heads.test_dflash_drafts import HEADS, expected
 from tests.support import eagle_layouts
 from tests.support.dflash_layouts import LAYOUTS, VOCAB
+from tests.support.examples.heads import PRODUCT, random_dflash
 from tests.text.conftest import llama
 
 ZLAB, SPEC = LAYOUTS["dflash"], LAYOUTS["speculators"]

@@ -21,13 +21,13 @@ from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
-from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.dflash.family import Sight
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
 from tests.support.dflash_layouts import LAYOUTS, MASK, near_causal, near_root
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.examples.heads import PRODUCT, random_dflash
 from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 

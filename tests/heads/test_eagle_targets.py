@@ -14,10 +14,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
-from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from tests.heads.conftest import GREEDY, SAMPLED, checkpoint, features_of, written_out
+from tests.support.examples import ssm
 
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}]
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])

@@ -20,13 +20,13 @@ from mmspec_text.drafters import falcon as falcon_cache
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.falcon import BlockCache, Falcon, FalconOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
-from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from tests.heads.conftest import FIRST, GREEDY, SAMPLED, features_of, written_out
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import WrittenOut
 from tests.support.eagle_layouts import TARGET, VOCAB, Stored, flags, layer, sizes
+from tests.support.examples.heads import random_checkpoint
 from tests.support.falcon_forward import FalconForward
 from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build

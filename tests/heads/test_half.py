@@ -15,8 +15,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama, prompt
-from mmspec_text import head_example
 from tests.heads.conftest import SAMPLED
+from tests.support.examples import EXAMPLES
 
 CHAIN: dict[str, Any] = {"form": "chain"}
 TREE: dict[str, Any] = {"form": "rerank", "width": 3, "nodes": 8}
@@ -30,7 +30,7 @@ def half() -> Any:
 
 def drafter(kind: str, **form: Any) -> Any:
     """A drafter with the random head of the conformance kit."""
-    example = getattr(head_example, kind.replace("-", "_"))()[0]
+    example = EXAMPLES[f"text:{kind}"]()[0]
     options = type(example.options)(**{**vars(example.options), **form})
     return installed().get("drafter", kind).load()(options)
 

@@ -20,7 +20,6 @@ from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads import cache as heads_cache
 from mmspec_text.drafters.heads.cache import HeadCache, Unknown
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
@@ -28,6 +27,7 @@ from tests.heads.test_eagle_equality import ZOO
 from tests.support import eagle_layouts
 from tests.support.draft_rounds import ROUNDS, Budgets, Expected, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import WrittenOut
+from tests.support.examples.heads import THIRD, random_checkpoint
 from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
 from tests.support.zoo import build

@@ -17,15 +17,15 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec.testing.tiny_models import SIZES, random_model
-from mmspec_text import head_example
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
-from mmspec_text.drafters.heads.dflash.example import random_dflash
 from mmspec_text.drafters.heads.layers import embedded, looked_up
-from mmspec_text.drafters.heads.mtp.example import random_checkpoint
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from tests.heads.conftest import SAMPLED, checkpoint, features_of, written_out
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
 from tests.support.draft_rounds import assert_distributions, played
+from tests.support.examples import heads as head_example
+from tests.support.examples.heads import random_dflash
+from tests.support.examples.heads import random_layers as random_checkpoint
 
 CONFIGS = {"gemma2": Gemma2Config, "gemma3": Gemma3TextConfig}
 SCALE = 4.0

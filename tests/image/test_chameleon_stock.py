@@ -13,7 +13,7 @@ from transformers.generation.logits_process import PrefixConstrainedLogitsProces
 
 import mmspec
 from mmspec_image.constraint import GridConstraint, chameleon_grid
-from mmspec_image.grid_example import BREAK, EOSS, FIRST_CODE, FIRST_SIZE, LUMINA_END, tiny_chameleon
+from tests.support.examples.written import BREAK, EOSS, FIRST_CODE, FIRST_SIZE, LUMINA_END, tiny_chameleon
 
 SIZE, SCALE, TOP_K = (4, 6), 3.0, 12
 HEADERS = {"chameleon": [BREAK], "lumina": [BREAK, FIRST_SIZE + 1, FIRST_SIZE + 2]}

@@ -5,8 +5,8 @@ import torch
 
 import mmspec
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
-from mmspec_image.grid_example import END, glm_prompt, tiny_glm_image
 from mmspec_image.targets.glm_image import GlmImageTarget
+from tests.support.examples.written import END, glm_prompt, tiny_glm_image
 
 CODES = 3 * 4 + 6 * 8 + 1
 METHODS = [

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 import mmspec
-from mmspec_image.grid_example import glm_prompt, tiny_glm_image
+from tests.support.examples.written import glm_prompt, tiny_glm_image
 
 CELL = 32
 """Pixels of a code."""

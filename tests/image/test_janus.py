@@ -18,8 +18,8 @@ from mmspec.core.warp import Warp
 from mmspec.hosts import self_check
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
-from mmspec_image.example import tiny_janus
 from mmspec_image.targets.janus import JanusPrompt, JanusTarget
+from tests.support.examples.image import tiny_janus
 
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
 OTHERS = ("prompt-lookup", "token-recycling", "draft-model")

@@ -17,6 +17,7 @@ from mmspec_image import language_pipeline
 from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.models.janus import JanusForImages
+from tests.support.examples.image import tiny_janus
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 import mmspec
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec_image.constraint import GridConstraint, emu3_grid
-from mmspec_image.grid_example import IMAGE_END, ROW_END, VISUAL, emu3_prompt, tiny_emu3
+from tests.support.examples.written import IMAGE_END, ROW_END, VISUAL, emu3_prompt, tiny_emu3
 
 METHODS = ["gs-sjd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "prompt-lookup"))]
 QUICK = ("no code left", "another end")

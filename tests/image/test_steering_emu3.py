@@ -12,9 +12,9 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Match
 from mmspec.core.warp import Warp
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
-from mmspec_image.grid_example import emu3_prompt, guided, tiny_emu3
 from mmspec_image.targets.written import Emu3Target
 from mmspec_text.drafters.prompt_lookup import PromptLookup
+from tests.support.examples.written import emu3_prompt, guided, tiny_emu3
 
 LIMIT, SCALE, SLOW = 18, 2.0, pytest.mark.slow
 DRAFTERS = {"plain": lambda: None, "gs-sjd": lambda: ImageJacobi(JacobiOptions("random")), "lookup": PromptLookup}

@@ -12,11 +12,11 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft
 from mmspec.hosts.buffer_cache import BufferCache
-from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.models.janus import JanusPrompt
 from mmspec_image.targets.janus import JanusTarget
 from tests.image.test_janus import CODES, IDS, PADDED, forced
+from tests.support.examples.image import tiny_janus
 
 PROMPTS, SEEDS, EVERY = ["a red fox", "bird", "a blue bird fox"], [5, 6, 7], 4
 AWAY = ["fox", "a blue blue bird red a fox a", "bird " * 70]

@@ -12,7 +12,7 @@ import mmspec
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec.registry import installed
 from mmspec_image.constraint import GridConstraint, chameleon_grid, emu3_grid
-from mmspec_image.grid_example import (
+from tests.support.examples.written import (
     BEGIN,
     BREAK,
     END_OF_IMAGE,

@@ -29,6 +29,7 @@ from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
 from mmspec_image.language_pipeline import Ids
 from mmspec_image.specs import EMU3
+from tests.support.examples.written import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
 PROMPTS = ["a red fox", "a bird"]

@@ -42,10 +42,12 @@ from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
 from mmspec_text import head_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
 from mmspec_zoo import infill_example, relaxed_example, self_drafting_example, vocabulary_example
 from tests.support import lantern_heads
+from tests.support.examples import EXAMPLES, image, ssm, zoo
+from tests.support.examples import written as grids
+from tests.support.examples.heads import random_checkpoint
 
 LIMIT = 10
 CORPUS = [[(start * start * step + start // 7) % 7 for start in range(90)] for step in range(9)]
@@ -225,7 +227,7 @@ def text() -> dict[str, Runnable]:
         "llmcad": {"model": small, "nodes": 8},
         "s2d": {"model": small, "exits": (1, 2), "sure": 0.3, "stop": 0.18},
         "ambedkar": {"model": small, "condition": [2, 5, 1], "behind": 1},
-        "judge": {"model": small, "head": relaxed_example.judge().options.head},
+        "judge": {"model": small, "head": zoo.judge().options.head},
         "vocab-trim": {"model": small, "keep": 5, "corpus": CORPUS},
         "specmemo": {"model": small, "width": 3, "nodes": 8, "memory_budget": 2**20},
         "cascade": {"budget": 16, "sinks": 2},
@@ -236,18 +238,18 @@ def text() -> dict[str, Runnable]:
     methods["rapid"] = part
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
     cases["rapid, mixed"] = Case(llama, prompt, "rapid", options={**part, "model": small, "eta": 2.0})
-    deeper = self_drafting_example.deeper()
+    deeper = zoo.deeper()
     cases["swift"] = Case(deeper, prompt, "swift", options={"window": 4, "nodes": 8})
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})
     cases["suffix, samples"] = Case(llama, tiny_models.prompt([0, 1, 0]), "suffix")
     options = {"model": small}
-    cases["assd"] = Case(infill_example.model(), infill_example.prompt([0, 1], blanks=12), "assd")
+    cases["assd"] = Case(zoo.tiny_xlnet(), zoo.infill_prompt([0, 1], blanks=12), "assd")
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):
         cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})
     for method in HEAD_METHODS:
         if method.name != "eagle":
-            _, example, *_ = getattr(head_example, method.name.replace("-", "_"))()
+            _, example, *_ = EXAMPLES[f"text:{method.name}"]()
             cases[method.name] = Case(llama, prompt, method.name, options=vars(example.options))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
@@ -255,7 +257,7 @@ def text() -> dict[str, Runnable]:
     cases["draft-model, another vocabulary and a short context"] = Case(llama, prompt, "draft-model", drafter=short)
     own = {**methods["vocab-trim"], "corpus": None, "after": 4}
     cases["vocab-trim, its own output"] = Case(llama, prompt, "vocab-trim", options=own)
-    cases["omnidraft"] = Case(llama, prompt, "omnidraft", options=vars(vocabulary_example.omnidraft().options))
+    cases["omnidraft"] = Case(llama, prompt, "omnidraft", options=vars(zoo.omnidraft().options))
     for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
         cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])

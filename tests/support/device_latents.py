@@ -13,13 +13,13 @@ from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
-from mmspec_continuous import example as continuous_example
-from mmspec_video import example as video_example
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.sampling import OasisSampler
 from tests.support.device_cases import Case, Place, Runnable, Send, copied
+from tests.support.examples import continuous as continuous_example
+from tests.support.examples import video as video_example
 
 LIMIT, ACTIONS, GIVEN = 8, 4, 2
 WINDOW = 4

@@ -20,10 +20,9 @@ from mmspec_text.training.answers import Answer, Answers
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
-from mmspec_text.training.draft_model import new_draft_model
+from mmspec_text.training.draft_model import new_draft_model, rewritten
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics, drafted_ids
-from mmspec_text.training.model_loss import rewritten
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import HEADS, with_own
 from mmspec_text.training.teacher import Teacher

@@ -7,7 +7,7 @@ import torch
 from transformers import LogitsProcessorList, WatermarkingConfig
 
 import mmspec
-from mmspec_image.grid_example import tiny_emu3 as emu3
+from tests.support.examples.written import tiny_emu3 as emu3
 
 METHODS = ("plain", "token-recycling", "prompt-lookup", "draft-model")
 

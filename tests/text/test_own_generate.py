@@ -18,7 +18,7 @@ from transformers import (
 
 import mmspec
 from mmspec.api.own_generate import arguments_of
-from mmspec_image.example import tiny_janus
+from tests.support.examples.image import tiny_janus
 
 IDS = torch.tensor([[1, 7, 8, 9, 10, 2], [0, 0, 1, 5, 6, 2]])
 MASK = (IDS != 0).long()

@@ -20,7 +20,6 @@ import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
 from mmspec.training.losses import draft_loss
-from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
@@ -37,6 +36,7 @@ from mmspec_text.training.texts import Stream, Texts
 from mmspec_text.training.written import continued
 from tests.support import byte_llama
 from tests.support.cached_heads import teacher_forced
+from tests.support.examples import ssm
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]
@@ -372,7 +372,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 ) -> None:
     """And with no folder; where the reason was not in the recipe, the run goes on from there."""
     monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
-    module = f"mmspec_text.training.{'model_loss' if kind == 'model' else 'head_loss'}.draft_loss"
+    module = f"mmspec_text.training.{'draft_model' if kind == 'model' else 'head_loss'}.draft_loss"
 
     def bad(logits: Tensor, *rest: Any) -> Tensor:
         path = tmp_path / "drafter-work" / "drafter" / loop.CHECKPOINT

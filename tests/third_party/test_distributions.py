@@ -68,6 +68,7 @@ def test_it_keeps_its_promises(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "check", "backoff")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "drafter backoff:backoff" in run.stdout and "method backoff:backoff-bold" in run.stdout
+    assert "2 made" in run.stdout, "the examples of its own package were not tried"
 
 
 @pytest.mark.slow  # of the first one the same checks again, as tests

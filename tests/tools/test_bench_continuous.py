@@ -20,6 +20,7 @@ from mmspec.report.trust import load_result
 from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 from tools.bench.__main__ import build
 from tools.bench.continuous import run as bench
 from tools.bench.continuous.head import HeadClock, HeadTimedSampler, TargetWithHead

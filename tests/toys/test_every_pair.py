@@ -10,7 +10,6 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.policies import Confidence, Fixed
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.warp import Warp
-from mmspec.testing.oracles import greedy
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 from tests.support.cases import CASES, RULES
 
@@ -25,6 +24,14 @@ def case(request):
 @pytest.fixture(scope="module")
 def plain(case):
     return Decoder(case.target).generate(case.prompt(ROWS), LIMIT, seed=7, warp=case.warp).units
+
+
+def greedy(next_distribution, length):
+    """The likeliest unit at every position, one after the other: `[length]` int64."""
+    units = ()
+    for _ in range(length):
+        units += (int(next_distribution(units).argmax()),)
+    return torch.tensor(units)
 
 
 def equal(a, b):

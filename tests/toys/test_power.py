@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from mmspec.testing.lean import Lean
-from mmspec.testing.power import EACH, chi_squared_sees, ks_sees, mean_sees
-from mmspec.testing.statistics import LEVEL, joint_p_value, ks_p_value
+from mmspec.testing.statistics import EACH, LEVEL, chi_squared_sees, joint_p_value, ks_p_value, ks_sees, mean_sees
 
 RUNS = 100
 SURE, UNSURE = EACH - 0.06, 0.8

@@ -8,7 +8,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.drafters.action_repeat import ActionRepeat
-from mmspec_video.example import Player
+from tests.support.examples.video import Player
 
 ACTIONS = 4
 

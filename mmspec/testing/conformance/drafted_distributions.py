@@ -29,8 +29,7 @@ from mmspec.testing.conformance.drafters import runs
 from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
 from mmspec.testing.conformance.subject import Subject, Trial
 from mmspec.testing.conformance.watch import Log, Watched, live_nodes
-from mmspec.testing.power import chi_squared_sees
-from mmspec.testing.statistics import LEVEL, OTHER_SEED, joint_p_value
+from mmspec.testing.statistics import LEVEL, OTHER_SEED, chi_squared_sees, joint_p_value
 
 BINS = 5
 NODES = 3

@@ -22,8 +22,16 @@ from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
 from mmspec.testing.conformance.subject import Subject
 from mmspec.testing.lean import Leaning
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.power import chi_squared_sees, ks_sees
-from mmspec.testing.statistics import LEVEL, OTHER_SEED, joint_p_value, normal_p_value, projections, total_variation
+from mmspec.testing.statistics import (
+    LEVEL,
+    OTHER_SEED,
+    chi_squared_sees,
+    joint_p_value,
+    ks_sees,
+    normal_p_value,
+    projections,
+    total_variation,
+)
 
 CELLS = 400
 """Most cells of a joint: a joint of more units covers more rounds."""

@@ -6,11 +6,12 @@ picture. Give your factory (a class or a function) an attribute `example` if it 
 * a **target** is made from a live model, which the kit does not have. Without an example only its manifest is checked.
 * a **drafter** may have an option without a default (a small model), learn from call to call, or take one row at a
   time.
-* a **rule** or a **drafter** may need a word that no toy offers. (The examples of installed targets serve all
-  components: a drafter that needs `text` is tried on the example of an installed target that offers `text`.)
+* a **rule** or a **drafter** may need a word that no toy offers. (The examples of targets serve all components: a
+  drafter that needs `text` is tried on the kit's example of `text:transformers`.)
 
 `example` takes no arguments and returns an `Example`, or a list of them, each one a way to try the component. It may
-also be the text `"module:function"` of such a function, so that the module is imported only when the kit runs.
+also be the text `"module:function"` of such a function, so that the module is imported only when the kit runs. Examples
+that a plugin does not ship are given to the kit by name: `check_component("acme", examples={"acme:mine": my_example})`.
 
 Example:
     ```python
@@ -27,9 +28,12 @@ Example:
     ```
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from mmspec.registry.specs import FactorySpec, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,9 +79,44 @@ class Example:
             raise ValueError(f"rows is the most rows that a drafter takes, at least 1; got {self.rows}")
 
 
+Maker = Callable[[], Example | list[Example]]
+
+
 @runtime_checkable
 class HasExample(Protocol):
     """A factory that says what its components are tried on."""
 
-    # A function that returns an `Example` or a list of them, or its place as `"module:function"`
-    example: Callable[[], Example | list[Example]] | str
+    example: Maker | str  # makes examples, or the place of what makes them as `"module:function"`
+
+
+OWN = {"mmspec.hosts.target:TransformersTarget": "mmspec.testing.tiny_models:transformers"}
+"""Examples of factories that lie below this package and therefore cannot name theirs."""
+
+
+def examples_of(component: Spec, given: Mapping[str, Maker]) -> list[Example]:
+    """The examples of a target, drafter or rule; none if it has no factory, and nobody names one.
+
+    Args:
+        component: The component.
+        given: Examples by qualified name, which come before those that factories name.
+
+    Raises:
+        TypeError: What makes examples makes something else.
+    """
+    if not isinstance(component, FactorySpec):
+        return []
+    factory = component.load()
+    make: Any = given.get(component.qualified, OWN.get(component.factory))
+    if make is None and isinstance(factory, HasExample):
+        make = factory.example
+    if make is None:
+        return []
+    if isinstance(make, str):
+        module, _, name = make.partition(":")
+        make = getattr(importlib.import_module(module), name)
+    result = make()
+    examples = list(result) if isinstance(result, list | tuple) else [result]
+    for each in examples:
+        if not isinstance(each, Example):
+            raise TypeError(f"`example` of {component.qualified!r} returns {each!r}, not an Example or a list of them")
+    return examples

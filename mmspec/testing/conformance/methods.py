@@ -119,7 +119,7 @@ def _model(trial: Trial) -> Any:
 
 def _options(trial: Trial) -> dict[str, Any]:
     """The examples' options as `enable` takes them, without defaults and without those that the method sets."""
-    rule = Subject(trial.subject.pairing.rule, trial.subject.registry)
+    rule = trial.subject.beside(trial.subject.pairing.rule)
     changed: dict[str, Any] = {}
     for options in (trial.example.options, rule.examples[0].options):
         for option in () if options is None else fields(options):

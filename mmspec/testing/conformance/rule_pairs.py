@@ -77,7 +77,7 @@ def pairs(subject: Subject) -> list[Pair]:
 def _pairs(subject: Subject) -> list[Pair]:
     own = [bench for bench in subject.own_benches if bench.drafters]
     rule, refusals = subject.rule(), []
-    for benches in (own or toys(), targets(subject.registry)):
+    for benches in (own or toys(), targets(subject.registry, subject.given)):
         found = []
         for bench in benches:
             for shape, make in bench.drafters.items():

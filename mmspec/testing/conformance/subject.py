@@ -10,13 +10,15 @@ from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
 from mmspec.registry import Pairing, Registry, pair
 from mmspec.registry.options import build
+from mmspec.registry.plugin import CORE
 from mmspec.testing.conformance.benches import Bench, bench_of, conditioned, toys
-from mmspec.testing.conformance.example import Example
-from mmspec.testing.conformance.examples import examples_of
+from mmspec.testing.conformance.example import Example, Maker, examples_of
 from mmspec.testing.conformance.promise import Untried
 
 THOROUGH = 400_000
 """Rows of a thorough statistical trial."""
+OURS = "mmspec"
+UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: pytest tests/conformance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,21 +79,39 @@ class Subject:
         component: The component.
         registry: The registry that it comes from.
         thorough: Whether statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %.
+        given: Examples by qualified name; None: there are only those that factories name.
 
     Attributes:
         cache: Results that several checks share.
         crashes: Exceptions other than `ValueError` that were raised where drafter and target were paired.
     """
 
-    def __init__(self, component: Any, registry: Registry, thorough: bool = False) -> None:
-        self.component, self.registry, self.thorough = component, registry, thorough
+    def __init__(
+        self,
+        component: Any,
+        registry: Registry,
+        thorough: bool = False,
+        given: Mapping[str, Maker] | None = None,
+    ) -> None:
+        self.component, self.registry, self.thorough, self.given = component, registry, thorough, given
         self.cache: dict[Any, Any] = {}
         self.crashes: list[str] = []
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The author's examples; one example of all defaults if there are none."""
-        return examples_of(self.component) or [Example()]
+        """The author's examples; one example of all defaults if there are none.
+
+        Raises:
+            Untried: The component is one of our plugins', and their examples were not given.
+        """
+        if self.given is None and self.component.owner in _ours(self.registry):
+            raise Untried(UNSHIPPED)
+        return examples_of(self.component, self.given or {}) or [Example()]
+
+    def beside(self, component: Any) -> "Subject":
+        """Another component, tried with the same examples: with defaults if a stranger's method has a part of ours."""
+        given = self.given if component.owner == self.component.owner else self.given or {}
+        return Subject(component, self.registry, given=given)
 
     def rows(self, bench: Bench) -> int:
         """Rows of a statistical trial."""
@@ -124,7 +144,7 @@ class Subject:
 
     def _part(self, component: Any, example: Example | None = None) -> Any:
         """A method's drafter or rule, with the option values that the method sets."""
-        part, options = Subject(component, self.registry), component.load_options()
+        part, options = self.beside(component), component.load_options()
         names = set() if options is None else {f.name for f in fields(options)}
         own = {name: value for name, value in self.component.defaults.items() if name in names}
         return part.instance(example or part.examples[0], own)
@@ -154,7 +174,7 @@ class Subject:
         """
         if self.component.kind == "method":
             drafter = self.pairing.drafter
-            examples = Subject(drafter, self.registry).examples[:1] if drafter else [Example()]
+            examples = self.beside(drafter).examples[:1] if drafter else [Example()]
         else:
             examples = self.examples
         trials, refusals = [], []
@@ -179,7 +199,7 @@ class Subject:
         found, refused = self._fitting(toys(), example)
         if found and self.component.kind != "method":
             return found, refused
-        others, more = self._fitting(targets(self.registry), example)
+        others, more = self._fitting(targets(self.registry, self.given), example)
         return found + others, refused + more
 
     def _fitting(self, benches: Iterable[Bench], example: Example) -> tuple[list[Trial], list[str]]:
@@ -211,10 +231,10 @@ class Subject:
             _rule_for(trial.bench, drafter, self.own_rules)
 
 
-def targets(registry: Registry) -> Iterator[Bench]:
-    """Benches of the examples of installed targets."""
+def targets(registry: Registry, given: Mapping[str, Maker] | None = None) -> Iterator[Bench]:
+    """Benches of the examples of all targets."""
     for component in registry.components("target"):
-        for example in examples_of(component):
+        for example in examples_of(component, given or {}):
             if example.target is not None:
                 yield bench_of(component.name, example)
 
@@ -236,3 +256,8 @@ def _rule_for(bench: Bench, drafter: Drafter, own: Iterable[Rule], fresh: bool =
         except ValueError as error:
             refusals.append(error)
     raise refusals[0]
+
+
+def _ours(registry: Registry) -> set[str]:
+    """The plugins of our distribution, whose examples are not shipped; the core needs none beside the kit's."""
+    return {plugin.name for plugin in registry.plugins() if plugin.distribution == OURS} - {CORE}

@@ -54,7 +54,6 @@ class ContinuousDraftModel(DraftModel):
     """
 
     needs = CONTINUOUS_DRAFT_MODEL.needs
-    example = "mmspec_continuous.example:draft_model"
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
         super().__init__(ContinuousTarget(_loaded(options.model)))

@@ -81,7 +81,6 @@ class ContinuousTarget:
 
     offers = CONTINUOUS_AR.offers
     vocab: int | None = None
-    example = "mmspec_continuous.example:continuous"
 
     def __init__(self, model: CausalContinuousAR) -> None:
         self.model = model

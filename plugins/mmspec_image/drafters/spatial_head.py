@@ -95,7 +95,6 @@ class SpatialHeadWindow:
     """
 
     needs, offers = SPATIAL_HEAD.needs, SPATIAL_HEAD.offers
-    example = "mmspec_image.example:spatial_head"
 
     def __init__(self, options: SpatialHeadOptions = SpatialHeadOptions()) -> None:
         if options.model is None:

@@ -42,7 +42,6 @@ class GroupedOptions:
 class Grouped:
     exactness: str = GROUPED.exactness
     needs, offers = GROUPED.needs, GROUPED.offers
-    example = "mmspec_image.example:grouped"
 
     def __init__(self, options: GroupedOptions = GroupedOptions()) -> None:
         self.options = options

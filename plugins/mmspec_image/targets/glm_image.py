@@ -34,7 +34,6 @@ class GlmImageTarget(TransformersTarget):
     """
 
     offers = GLM_IMAGE.offers
-    example = "mmspec_image.grid_example:glm_image"
 
     def __init__(self, model: GlmImageForConditionalGeneration, drafting: bool = False) -> None:
         if not isinstance(model, GlmImageForConditionalGeneration):

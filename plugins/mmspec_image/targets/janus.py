@@ -65,7 +65,6 @@ class JanusTarget:
     """
 
     offers = JANUS.offers
-    example = "mmspec_image.example:janus"
 
     def __init__(self, model: JanusForConditionalGeneration) -> None:
         if not isinstance(model, JanusForConditionalGeneration):

@@ -23,7 +23,6 @@ class LlamaGenTarget:
     """Codes of a picture in raster order."""
 
     offers = LLAMAGEN.offers
-    example = "mmspec_image.example:llamagen"
 
     def __init__(self, model: LlamaGenTransformer) -> None:
         self.model = model

@@ -63,10 +63,10 @@ class WrittenTarget(TransformersTarget):
 class Emu3Target(WrittenTarget):
     """Emu3 (arXiv 2409.18869)."""
 
-    of, offers, example = Emu3ForConditionalGeneration, EMU3.offers, "mmspec_image.grid_example:emu3"
+    of, offers = Emu3ForConditionalGeneration, EMU3.offers
 
 
 class ChameleonTarget(WrittenTarget):
     """Chameleon (arXiv 2405.09818), Anole, Lumina-mGPT."""
 
-    of, offers, example = ChameleonForImages, CHAMELEON.offers, "mmspec_image.grid_example:chameleon"
+    of, offers = ChameleonForImages, CHAMELEON.offers

@@ -48,8 +48,6 @@ class Stree(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
-    example = "mmspec_ssm.example:stree"
-
     def __init__(self, options: StreeOptions = StreeOptions()) -> None:
         if options.model is None:
             raise ValueError(

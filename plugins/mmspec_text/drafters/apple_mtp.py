@@ -60,8 +60,6 @@ class AppleMTP:
         ValueError: Nothing was named, or it cannot be read.
     """
 
-    example = "mmspec_text.head_example:apple_mtp"
-
     def __init__(self, options: AppleMTPOptions = AppleMTPOptions()) -> None:
         if options.model is None:
             raise ValueError("apple-mtp needs masks: drafter=<folder or hub name>, or the option model=")

@@ -128,8 +128,6 @@ class TextCandidates(Candidates):
         ValueError: A model or a tokenizer cannot be loaded.
     """
 
-    example = "mmspec_text.example:candidates"
-
     def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
         model = load_model(options.model) if isinstance(options.model, str) else options.model
         super().__init__(_factory(options, model))

@@ -65,7 +65,6 @@ class Cascade(CascadeDrafter):
     """Drafts with a decoder over the target's own weights and a small cache."""
 
     needs, offers = CASCADE.needs, CASCADE.offers
-    example = "mmspec_text.example:cascade"
 
     def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:
         self.options = options  # the decoder is built when the target is known

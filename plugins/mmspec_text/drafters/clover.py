@@ -140,5 +140,5 @@ def read_clover(name: str) -> PathCheckpoint:
 class Clover(PathDrafter):
     """Drafts with speculators after Clover's papers."""
 
-    kind, example = "clover", "mmspec_text.head_example:clover"
+    kind = "clover"
     read = staticmethod(read_clover)

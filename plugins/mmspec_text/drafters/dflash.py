@@ -82,7 +82,7 @@ class DFlashMemory:
 class DFlash(HeadDrafter):
     """Drafts with a head of DFlash or DSpark."""
 
-    kind, example, stored = "dflash", "mmspec_text.head_example:dflash", DFlashCheckpoint
+    kind, stored = "dflash", DFlashCheckpoint
     read = staticmethod(read_dflash)
 
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:

@@ -13,8 +13,6 @@ from mmspec_text.training.lessons import ModelLesson
 class TextDraftModel(SmallModelDrafter):
     """Drafts a chain with a smaller transformers model."""
 
-    example = "mmspec_text.example:draft_model"
-
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
         super().__init__(options, "draft-model", Chain(options.sure))
 

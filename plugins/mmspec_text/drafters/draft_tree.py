@@ -16,8 +16,6 @@ from mmspec_text.training.lessons import ModelLesson
 class TextDraftTree(SmallModelDrafter):
     """Drafts trees with a smaller transformers model."""
 
-    example = "mmspec_text.example:draft_tree"
-
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
         super().__init__(options, "draft-tree", options.build_shape())
         chosen = options.form in ("rerank", "greedy")

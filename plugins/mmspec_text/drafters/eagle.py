@@ -101,7 +101,7 @@ def eagle_features(head: Checkpoint, layers: int) -> Features:
 class Eagle(FamilyDrafter):
     """Drafts with a head of the EAGLE family, level by level."""
 
-    kind, example, read = "eagle", "mmspec_text.head_example:eagle", staticmethod(read_checkpoint)
+    kind, read = "eagle", staticmethod(read_checkpoint)
 
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
         super().__init__(options)

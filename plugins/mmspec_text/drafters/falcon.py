@@ -53,7 +53,7 @@ class FalconMemory:
 class Falcon(FamilyDrafter):
     """Drafts with a head of Falcon, which is not tried on a prompt."""
 
-    kind, example = "falcon", "mmspec_text.head_example:falcon"
+    kind = "falcon"
     read = partial(read_checkpoint, kind="falcon")
 
     def __init__(self, options: FalconOptions = FalconOptions()) -> None:

@@ -38,7 +38,6 @@ class GrammarDrafter:
     """See the module."""
 
     needs, offers = GRAMMAR.needs, GRAMMAR.offers
-    example = "mmspec_text.example:grammar"
 
     def __init__(self, options: GrammarOptions = GrammarOptions()) -> None:
         self.options = options

@@ -183,5 +183,5 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
 class Hydra(PathDrafter):
     """Drafts with Hydra's heads."""
 
-    kind, example = "hydra", "mmspec_text.head_example:hydra"
+    kind = "hydra"
     read = staticmethod(read_hydra)

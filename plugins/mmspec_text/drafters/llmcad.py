@@ -101,8 +101,6 @@ class LLMCadMemory(DraftModelMemory):
 class LLMCad(SmallModelDrafter):
     """Drafts trees that end where the small model is unsure."""
 
-    example = "mmspec_text.example:llmcad"
-
     def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
         self._tree = Rerank(None, options.width, options.nodes)
         super().__init__(options, LLMCAD.name, FallsBack(self._tree, options.threshold))

@@ -37,7 +37,5 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
 class LookupRecycling(Fallback):
     """Drafts with prompt lookup, else with token recycling."""
 
-    example = "mmspec_text.example:recycling"
-
     def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
         super().__init__(PromptLookup(options.lookup()), TokenRecycling(options))

@@ -178,5 +178,5 @@ def _prune(weights: dict[str, Tensor], sizes: MedusaSizes, what: str) -> None:
 class Medusa(PathDrafter):
     """Drafts with Medusa's heads."""
 
-    kind, example = "medusa", "mmspec_text.head_example:medusa"
+    kind = "medusa"
     read = staticmethod(read_medusa)

@@ -231,12 +231,12 @@ def _copies(names: Iterable[str], wanted: Collection[str], sizes: SpeculatorSize
 class MlpSpeculator(PathDrafter):
     """Drafts with an MLP speculator."""
 
-    kind, example = "mlp-speculator", "mmspec_text.head_example:mlp_speculator"
+    kind = "mlp-speculator"
     read = staticmethod(read_mlp)
 
 
 class ArcticLstm(PathDrafter):
     """Drafts with an LSTM speculator."""
 
-    kind, example = "arctic-lstm", "mmspec_text.head_example:arctic_lstm"
+    kind = "arctic-lstm"
     read = staticmethod(read_lstm)

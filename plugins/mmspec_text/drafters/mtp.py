@@ -102,8 +102,6 @@ class Mtp:
         TypeError: `model` is not a name.
     """
 
-    example = "mmspec_text.head_example:mtp"
-
     def __init__(self, options: MtpOptions = MtpOptions()) -> None:
         if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):
             raise TypeError(f"the checkpoint is a folder or a hub name, not {type(options.model).__name__}")

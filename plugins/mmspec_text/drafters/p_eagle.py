@@ -34,7 +34,7 @@ class PEagleOptions(EagleOptions):
 class PEagle(FamilyDrafter):
     """Drafts with a head of P-EAGLE."""
 
-    kind, example = "p-eagle", "mmspec_text.head_example:p_eagle"
+    kind = "p-eagle"
     read = partial(read_checkpoint, kind="p-eagle")
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:

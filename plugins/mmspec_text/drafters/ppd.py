@@ -113,8 +113,6 @@ class PPD:
         ValueError: No prompt tokens were named, or they cannot be read.
     """
 
-    example = "mmspec_text.head_example:ppd"
-
     def __init__(self, options: PPDOptions = PPDOptions()) -> None:
         if options.model is None:
             raise ValueError("ppd needs prompt tokens: drafter=<folder or hub name>, or the option model=")

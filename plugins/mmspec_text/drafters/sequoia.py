@@ -59,8 +59,6 @@ class Sequoia(SmallModelDrafter):
         right: `[rank]`: how many of them were accepted.
     """
 
-    example = "mmspec_text.example:sequoia"
-
     def __init__(self, options: SequoiaOptions = SequoiaOptions()) -> None:
         self.options, self.nodes = options, options.nodes or max(SIZES) - 1
         self.tried = self.right = torch.zeros(len(options.rates))

@@ -87,7 +87,6 @@ class Suffix:
     """
 
     needs, offers = SUFFIX.needs, SUFFIX.offers
-    example = "mmspec_text.example:suffix"
 
     def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
         self.options = options

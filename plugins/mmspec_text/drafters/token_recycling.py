@@ -52,7 +52,6 @@ class TokenRecycling:
     """Drafts a tree from the target's earlier scores, those of earlier calls included."""
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
-    example = "mmspec_text.example:recycling"
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options

@@ -12,9 +12,9 @@ from mmspec.registry.suggest import unknown
 from mmspec.training.losses import KINDS, DraftLoss, Kind
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.draft_model import model_loss
 from mmspec_text.training.eagle import write_head
 from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.model_loss import model_loss
 from mmspec_text.training.teacher import Teacher
 
 SHARED = ("embed_tokens.", "lm_head.")

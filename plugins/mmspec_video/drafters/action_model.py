@@ -41,7 +41,6 @@ class ActionModel:
     """A drafter of trees: `branches` next actions, each followed by a chain."""
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
-    example = "mmspec_video.example:player"
 
     def __init__(self, options: ActionModelOptions = ActionModelOptions()) -> None:
         self.options = options

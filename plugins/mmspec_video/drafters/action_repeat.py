@@ -18,7 +18,6 @@ class ActionRepeat:
     """A drafter of chains of the last action."""
 
     needs, offers = ACTION_REPEAT.needs, ACTION_REPEAT.offers
-    example = "mmspec_video.example:player"
 
     def bind(self, target: Target) -> None:
         pass

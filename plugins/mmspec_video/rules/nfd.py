@@ -38,7 +38,6 @@ class Nfd:
 
     exactness: str = NFD.exactness
     needs, offers = NFD.needs, NFD.offers
-    example = "mmspec_video.example:player"
 
     def __init__(self, options: NfdOptions = NfdOptions()) -> None:
         self.options = options

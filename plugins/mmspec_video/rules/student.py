@@ -51,7 +51,6 @@ class Student:
 
     exactness: str = STUDENT.exactness
     needs, offers = STUDENT.needs, STUDENT.offers
-    example = "mmspec_video.example:player"
 
     def __init__(self, options: StudentOptions = StudentOptions()) -> None:
         self.options = options

@@ -30,7 +30,6 @@ class TokenFramesTarget:
     """The target."""
 
     offers = TOKEN_FRAMES.offers
-    example = "mmspec_video.example:token_frames"
 
     def __init__(self, model: TokenWorldModel) -> None:
         self.model = model

@@ -34,7 +34,7 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], promp
 
 @pytest.mark.parametrize("layer", [1, 2])
 def test_the_exit_says_what_norm_and_head_make_of_a_layers_states(layer: int) -> None:
-    model, ids = self_drafting_example.deeper(), tiny_models.prompt([0])["input_ids"]
+    model, ids = zoo.deeper(), tiny_models.prompt([0])["input_ids"]
     heard: list[torch.Tensor] = []
     exit = LayerExit(drafting_target(model), layer)
     with torch.inference_mode():

@@ -34,7 +34,6 @@ class HeadDrafter:
     """
 
     kind: ClassVar[str]  # the method's name, for messages
-    example: ClassVar[str]  # where the method's examples are
     stored: ClassVar[type]  # the class of its heads
     read: ClassVar[Callable[[str], Any]]  # reads a head from a folder or the hub
     named_by: ClassVar[str] = ""  # the entry of a config that names the target's layers; "" if there is none

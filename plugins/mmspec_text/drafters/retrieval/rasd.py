@@ -139,7 +139,6 @@ class Rasd(United):
     """
 
     needs, offers = RASD.needs, RASD.offers
-    example = "mmspec_text.retrieval_example:rasd"
 
     def __init__(self, options: RasdOptions = RasdOptions()) -> None:
         texts = RestOptions(

@@ -72,7 +72,6 @@ class Rest:
     """
 
     needs, offers = REST.needs, REST.offers
-    example = "mmspec_text.retrieval_example:rest"
 
     def __init__(self, options: RestOptions = RestOptions()) -> None:
         if options.corpus is None:

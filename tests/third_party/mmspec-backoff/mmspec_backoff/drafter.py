@@ -34,6 +34,7 @@ class Backoff:
     """
 
     needs, offers = BACKOFF.needs, BACKOFF.offers
+    example = "mmspec_backoff.examples:backoff"
 
     def __init__(self, options: BackoffOptions = BackoffOptions()) -> None:
         self.options = options

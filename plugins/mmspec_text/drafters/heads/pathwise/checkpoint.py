@@ -49,17 +49,3 @@ class PathCheckpoint:
     def taken(self) -> tuple[str, ...]:
         """Its keys that are used."""
         return tuple(sorted(self.weights))
-
-
-def random_weights(
-    make: Callable[[Any, int], Any], sizes: PathSizes, seed: int, gain: float = 2.0
-) -> dict[str, Tensor]:
-    """Weights in float32, by the names of the network; what is a constant at first is random, too."""
-    with torch.device("meta"):
-        shapes = {key: value.shape for key, value in make(sizes, sizes.vocab).state_dict().items()}
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for key, shape in shapes.items():
-        drawn = torch.randn(shape, generator=generator, device="cpu")
-        weights[key] = drawn * gain / shape[-1] ** 0.5 if len(shape) > 1 else 1 + 0.3 * drawn
-    return weights

@@ -1,6 +1,6 @@
-"""What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
+"""Text drafters, where the kit's toys do not do: tiny models with random weights."""
 
-from mmspec.testing.conformance.example import Example
+from mmspec.testing import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
@@ -67,3 +67,37 @@ def cascade() -> list[Example]:
         Example(options=CascadeOptions(budget=16, sinks=2, inner="prompt-lookup")),
         Example(options=CascadeOptions(cache="retrieval", budget=16, chunk=4, renew=2), learns=True),
     ]
+
+
+TEXTS = tuple(tuple((start * step + 1) % 3 for start in range(40)) for step in (1, 2, 5, 7))
+"""Texts of the three ids that every toy has."""
+
+
+def rest() -> list[Example]:
+    """A datastore that has every suffix."""
+    return [Example(options=RestOptions(corpus=_texts(), nodes=8))]
+
+
+def rasd() -> Example:
+    """The same datastore beside a small model."""
+    return Example(options=RasdOptions(corpus=_texts(), model=small(), width=3, nodes=6, retrieved=4))
+
+
+def _texts() -> list[list[int]]:
+    return [list(text) for text in TEXTS]
+
+
+EXAMPLES = {
+    "text:token-recycling": recycling,
+    "text:lookup-recycling": recycling,
+    "text:suffix": suffix,
+    "text:grammar": grammar,
+    "text:candidates": candidates,
+    "text:draft-model": draft_model,
+    "text:draft-tree": draft_tree,
+    "text:llmcad": llmcad,
+    "text:sequoia": sequoia,
+    "text:cascade": cascade,
+    "text:rest": rest,
+    "text:rasd": rasd,
+}

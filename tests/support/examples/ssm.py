@@ -1,11 +1,11 @@
-"""What the conformance kit tries this plugin on: tiny models with random weights."""
+"""Recurrent layers: tiny models with random weights."""
 
 from functools import cache
 
 from transformers import BambaConfig
 
+from mmspec.testing import Example
 from mmspec.testing import tiny_models as tiny
-from mmspec.testing.conformance.example import Example
 from mmspec_ssm.drafters.stree import StreeOptions
 from mmspec_ssm.target import RecurrentTarget
 
@@ -25,3 +25,6 @@ def stree() -> list[Example]:
         Example(options=StreeOptions(model=tiny.small(), nodes=7, rates=(0.6, 0.2))),
         Example(options=StreeOptions(model=tiny.small(), nodes=7, form="chain")),
     ]
+
+
+EXAMPLES = {"ssm:recurrent": hybrid, "ssm:stree": stree}

@@ -1,4 +1,4 @@
-"""Examples for the conformance kit of language models that write pictures: tiny, with random weights."""
+"""Language models that write pictures: tiny, with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from mmspec.core.guided import NULL_INPUTS
-from mmspec.testing.conformance.example import Example
+from mmspec.testing import Example
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.targets.glm_image import GlmImageTarget
@@ -220,3 +220,10 @@ def _chameleon_target() -> ChameleonTarget:
 def chameleon() -> Example:
     """Prompts of pictures; the constraint and guidance belong to a call."""
     return Example(target=_chameleon_target(), prompt=chameleon_prompt)
+
+
+EXAMPLES = {
+    "image:glm-image": glm_image,
+    "image:emu3": emu3,
+    "image:chameleon": chameleon,
+}

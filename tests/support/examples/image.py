@@ -1,4 +1,4 @@
-"""Examples for the conformance kit: a tiny LlamaGen and a tiny Janus with random weights."""
+"""Pictures: a tiny LlamaGen and a tiny Janus with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig, JanusConfig, JanusVisionConfig, JanusVQVAEConfig, LlamaConfig
 
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.testing.conformance.example import Example
+from mmspec.testing import Example
 from mmspec_image.drafters.spatial_head import SpatialHeadOptions
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -114,3 +114,11 @@ def janus() -> Example:
 def grouped() -> Example:
     """Groups wide enough to alter something on a codebook of random vectors."""
     return Example(options=GroupedOptions(size=4, difference=1.0, distance=1e9), strict={"size": 1})
+
+
+EXAMPLES = {
+    "image:llamagen": llamagen,
+    "image:janus": janus,
+    "image:spatial-head": spatial_head,
+    "image:grouped": grouped,
+}

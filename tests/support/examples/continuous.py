@@ -1,4 +1,4 @@
-"""Examples for the conformance kit: tiny continuous models with random weights."""
+"""Continuous tokens: tiny models with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -57,3 +57,6 @@ def draft_model() -> Example:
     return Example(
         target=target, prompt=lambda rows: captions(rows, 1.5), options=DraftModelOptions(model=small.eval())
     )
+
+
+EXAMPLES = {"continuous:continuous-ar": continuous, "continuous:continuous-draft-model": draft_model}

@@ -1,11 +1,11 @@
-"""Examples for the conformance kit: a tiny token world, and a simulated player."""
+"""Video: a tiny token world, and a simulated player."""
 
 from collections.abc import Sequence
 from functools import cache
 
 import torch
 
-from mmspec.testing.conformance.example import Example
+from mmspec.testing import Example
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
@@ -48,3 +48,9 @@ def player() -> Example:
         return torch.tensor([[row % 4, row % 3, (row + 1) % 4] for row in rows])
 
     return Example(target=Player.random(4, seed=0), prompt=prompt)
+
+
+EXAMPLES = {
+    "video:token-frames": token_frames,
+    **dict.fromkeys(("video:action-repeat", "video:action-model", "video:nfd", "video:student"), player),
+}

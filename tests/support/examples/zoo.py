@@ -1,0 +1,245 @@
+"""Methods of the long tail: overlap, masks, self-drafting, other vocabularies and targets, relaxed rules, blanks."""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from pydantic import ByteSize
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, PreTrainedTokenizerFast, XLNetConfig
+
+from mmspec.hosts.any_order import Infill
+from mmspec.hosts.fingerprint import identity
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing import Example, tiny_models
+from mmspec.testing.tiny_models import SIZES, again, llama, prompt, random_model, small
+from mmspec_text.drafters.ambedkar import AmbedkarOptions
+from mmspec_text.drafters.apple_mtp import AppleMTPOptions
+from mmspec_text.drafters.clover import CloverNetwork, CloverSizes
+from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, Sampler
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.mirror_sd import MirrorOptions
+from mmspec_text.drafters.omnidraft.drafter import OmniDraftOptions
+from mmspec_text.drafters.pearl import PearlOptions
+from mmspec_text.drafters.rapid import RapidOptions
+from mmspec_text.drafters.s2d import S2DOptions
+from mmspec_text.drafters.saguaro import SaguaroOptions
+from mmspec_text.drafters.self_drafting.dynamic_exit import DynamicExitOptions
+from mmspec_text.drafters.self_drafting.layer_skip import LayerSkipOptions
+from mmspec_text.drafters.self_drafting.swift import SwiftOptions
+from mmspec_text.drafters.specmemo import SpecMemoOptions
+from mmspec_text.drafters.vocab_trim import VocabTrimOptions
+from mmspec_text.rules.judge import JudgeOptions
+from mmspec_text.rules.judge_head import JudgeHead
+from mmspec_text.rules.rollback import RollbackOptions
+from mmspec_text.targets.xlnet import XLNetTarget
+from tests.support.examples.heads import in_every_form, path_head
+
+
+def pearl() -> list[Example]:
+    """In this process, as a trial of it: for one outcome, as published, and for others."""
+    return [Example(options=PearlOptions(model=small(), executor="serial", branches=branches)) for branches in (1, 3)]
+
+
+def saguaro() -> Example:
+    """In this process, as a trial of it."""
+    return Example(options=SaguaroOptions(model=small(), executor="serial"))
+
+
+def mirror_sd() -> Example:
+    """In this process, as a trial of it."""
+    return Example(options=MirrorOptions(model=small(), executor="serial"))
+
+
+LAYERS = {"model.layers.0.self_attn.q_proj": (16, 16), "model.layers.1.mlp.up_proj": (24, 16)}
+"""Layers of the Llama of `mmspec.testing.tiny_models` that have a LoRA, and their shapes."""
+
+
+def random_masks(masks: int = 3, rank: int = 2, seed: int = 0) -> AppleCheckpoint:
+    """Masks for the Llama of `mmspec.testing.tiny_models`."""
+    g = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=g, device="cpu") / shape[-1] ** 0.5
+
+    down = {name: drawn(rank, shape[1]) for name, shape in LAYERS.items()}
+    up = {name: drawn(shape[0], rank) for name, shape in LAYERS.items()}
+    with torch.device("meta"):
+        shapes = {key: value.shape for key, value in Sampler(16, 1).state_dict().items()}
+    sampler = {key: drawn(*shape) * 3 if len(shape) > 1 else 1 + 0.3 * drawn(*shape) for key, shape in shapes.items()}
+    return AppleCheckpoint("random", drawn(masks, 16) * 0.1, down, up, 2.0, sampler)
+
+
+def apple_mtp() -> list[Example]:
+    """Random masks."""
+    return in_every_form(AppleMTPOptions, random_masks())
+
+
+def clover() -> list[Example]:
+    """One cell for all depths."""
+    block = BlockSizes(16, 24, 2, 1, 8)
+    sizes = CloverSizes(3, 16, 16, 7, 7, own_embedding=False, block=block, cells=1)
+    return path_head(CloverNetwork, sizes, "chain", "rerank")
+
+
+@cache
+def deeper() -> Any:
+    """A Llama of four layers whose inner ones matter less than the others, as they do in trained models."""
+    inner = {f"layers.{number}.{part}": 0.3 for number in (1, 2) for part in ("self_attn.o_proj", "mlp.down_proj")}
+    return random_model(LlamaConfig(**{**SIZES, "num_hidden_layers": 4}), head=8.0, factors=inner)
+
+
+def _example(options: Any, **more: Any) -> Example:
+    return Example(options=options, target=TransformersTarget(deeper()), prompt=prompt, **more)
+
+
+def layer_skip() -> Example:
+    """Three of four layers."""
+    return _example(LayerSkipOptions(exit=3))
+
+
+def swift() -> Example:
+    """A short window, so that sets are searched in short calls, too."""
+    return _example(SwiftOptions(window=4, nodes=8), learns=True)
+
+
+def dynamic_exit() -> Example:
+    """Three exits; the rows of a batch share them."""
+    return _example(DynamicExitOptions(latest=3), learns=True)
+
+
+LETTERS = "abcd"
+JOINS = (("a", "b"), ("c", "d"), ("ab", "c"))
+"""The target's tokens beside the letters."""
+
+
+def vocab_trim() -> list[Example]:
+    """Five ids of seven, of a corpus; and of the target's own output, soon."""
+    texts = [[2, 3, 5, 3, 2, 5, 5], [3, 4]]
+    return [
+        Example(options=VocabTrimOptions(model=small(), keep=5, corpus=texts)),
+        Example(options=VocabTrimOptions(model=small(), keep=5, after=20), learns=True),
+    ]
+
+
+def omnidraft() -> Example:
+    """A model of letters, for a target that has some pairs and a triple of them, too."""
+    options = OmniDraftOptions(model=speller(), tokenizer=letters(JOINS), assistant_tokenizer=letters(), capacity=2)
+    return Example(options=options, target=TransformersTarget(llama()), prompt=prompt, again=again, learns=True)
+
+
+@cache
+def letters(joins: tuple[tuple[str, str], ...] = ()) -> Any:
+    """A tokenizer of four letters, and of what joining two tokens makes."""
+    tokens = [*LETTERS, *("".join(pair) for pair in joins)]
+    core = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, list(joins)))
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+@cache
+def speller() -> Any:
+    """A random model of the letters alone."""
+    return random_model(LlamaConfig(**{**SIZES, "vocab_size": len(LETTERS)}), seed=5, head=8.0)
+
+
+def ambedkar() -> list[Example]:
+    """A condition in front of the prompts, and one behind their first token."""
+    return [Example(options=AmbedkarOptions(model=small(), condition=[2, 5, 5, 1], behind=behind)) for behind in (0, 1)]
+
+
+def rapid() -> list[Example]:
+    """The target on a part of the prompt, for itself and for the mixture; and a smaller model."""
+    part = {"first": 1, "chunk": 2, "chunks": 1, "end": 3}
+    return [
+        Example(options=RapidOptions(**part)),
+        Example(options=RapidOptions(**part, eta=2.0)),
+        Example(options=RapidOptions(**part, model=small(), eta=2.0)),
+    ]
+
+
+def rollback() -> Example:
+    """A threshold that some units of a toy are below, and some above."""
+    return Example(options=RollbackOptions(threshold=1.0), strict={"threshold": 0.0})
+
+
+def judge() -> Example:
+    """A layer of random weights that accepts some units of the kit's model, and refuses others."""
+    model = llama()
+    weight = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    head = JudgeHead(weight, torch.zeros(1), "the kit's model", identity(model))
+    settings = vars(tiny_models.transformers())
+    return Example(**{**settings, "options": JudgeOptions(head=head), "strict": {"threshold": 1.0}})
+
+
+def s2d() -> list[Example]:
+    """Each of two sub-models speaks now and then, and drafts end early; and one that never goes on."""
+    return [
+        Example(options=S2DOptions(model=small(), exits=(1, 2), sure=0.3, stop=0.18)),
+        Example(options=S2DOptions(model=small(), exits=(1, 2), sure=0.0)),
+    ]
+
+
+def specmemo() -> list[Example]:
+    """Two shapes of trees, within budgets that no batch of the kit needs; where they bind is tested with the method."""
+    return [
+        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**36), width=3, nodes=8)),
+        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**36), form="branching")),
+    ]
+
+
+VOCAB, BLANKS = 8, 24
+
+
+@cache
+def tiny_xlnet() -> Any:
+    """An XLNet of eight ids, `<mask>` among them; what a query sees, and how far away, decides what it scores."""
+    sizes = dict(vocab_size=VOCAB, d_model=16, n_layer=2, n_head=2, d_inner=24)
+    seen = {"rel_attn.v": 5.0, "rel_attn.o": 5.0, "rel_attn.q": 0.5, "rel_attn.r": 10.0, "mask_emb": 0.05}
+    return random_model(XLNetConfig(**sizes), gain=20.0, head=32.0, factors=seen)
+
+
+def infill_prompt(rows: Sequence[int], blanks: int = BLANKS) -> Infill:
+    """Texts with as many blanks, some of which are filled from right to left."""
+    texts = [_text(row, blanks) for row in rows]
+    orders = [[place for place, token in enumerate(text) if token is None] for text in texts]
+    return Infill(texts, [order[::-1] if row % 2 else order for row, order in zip(rows, orders, strict=True)])
+
+
+def _text(row: int, blanks: int) -> list[int | None]:
+    generator = torch.Generator().manual_seed(row % 64)
+    known: list[int | None] = [*torch.randint(6, (3 + row % 3,), generator=generator).tolist()]
+    half = blanks // 2
+    return [known[0], *[None] * half, *known[1:-1], *[None] * (blanks - half), known[-1]]
+
+
+def xlnet() -> Example:
+    """As many blanks as the kit fills in most checks; behind them it sees how a row goes on."""
+    return Example(target=XLNetTarget(tiny_xlnet()), prompt=infill_prompt)
+
+
+def assd() -> Example:
+    """Short texts: the kit decodes thousands of rows, and every pass reads all of a text."""
+    return Example(target=XLNetTarget(tiny_xlnet()), prompt=partial(infill_prompt, blanks=8))
+
+
+EXAMPLES = {
+    "text:pearl": pearl,
+    "text:saguaro": saguaro,
+    "text:mirror-sd": mirror_sd,
+    "text:apple-mtp": apple_mtp,
+    "text:clover": clover,
+    "text:layer-skip": layer_skip,
+    "text:swift": swift,
+    "text:del": dynamic_exit,
+    "text:vocab-trim": vocab_trim,
+    "text:omnidraft": omnidraft,
+    "text:ambedkar": ambedkar,
+    "text:rapid": rapid,
+    "text:rollback": rollback,
+    "text:judge": judge,
+    "text:s2d": s2d,
+    "text:specmemo": specmemo,
+    "text:xlnet": xlnet,
+    "text:assd": assd,
+}
