@@ -52,8 +52,6 @@ class SpecMemo(DraftModel):
         ValueError: No model or no budget was named, or the model cannot be loaded.
     """
 
-    example = "mmspec_zoo.long_text_example:specmemo"
-
     def __init__(self, options: SpecMemoOptions = SpecMemoOptions()) -> None:
         if options.memory_budget is None:
             raise ValueError("specmemo needs the bytes that caches may have: memory_budget=2GiB, for example")

@@ -21,7 +21,6 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
-from mmspec_continuous.example import tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline

@@ -6,8 +6,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec_continuous.example import tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
+from tests.support.examples.continuous import tiny
 from tools.train.pictures.latents import measure, small_kl
 
 WORDS = ["<pad>", "<unk>", "red", "blue", "heart", "cat", "face", "apple", "star"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mmspec.kits.pictures.conditions import Condition, repeated
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.targets.continuous import ContinuousTarget, Guided
+from tests.support.examples.continuous import captions, tiny
 from tools.bench.pictures.tasks import joined_conditions as joined
 
 

@@ -10,9 +10,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.examples.continuous import captions, tiny
 from tools.train.pictures.latents import measure, small_kl
 
 

@@ -7,8 +7,8 @@ import torch
 import mmspec
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.example import tiny
 from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline, pictures_of
+from tests.support.examples.continuous import tiny
 from tools.train.pictures.latents import measure, scaled, small_kl, tokens_of
 
 PROMPTS = ["red heart", "blue cat face"]

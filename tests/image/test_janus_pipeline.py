@@ -14,7 +14,6 @@ from mmspec.cli.app import build
 from mmspec.hosts import loading
 from mmspec.serving import models
 from mmspec_image import language_pipeline
-from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.models.janus import JanusForImages
 from tests.support.examples.image import tiny_janus

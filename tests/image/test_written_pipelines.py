@@ -26,7 +26,6 @@ from mmspec.registry import installed
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
-from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
 from mmspec_image.language_pipeline import Ids
 from mmspec_image.specs import EMU3
 from tests.support.examples.written import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3

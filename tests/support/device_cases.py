@@ -37,13 +37,8 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
-from mmspec_image import example as image
-from mmspec_image import grid_example as grids
-from mmspec_ssm import example as ssm
-from mmspec_text import head_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
-from mmspec_zoo import infill_example, relaxed_example, self_drafting_example, vocabulary_example
 from tests.support import lantern_heads
 from tests.support.examples import EXAMPLES, image, ssm, zoo
 from tests.support.examples import written as grids

@@ -17,7 +17,6 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
-from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tests.support.examples.continuous import captions, tiny

@@ -48,7 +48,6 @@ class Ambedkar(SmallModelDrafter):
     """
 
     wrt = AMBEDKAR.wrt
-    example = "mmspec_zoo.conditioned_example:ambedkar"
 
     def __init__(self, options: AmbedkarOptions = AmbedkarOptions()) -> None:
         if options.condition is None:

@@ -79,7 +79,6 @@ class Rapid(DraftModel):
         ValueError: The model cannot be loaded.
     """
 
-    example = "mmspec_zoo.conditioned_example:rapid"
     offers, needs = RAPID.offers, RAPID.needs
 
     def __init__(self, options: RapidOptions = RapidOptions()) -> None:

@@ -32,7 +32,6 @@ class Assd:
     """See the module."""
 
     needs, offers = ASSD.needs, ASSD.offers
-    example = "mmspec_zoo.infill_example:assd"
     runs_target = True
 
     def bind(self, target: Target) -> None:

@@ -33,7 +33,6 @@ class XLNetTarget:
     """
 
     offers = XLNET.offers
-    example = "mmspec_zoo.infill_example:xlnet"
 
     def __init__(self, model: Any) -> None:
         config = model.config

@@ -164,7 +164,6 @@ class MirrorSD(DraftsAhead, Mirrored):
     """
 
     needs, offers = MIRROR_SD.needs, MIRROR_SD.offers
-    example = "mmspec_zoo.overlap_example:mirror_sd"
 
     def __init__(self, options: MirrorOptions = MirrorOptions()) -> None:
         super().__init__(options, MIRROR_SD.name, None, "draft")

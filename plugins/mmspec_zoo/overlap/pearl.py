@@ -27,7 +27,6 @@ class Pearl(DraftsAhead):
     """
 
     needs, offers = PEARL.needs, PEARL.offers
-    example = "mmspec_zoo.overlap_example:pearl"
 
     def __init__(self, options: PearlOptions = PearlOptions()) -> None:
         super().__init__(options, PEARL.name, None, "plain")

@@ -36,7 +36,6 @@ class Saguaro(DraftsAhead):
     """
 
     needs, offers = SAGUARO.needs, SAGUARO.offers
-    example = "mmspec_zoo.overlap_example:saguaro"
 
     def __init__(self, options: SaguaroOptions = SaguaroOptions()) -> None:
         fan = Geometric(options.acceptance, options.power)

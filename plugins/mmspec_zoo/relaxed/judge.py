@@ -135,7 +135,6 @@ class Judge:
     exactness: str = JUDGE.exactness
     needs, offers = JUDGE.needs, JUDGE.offers
     by_position = True
-    example = "mmspec_zoo.relaxed_example:judge"
 
     def __init__(self, options: JudgeOptions = JudgeOptions()) -> None:
         if options.head is None:

@@ -44,7 +44,6 @@ class Rollback:
 
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers
-    example = "mmspec_zoo.relaxed_example:rollback"
 
     def __init__(self, options: RollbackOptions = RollbackOptions()) -> None:
         self.options = options

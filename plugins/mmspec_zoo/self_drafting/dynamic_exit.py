@@ -44,7 +44,6 @@ class DynamicExit:
     """Drafts behind the exit that promises most."""
 
     needs, offers = DEL.needs, DEL.offers
-    example = "mmspec_zoo.self_drafting_example:dynamic_exit"
     runs_target = True
 
     def __init__(self, options: DynamicExitOptions = DynamicExitOptions()) -> None:

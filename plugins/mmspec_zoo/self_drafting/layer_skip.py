@@ -34,7 +34,6 @@ class LayerSkip:
     """Drafts behind an early exit."""
 
     needs, offers = LAYER_SKIP.needs, LAYER_SKIP.offers
-    example = "mmspec_zoo.self_drafting_example:layer_skip"
     runs_target = True
 
     def __init__(self, options: LayerSkipOptions = LayerSkipOptions()) -> None:

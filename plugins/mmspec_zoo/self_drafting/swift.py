@@ -109,7 +109,6 @@ class Swift:
     """Drafts without the best set of sub-layers that any of its calls has found."""
 
     needs, offers = SWIFT.needs, SWIFT.offers
-    example = "mmspec_zoo.self_drafting_example:swift"
     runs_target = True
 
     def __init__(self, options: SwiftOptions = SwiftOptions()) -> None:

@@ -87,8 +87,6 @@ class S2D(DraftModel):
         ValueError: No model was named, or it cannot be loaded, or it has no such exits.
     """
 
-    example = "mmspec_zoo.sorted_example:s2d"
-
     def __init__(self, options: S2DOptions = S2DOptions()) -> None:
         self.options, self._small = options, load_small_model(options, SPEC.name)
         layers = self._small.layers()

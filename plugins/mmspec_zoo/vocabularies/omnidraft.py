@@ -70,7 +70,6 @@ class OmniDraft(SmallModelDrafter):
     """Drafts with a small model of another vocabulary."""
 
     offers, needs = OMNIDRAFT.offers, OMNIDRAFT.needs
-    example = "mmspec_zoo.vocabulary_example:omnidraft"
 
     def __init__(self, options: OmniDraftOptions = OmniDraftOptions()) -> None:
         self.ngrams: NgramCache | None = None

@@ -79,8 +79,6 @@ class VocabTrim(DraftModel):
         ValueError: No model was named, it cannot be loaded, or there is no such corpus.
     """
 
-    example = "mmspec_zoo.vocabulary_example:vocab_trim"
-
     def __init__(self, options: VocabTrimOptions = VocabTrimOptions()) -> None:
         if isinstance(options.corpus, (str, Path)) and not Path(options.corpus).is_file():
             raise ValueError(f"no corpus at {options.corpus}; give a UTF-8 text file, or ids (.json, .safetensors)")

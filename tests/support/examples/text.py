@@ -7,6 +7,8 @@ from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
+from mmspec_text.drafters.retrieval.rasd import RasdOptions
+from mmspec_text.drafters.retrieval.rest import RestOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
 from mmspec_text.drafters.suffix import SuffixOptions
 

@@ -9,31 +9,30 @@ from pydantic import ByteSize
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, PreTrainedTokenizerFast, XLNetConfig
 
-from mmspec.hosts.any_order import Infill
 from mmspec.hosts.fingerprint import identity
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example, tiny_models
 from mmspec.testing.tiny_models import SIZES, again, llama, prompt, random_model, small
-from mmspec_text.drafters.ambedkar import AmbedkarOptions
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
 from mmspec_text.drafters.clover import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, Sampler
 from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.mirror_sd import MirrorOptions
-from mmspec_text.drafters.omnidraft.drafter import OmniDraftOptions
-from mmspec_text.drafters.pearl import PearlOptions
-from mmspec_text.drafters.rapid import RapidOptions
-from mmspec_text.drafters.s2d import S2DOptions
-from mmspec_text.drafters.saguaro import SaguaroOptions
-from mmspec_text.drafters.self_drafting.dynamic_exit import DynamicExitOptions
-from mmspec_text.drafters.self_drafting.layer_skip import LayerSkipOptions
-from mmspec_text.drafters.self_drafting.swift import SwiftOptions
-from mmspec_text.drafters.specmemo import SpecMemoOptions
-from mmspec_text.drafters.vocab_trim import VocabTrimOptions
-from mmspec_text.rules.judge import JudgeOptions
-from mmspec_text.rules.judge_head import JudgeHead
-from mmspec_text.rules.rollback import RollbackOptions
-from mmspec_text.targets.xlnet import XLNetTarget
+from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
+from mmspec_zoo.conditioned.rapid import RapidOptions
+from mmspec_zoo.infill.any_order import Infill
+from mmspec_zoo.infill.xlnet import XLNetTarget
+from mmspec_zoo.overlap.mirror_sd import MirrorOptions
+from mmspec_zoo.overlap.pearl import PearlOptions
+from mmspec_zoo.overlap.saguaro import SaguaroOptions
+from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
+from mmspec_zoo.relaxed.rollback import RollbackOptions
+from mmspec_zoo.self_drafting.dynamic_exit import DynamicExitOptions
+from mmspec_zoo.self_drafting.layer_skip import LayerSkipOptions
+from mmspec_zoo.self_drafting.swift import SwiftOptions
+from mmspec_zoo.sorted.s2d import S2DOptions
+from mmspec_zoo.specmemo import SpecMemoOptions
+from mmspec_zoo.vocabularies.omnidraft import OmniDraftOptions
+from mmspec_zoo.vocabularies.vocab_trim import VocabTrimOptions
 from tests.support.examples.heads import in_every_form, path_head
 
 

@@ -17,7 +17,7 @@ from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.assd import Assd
 from mmspec_zoo.infill.pipeline import InfillPipeline
 from mmspec_zoo.infill.xlnet import XLNetTarget
-from mmspec_zoo.infill_example import model
+from tests.support.examples.zoo import tiny_xlnet as model
 
 TEXTS = ["a <mask> <mask> b <mask> <mask> <mask> c", "<mask> d <mask>"]
 

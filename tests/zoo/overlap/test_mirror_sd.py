@@ -10,8 +10,8 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
-from mmspec_zoo import self_drafting_example
 from mmspec_zoo.overlap.mirror_sd import LayerExit
+from tests.support.examples import zoo
 from tests.support.zoo import build, noisy
 
 SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")

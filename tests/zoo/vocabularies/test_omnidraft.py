@@ -21,7 +21,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.joining import Joined, NgramCache
 from mmspec_zoo.vocabularies.omnidraft import OmniDraft, OmniDraftOptions
-from mmspec_zoo.vocabulary_example import letters
+from tests.support.examples.zoo import letters
 from tests.support.zoo import VOCAB, build
 
 FAST = ["llama", "gpt2"]

@@ -22,7 +22,7 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.cut_head import CutHeadTarget, widened
 from mmspec_zoo.vocabularies.vocab_trim import VocabTrim, VocabTrimOptions, counted, kept_ids
-from mmspec_zoo.vocabulary_example import JOINS, letters, speller
+from tests.support.examples.zoo import JOINS, letters, speller
 from tests.support.zoo import build, noisy
 
 FAST = ["llama", "gpt2"]
