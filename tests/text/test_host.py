@@ -13,8 +13,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts import self_check
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.self_check import examine
 from mmspec.hosts.target import TransformersTarget
 
 VOCAB, NEW = 131, 16
@@ -196,7 +196,7 @@ def test_distances_by_slot_are_caught_by_the_self_check() -> None:
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("mpt", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCAB, max_seq_len=512)
     ).eval()
-    finding = self_check.examine(ModelInfo.of(model))
+    finding = examine(ModelInfo.of(model))
     assert finding.manner is None and not finding.trouble and finding.error > 100 * finding.tolerance
     with pytest.raises(ValueError, match=r"differ by .*e-0.* from those of whole paths.*ALiBi"):
         TransformersTarget(model)
@@ -207,7 +207,7 @@ def test_the_self_check_leaves_no_trace() -> None:
     model.transformer.h[0].eval()
     training = [module.training for module in model.modules()]
     before, settings = torch.get_rng_state(), model.config.to_dict()
-    self_check.examine(ModelInfo.of(model))
+    examine(ModelInfo.of(model))
     assert [module.training for module in model.modules()] == training
     assert torch.equal(torch.get_rng_state(), before) and model.config.to_dict() == settings
 
