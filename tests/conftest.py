@@ -64,12 +64,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported by now lives to the end, so that no later collection of garbage needs to look through it.
 
-    Where slow tests run, laws are tested with all rows.
+    Where slow tests run, laws are tested with all rows, and all models are examined.
     """
     if "not slow" not in session.config.option.markexpr:
         from mmspec.testing import statistics
 
         statistics.CLEAR = 1.0
+    elif "mmspec.hosts.self_check" in sys.modules:
+        from tests.support.examined import examine_once
+
+        examine_once()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20)  # traced rounds and models leave much that is no garbage yet

@@ -1,4 +1,4 @@
-"""What a toy's output must follow, computed without the decoder: exact joints."""
+"""What a toy's output must follow, computed without the decoder: exact joints and greedy decoding."""
 
 import itertools
 from collections.abc import Callable
@@ -20,6 +20,14 @@ def exact_joint(next_distribution: Callable[[tuple[int, ...]], Tensor], length: 
         distributions = [next_distribution(units).double() for units in itertools.product(range(vocab), repeat=emitted)]
         joint = joint[..., None] * torch.stack(distributions).reshape(*(vocab,) * emitted, vocab)
     return joint
+
+
+def greedy(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int) -> Tensor:
+    """The likeliest unit at every position, one after the other: `[length]` int64."""
+    units: tuple[int, ...] = ()
+    for _ in range(length):
+        units += (int(next_distribution(units).argmax()),)
+    return torch.tensor(units)
 
 
 def linear_joint(weights: Tensor, bias: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

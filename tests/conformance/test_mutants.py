@@ -11,10 +11,10 @@ from tests.support.mutants import MUTANTS
 FAST = {
     "noise-by-position-under-block": ("core:block", "output-follows-the-distribution"),
     "per-row-draws-on-a-shared-node": ("core:match", "output-equals-plain"),
-    "raw-q": ("text:draft-model", "units-follow-their-distribution"),
-    "unit-of-no-distribution-as-a-proposal": ("core:block", "degenerate-drafts-do-no-harm"),
 }
 SLOW = {
+    "raw-q": ("text:draft-model", "units-follow-their-distribution"),
+    "unit-of-no-distribution-as-a-proposal": ("core:block", "degenerate-drafts-do-no-harm"),
     "noise-by-position-under-coupled-redraws": ("core:rejection", "output-follows-the-distribution"),
     "independent-redraw-committed-at-first-mismatch": ("core:rejection", "output-follows-the-distribution"),
     "equal-siblings-claim-twice": ("core:match", "output-equals-plain"),

@@ -129,7 +129,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
 """Most waits, and most launches outside of models, of any round."""
 
 OFTEN = (
-    *("auto", "plain", "prompt-lookup", "suffix", "token-recycling", "draft-model", "draft-tree", "eagle, a tree"),
+    *("plain", "prompt-lookup", "token-recycling", "draft-model", "draft-tree", "eagle, a tree"),
     *("token-recycling, a constraint", "prompt-lookup, history processors", "gs-sjd, llamagen", "sjd-pac, llamagen"),
     *("prompt-lookup, bamba", "stree, mamba", "reflection, latents", "plain, mixtures", "frame-gs-sjd, codes"),
     *("branch-prediction, frames",),

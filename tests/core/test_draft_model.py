@@ -221,7 +221,7 @@ def test_two_proposals_before_a_round_is_settled(shape):
     assert report.accepted > 40 and not report.faults
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=[pytest.mark.slow] * (i % 2)) for i, s in enumerate(SHAPES)])
 def test_a_pass_that_fails_costs_its_round_only(shape):
     """Whichever pass of the draft model fails, the drafts of all other rounds are accepted."""
 

@@ -24,7 +24,7 @@ ZOO = {"llama": (0, 2, 4), "gemma2": (1, 2, 3), "qwen3_moe": (0, 1, 4), "gpt2": 
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(1)
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])

@@ -110,6 +110,7 @@ def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rul
     assert_distributions(recorded, expected(name))
 
 
+@pytest.mark.slow  # the tree grows as in tests/heads/test_eagle_drafts.py
 @names
 def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
     recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)

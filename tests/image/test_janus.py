@@ -92,7 +92,7 @@ def test_temperature_towards_zero(model):
     assert torch.equal(torch.stack(made.units), codes)
 
 
-@pytest.mark.compiled(fast=True)
+@pytest.mark.compiled
 def test_sampled_codes_are_those_of_its_own_generate_for_torchs_seed(model):
     torch.manual_seed(11)
     codes = stock(model, 3, do_sample=True, guidance_scale=2.0)

@@ -62,6 +62,7 @@ def compare(pipe: Any, plain: Any, batch: int, count: int, method: str = "gs-sjd
     return ties
 
 
+@pytest.mark.slow  # the codes of two captions are on file: tests/recorded
 @pytest.mark.parametrize(("batch", "k"), [pytest.param(1, 16, marks=pytest.mark.slow), (2, 32)])
 def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
     compare(pipe, plain, batch, 2, k=k)

@@ -122,8 +122,11 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
 }
 EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild", "ambedkar"}
 """Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""
+TWICE = {("emoji", "sjd"), ("emoji", "gs-sjd-pac"), ("emoji", "lantern"), ("text-14m", "rsd"), ("text-14m", "bild")}
+"""Whose parts other cases have: both drafters of windows, with siblings and without, both grouped rules, `ssm-5m`."""
+SLOW = {(model, method) for model, (_, methods) in MODELS.items() for method in methods if method in EQUAL} | TWICE
 CASES = [
-    pytest.param(model, method, id=f"{model}-{method}", marks=[pytest.mark.slow] if method in EQUAL else [])
+    pytest.param(model, method, id=f"{model}-{method}", marks=[pytest.mark.slow] if (model, method) in SLOW else [])
     for model, (_, methods) in MODELS.items()
     for method in methods
 ]

@@ -27,13 +27,15 @@ METHODS = {
     "cascade": {"budget": 16, "sinks": 2},
 }
 BOTH = ("prompt-lookup", "draft-tree")
-QUICK = {(name, method) for name in FAST for method in BOTH} | {("bamba", method) for method in METHODS}
+QUICK = {(name, method) for name in FAST for method in BOTH} | {
+    ("bamba", method) for method in ("plain", "suffix", "token-recycling", "draft-model")
+}
 CASES = [
     pytest.param(name, method, marks=[] if (name, method) in QUICK else [pytest.mark.slow])
     for name in RECURRENT
     for method in METHODS
 ]
-"""A chain and a tree of six models, every method of one; all of all in the slow tier."""
+"""A chain and a tree of six models, every kind of method of one; all of all in the slow tier."""
 
 
 def prompts(batch: int = 3) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo import RECURRENT
 
-FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
+TWO_LAYERS = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
+FAST = ["mamba", "bamba", "falcon_h1"]
 ALL = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in RECURRENT]
 PARENTS = (-1, -1, 0, 0, 1, 2, 4)  # of drafted nodes
 WITHIN = 1e-5
@@ -26,7 +27,7 @@ WITHIN = 1e-5
 @lru_cache(maxsize=2)
 def target_of(name: str) -> TransformersTarget:
     zoo = RECURRENT[name]
-    config = {**zoo.config, **({"num_hidden_layers": 2} if name in FAST else {})}
+    config = {**zoo.config, **({"num_hidden_layers": 2} if name in TWO_LAYERS else {})}
     recipe = dataclasses.replace(zoo, config=config, gain=min(zoo.gain, 2.0), head=2.0, embedding=1.0)
     return RecurrentTarget(recipe.model())
 

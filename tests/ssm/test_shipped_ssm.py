@@ -89,6 +89,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow  # plain texts of the pipeline are on file: tests/recorded
 def test_a_pipeline_writes_what_plain_decoding_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmspec.core.decoder.time", Clock())  # which the card's policy asks what drafts cost
     pipe = mmspec.Pipeline.from_pretrained("mmspec/ssm-5m")

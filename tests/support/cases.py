@@ -48,10 +48,11 @@ class Case:
     drafters: dict[str, Callable[[], Drafter]]
     warp: Warp
 
-    def pairs(self) -> Iterator[tuple[str, Callable[[], Drafter], type[Rule]]]:
-        """Every drafter with every rule that takes it."""
-        for name, make in self.drafters.items():
-            for rule in RULES[name.split()[0]]:
+    def pairs(self, all: bool) -> Iterator[tuple[str, Callable[[], Drafter], type[Rule]]]:
+        """Every drafter with one of the rules that take it, in turns; or with all of them."""
+        for turn, (name, make) in enumerate(self.drafters.items()):
+            rules = RULES[name.split()[0]]
+            for rule in rules if all else [rules[turn % len(rules)]]:
                 yield name, make, rule
 
 

@@ -6,7 +6,7 @@ passes only if all calls were captured, so that none fell back to the eager loop
 * `@pytest.mark.compiled`: every call is captured.
 * `@pytest.mark.compiled("history")`: calls may run eagerly for these reasons, words of `REASONS`, and no other. A
   reason counts if mmspec gave it for that very call.
-* `fast=True`: the second run is in the fast tier, too. `inductor=True`: rounds are compiled, and not only traced.
+* `inductor=True`: rounds are compiled, and not only traced.
 """
 
 import re
@@ -49,11 +49,10 @@ def parametrized(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("compiled")
     if mark is None:
         return
-    how = dict(mark.kwargs)
-    fast, again = how.pop("fast", False), Again(mark.args, **how)
+    again = Again(mark.args, **mark.kwargs)
     if not set(again.reasons) <= REASONS.keys():
         raise ValueError(f"{metafunc.function.__name__}: reasons are {', '.join(REASONS)}, not {again.reasons}")
-    second = pytest.param(again, id="compiled", marks=[] if fast else [pytest.mark.slow])
+    second = pytest.param(again, id="compiled", marks=[pytest.mark.slow])
     metafunc.parametrize("rounds", [pytest.param(None, id="eager"), second], indirect=True)
 
 

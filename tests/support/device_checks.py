@@ -19,6 +19,7 @@ import torch
 from mmspec.hosts.slot_layer import BLOCK
 from mmspec.testing import tiny_models
 from tests.support.device_cases import Case
+from tests.support.examined import examine_once
 from tests.support.logical_device import DEVICE, Meter
 
 
@@ -48,9 +49,11 @@ def the_device_itself() -> None:
 
 def long_calls() -> None:
     """Rounds of a call that needs a second block read the slots that rows have, and wait once each."""
-    options = {"model": tiny_models.small()}
-    case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), "draft-model", options=options)
-    limit = BLOCK + 2
+    ids = torch.randint(3, 7, (2, BLOCK - 8), generator=torch.Generator().manual_seed(0), device="cpu")
+    mask = torch.arange(BLOCK - 8, device="cpu") >= torch.tensor([[0], [5]], device="cpu")
+    prompt = {"input_ids": ids * mask, "attention_mask": mask.long()}
+    case = Case(tiny_models.llama(), prompt, "draft-model", options={"model": tiny_models.small()})
+    limit = 24
     expected = case.decoder(lambda model: model).generate(case.prompt, limit, seed=3, warp=case.warp)
     with Meter() as meter:
         decoder, seen = case.decoder(run.moved), set()
@@ -118,6 +121,7 @@ CHECKS: Mapping[str, Callable[[], None]] = {
 
 def main(*names: str) -> None:
     """Print the figures of the cases and what the checks found, of those names; of all, if there are none."""
+    examine_once()
     run.main(*names)
     torch.manual_seed(0)
     for name, check in CHECKS.items():

@@ -71,6 +71,11 @@ def test_other_arguments_of_generate(
         assert_same(mine.ids, theirs(target, inputs, seed, **call), mine.state)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["good", *(pytest.param(m, marks=pytest.mark.slow) for m in ("plain", "prompt-lookup", "bad"))],
+    indirect=True,
+)
 @pytest.mark.compiled
 def test_greedy_for_220_tokens(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any]

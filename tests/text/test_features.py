@@ -23,10 +23,9 @@ NONE = {"hrm_text": "no list of its", "gemma3n_text": "several streams", "mllama
 """Architectures without one state per layer boundary, and what the message says."""
 OWN_RECORD = {"mamba", "mamba2", "falcon_mamba"}
 """transformers' record of their states begins behind the first layer."""
-NAMES = [
-    pytest.param(name, marks=[] if name in FAMILIES or name in NONE else [pytest.mark.slow])
-    for name in (*ARCHITECTURES, *RECURRENT)
-]
+FAST = {*list(FAMILIES)[::3], *NONE}
+NAMES = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in (*ARCHITECTURES, *RECURRENT)]
+"""The texts of every family are compared in the fast tier (`test_architectures.py`); their states, of every third."""
 PARENTS = [-1, -1, 0, 0, 1, 2]
 
 

@@ -42,7 +42,10 @@ def used(model: Any, method: str, prompts: Callable, **spec: Any) -> None:
     model.generate(**prompts(2), max_new_tokens=6, custom_generate=mmspec.custom_generate(method, **spec))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[] if m in ("token-recycling", "draft-tree") else pytest.mark.slow) for m in METHODS],
+)
 def test_nothing_keeps_a_model_alive(method: str, make_llama: Callable, prompts: Callable) -> None:
     model, drafter = make_llama(), make_llama(seed=1) if method.startswith("draft-") else None
     used(model, method, prompts, **({"drafter": drafter} if drafter is not None else {}))

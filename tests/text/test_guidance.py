@@ -61,7 +61,7 @@ LEVELS = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("negative", [True, False])
 @pytest.mark.parametrize("sample", [True, False])
 @pytest.mark.parametrize("settings", LEVELS.values(), ids=LEVELS)

@@ -13,9 +13,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts import self_check
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.reference_paths import ReferencePaths
+from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
 
 VOCAB, NEW = 131, 16
@@ -197,7 +197,7 @@ def test_distances_by_slot_are_caught_by_the_self_check() -> None:
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("mpt", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCAB, max_seq_len=512)
     ).eval()
-    finding = self_check.examine(ModelInfo.of(model))
+    finding = examine(ModelInfo.of(model))
     assert finding.manner is None and not finding.trouble and finding.error > 100 * finding.tolerance
     with pytest.raises(ValueError, match=r"differ by .*e-0.* from whole paths' logits.*ALiBi"):
         TransformersTarget(model)
@@ -210,11 +210,11 @@ def test_what_a_model_makes_of_its_own_rounding_is_the_measure(
     """Right and wrong trees of Mamba-2 at a width of 2,560, as multiples of the noise, which was near the ceiling."""
 
     def noise(paths: ReferencePaths) -> float:
-        return 0.9 * self_check.CEILING * float(paths.chains[0].abs().max())
+        return 0.9 * CEILING * float(paths.chains[0].abs().max())
 
     monkeypatch.setattr(ReferencePaths, "noise", noise)
     monkeypatch.setattr(ReferencePaths, "distance", lambda paths, passes: times * noise(paths))
-    assert (self_check.examine(ModelInfo.of(small("llama"))).manner is not None) == accepted
+    assert (examine(ModelInfo.of(small("llama"))).manner is not None) == accepted
 
 
 def test_the_self_check_leaves_no_trace() -> None:
@@ -222,7 +222,7 @@ def test_the_self_check_leaves_no_trace() -> None:
     model.transformer.h[0].eval()
     training = [module.training for module in model.modules()]
     before, settings = torch.get_rng_state(), model.config.to_dict()
-    self_check.examine(ModelInfo.of(model))
+    examine(ModelInfo.of(model))
     assert [module.training for module in model.modules()] == training
     assert torch.equal(torch.get_rng_state(), before) and model.config.to_dict() == settings
 

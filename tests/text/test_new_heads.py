@@ -117,7 +117,9 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("kind", ["mtp", "medusa", pytest.param("dflash", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "dflash"))]
+)
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     """The next unit is one more than the last, and after 9 comes 0 in the text: a head finds it out at every depth."""
     model = target()

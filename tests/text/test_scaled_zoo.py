@@ -10,10 +10,11 @@ from torch import Tensor
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
-from mmspec.hosts import call_prefill, target
+from mmspec.hosts import call_prefill, self_check, target
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target import TransformersTarget
+from tests.support.examined import RIGHT
 from tests.support.zoo import ARCHITECTURES, RECURRENT, build
 from tests.support.zoo.recipe import SPREAD, scaled
 from tests.support.zoo.vision import VISION
@@ -87,6 +88,7 @@ def test_a_wrong_position_is_seen(name: str, prompts: Callable, monkeypatch: pyt
 
     manner = TransformersTarget(model).passes.manner
     monkeypatch.setattr(Passes, "_positions", off)
+    monkeypatch.setattr(self_check, "examine", RIGHT)
     with pytest.raises(ValueError, match="logits of tree nodes differ"):
         mmspec.enable(copy.deepcopy(model), "prompt-lookup")
     monkeypatch.setattr(target, "checked", lambda model_info: Passes(model_info, manner))

@@ -16,7 +16,8 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.sequoia import Sequoia, SequoiaOptions
 from tests.support.zoo import build, noisy
 
-NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
+SLOW = ["falcon-new", "gpt2", "mistral", "qwen3_moe"]
+NAMES = ["llama", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 def counting(step: int, second: int) -> MarkovTarget:

@@ -108,7 +108,9 @@ def test_the_shipped_heads_are_small() -> None:
     assert sum(file.stat().st_size for file in files) < 8e6
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "eagle3" else pytest.mark.slow) for kind in HEADS]
+)
 def test_a_shipped_head(kind: str, model: Any, prompts: Callable) -> None:
     """A tree and a chain of a head: transformers' own output, greedy and sampled, and drafts of use."""
     inputs = prompts(3)

@@ -250,9 +250,11 @@ def test_bad_corpora_are_refused(tmp_path: Path) -> None:
     "call",
     [
         dict(do_sample=False, max_new_tokens=60),
-        dict(do_sample=False, max_new_tokens=20, repetition_penalty=1.3, eos_token_id=ENDS),
+        pytest.param(
+            dict(do_sample=False, max_new_tokens=20, repetition_penalty=1.3, eos_token_id=ENDS), marks=pytest.mark.slow
+        ),
         dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
-        dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9),
+        pytest.param(dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9), marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.compiled("history")

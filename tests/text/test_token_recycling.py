@@ -133,7 +133,7 @@ def test_a_vocabulary_smaller_than_the_matrix_is_wide() -> None:
         GREEDY,
         dict(do_sample=False, max_new_tokens=16, repetition_penalty=1.3, eos_token_id=ENDS),
         dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
-        dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9),
+        pytest.param(dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9), marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.compiled("history")

@@ -46,7 +46,9 @@ def test_stock_decides_by_the_picture(name: str) -> None:
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", [pytest.param("chain", marks=pytest.mark.slow), "tree"])
-@pytest.mark.parametrize("name", VISION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 2)) for i, name in enumerate(VISION)]
+)
 @pytest.mark.compiled
 def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:
     model, drafter = pair(name)
@@ -61,7 +63,7 @@ def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % 4)) for i, name in enumerate(VISION)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % 6)) for i, name in enumerate(VISION)]
 )
 def test_two_pictures_one_after_another(name: str) -> None:
     """What a model remembers of its last picture (Qwen: the shift of its positions) must not reach the next call."""

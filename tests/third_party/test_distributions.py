@@ -1,4 +1,8 @@
-"""Somebody else's distributions beside our wheels, in an environment without the source tree: found, checked, used."""
+"""Somebody else's distributions beside our wheels, in an environment without the source tree: found, checked, used.
+
+The fast tier has a plugin in a folder of its own (`tests/registry/test_extract_plugin.py`), one that is checked by the
+command (`tests/conformance/test_kit.py`), and what our wheel holds (`tests/wheels`).
+"""
 
 import json
 import shutil
@@ -34,6 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(tmp_path_factory.mktemp("clean"), CODE, MODELS, THEIRS, POSE)
 
 
+@pytest.mark.slow
 def test_it_is_found_beside_our_wheel(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "plugins", "--json")
     found = {plugin["name"]: plugin for plugin in json.loads(run.stdout)}
@@ -44,6 +49,7 @@ def test_it_is_found_beside_our_wheel(environment: Environment) -> None:
     assert [c["name"] for c in theirs["components"]] == ["backoff", "backoff", "backoff-bold"]
 
 
+@pytest.mark.slow
 def test_its_command_is_there(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "backoff", "to be or not to be or", "-k", "3", "--order", "2")
     assert run.stdout.strip() == "not to be", run.stderr
@@ -58,6 +64,7 @@ def test_poses_beside_a_text_are_plain_decodings(environment: Environment) -> No
     assert fast[1].split(",")[0] == plain[1].split(",")[0] != "0 poses" and fast[1] != plain[1]
 
 
+@pytest.mark.slow
 def test_our_wheel_can_write_a_plugin(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "new", "leaf", "--kind", "rule")
     assert run.returncode == 0 and (environment.folder / "mmspec-leaf" / "mmspec_leaf.py").is_file(), run.stderr

@@ -10,6 +10,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.policies import Confidence, Fixed
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.warp import Warp
+from mmspec.testing.oracles import greedy
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 from tests.support.cases import CASES, RULES
 
@@ -26,12 +27,9 @@ def plain(case):
     return Decoder(case.target).generate(case.prompt(ROWS), LIMIT, seed=7, warp=case.warp).units
 
 
-def greedy(next_distribution, length):
-    """The likeliest unit at every position, one after the other: `[length]` int64."""
-    units = ()
-    for _ in range(length):
-        units += (int(next_distribution(units).argmax()),)
-    return torch.tensor(units)
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["a rule a drafter", "all"])
+def pairs(case, request):
+    return case.pairs(all=request.param)
 
 
 def equal(a, b):
@@ -74,9 +72,9 @@ def test_policies_never_change_the_output_under_match(case, plain):
                 assert output.report.rounds == LIMIT - 1
 
 
-def test_a_row_does_not_depend_on_its_batch(case):
+def test_a_row_does_not_depend_on_its_batch(case, pairs):
     seeds = [3, 1, 4, 1, 5]
-    for name, make, rule in case.pairs():
+    for name, make, rule in pairs:
         decoder = Decoder(case.target, make(), rule(), k=3)
         together = decoder.generate(case.prompt(5), 12, seed=seeds, warp=case.warp).units
         assert torch.equal(together[1], together[3]) and not torch.equal(together[0], together[1])
@@ -84,8 +82,8 @@ def test_a_row_does_not_depend_on_its_batch(case):
         assert torch.equal(alone, together[2]), f"{name} under {rule.__name__}"
 
 
-def test_rows_are_ragged_and_end_at_the_limit(case):
-    for name, make, rule in case.pairs():
+def test_rows_are_ragged_and_end_at_the_limit(case, pairs):
+    for name, make, rule in pairs:
         ragged = False
 
         def look(state):
@@ -107,10 +105,10 @@ def test_windows_longer_than_what_is_left(case, plain, limit):
         assert equal(output.units, [row[:limit] for row in plain]), name
 
 
-def test_temperature_zero_is_greedy_under_every_rule(case):
+def test_temperature_zero_is_greedy_under_every_rule(case, pairs):
     expected = greedy(case.next_distribution, 12)
     warp = Warp(sample=False, guidance=case.warp.guidance)
-    for name, make, rule in case.pairs():
+    for name, make, rule in pairs:
         output = Decoder(case.target, make(), rule(), k=3).generate(case.prompt(2), 12, seed=1, warp=warp)
         assert all(torch.equal(row, expected) for row in output.units), f"{name} under {rule.__name__}"
 
@@ -121,13 +119,13 @@ def first_end(row, stops):
 
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("several", [False, True])
-def test_rows_stop_at_the_first_end(case, plain, several):
+def test_rows_stop_at_the_first_end(case, pairs, plain, several):
     choices = [(0, 1), (0, 2), (1, 2)] if several else [(0,), (1,), (2,)]
     stops = max(choices, key=lambda ids: len({first_end(row, ids) for row in plain}))
     ends = list(stops) if several else stops[0]
     first = [first_end(row, stops) for row in plain]
     assert len(set(first)) > 2, "the rows must end at different places"
-    for name, make, rule in case.pairs():
+    for name, make, rule in pairs:
         cut = False
 
         def look(state):

@@ -73,6 +73,7 @@ def denoised() -> Any:
     return quiet(DENOISED)
 
 
+@pytest.mark.slow  # what the weights know; that they are run as ever is on file: tests/recorded
 def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: RecordedClips) -> None:
     """PSNR, mean over places of all clips; repeating the last frame is what costs nothing."""
     made, repeated = [], []
@@ -113,6 +114,7 @@ def windows(clips: RecordedClips) -> tuple[Any, torch.Tensor, torch.Tensor]:
     return pipe.transformer, codes, torch.stack([clips.actions[clip, at] for clip, at in parts])
 
 
+@pytest.mark.slow  # what the weights know; that they are run as ever is on file: tests/recorded
 @torch.no_grad()
 def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: RecordedClips) -> None:
     """Behind frames of another clip, the codes that came are a surprise."""
@@ -126,6 +128,7 @@ def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: Record
     assert nats[0] < nats[1] - 1
 
 
+@pytest.mark.slow  # what the weights know; that they are run as ever is on file: tests/recorded
 @torch.no_grad()
 def test_codes_are_likelier_behind_what_was_done(windows: Any) -> None:
     """Behind every action but the ones that were taken, the codes that came are less likely."""

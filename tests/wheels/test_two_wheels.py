@@ -74,6 +74,7 @@ def test_the_code_is_light_and_holds_no_models(code: Environment) -> None:
     assert not [name for name in members(wheel) if name.endswith((".safetensors", ".bench.json"))]
 
 
+@pytest.mark.slow
 def test_the_models_hold_no_code_and_have_the_same_version(tmp_path: Path) -> None:
     wheel = wheel_of(MODELS, tmp_path)
     assert wheel.name == f"mmspec_models-{__version__}-py3-none-any.whl"

@@ -2,39 +2,44 @@
 
 from mmspec.testing.conformance.play import Alternating, K, Played, Player, plain, refuse_differing, unlike
 from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
-from mmspec.testing.conformance.subject import Subject, Trial
+from mmspec.testing.conformance.subject import Subject, Trial, remembered
+from mmspec.testing.conformance.watch import Log
 
 Run = tuple[Trial, Played]
 ALONE = 4
 """Rows of a batch that are decoded again, alone."""
 
 
+@remembered
 def runs(subject: Subject) -> list[Run]:
-    """Every trial, decoded with drafts of one length. Cached, so that all checks look at the same runs."""
-    if "even" not in subject.cache:
-        subject.cache["even"] = [(trial, Player(trial, trial.rule()).play(trial.batches)) for trial in subject.trials]
-    found: list[Run] = subject.cache["even"]
-    return found
+    """Every trial, decoded with drafts of one length."""
+    return [(trial, Player(trial, trial.rule()).play(trial.batches)) for trial in subject.trials]
 
 
+@remembered
 def ragged(subject: Subject) -> list[tuple[Trial, Played, int | None]]:
     """Every trial, decoded with drafts of every length, empty ones too: without an end of sequence, then with one.
 
-    The third value is the unit that ends a row. Cached.
+    The third value is the unit that ends a row.
     """
-    if "ragged" not in subject.cache:
-        ways = [(trial, None) for trial in subject.trials] + [(trial, _end(trial)) for trial in subject.trials]
-        subject.cache["ragged"] = [
-            (trial, Player(trial, trial.rule(), Alternating()).play(trial.batches, ends=end), end)
-            for trial, end in ways
-        ]
-    found: list[tuple[Trial, Played, int | None]] = subject.cache["ragged"]
+    ways = [(trial, None) for trial in subject.trials] + [(trial, _end(trial)) for trial in subject.trials]
+    return [
+        (trial, Player(trial, trial.rule(), Alternating()).play(trial.batches, ends=end), end) for trial, end in ways
+    ]
+
+
+@remembered
+def log(subject: Subject) -> Log:
+    """The record of all runs."""
+    found = Log()
+    for trial, played in runs(subject) + [(trial, played) for trial, played, _ in ragged(subject)]:
+        found.count += played.log.count
+        found.count["drafts"] += played.drafts
+        for quantity, value in played.log.most.items():
+            found.reach(quantity, value)
+        for check, wrong in played.log.wrong.items():
+            found.wrong[check] += [f"on {trial.name}: {each}" for each in wrong]
     return found
-
-
-def everything(subject: Subject) -> list[Run]:
-    """All runs."""
-    return runs(subject) + [(trial, played) for trial, played, _ in ragged(subject)]
 
 
 def _end(trial: Trial) -> int | None:
@@ -52,76 +57,63 @@ def unbroken(subject: Subject, check: str, number: str) -> str:
     Raises:
         Broken: A run has a fault recorded under `check`.
     """
-    for trial, played in everything(subject):
-        if played.log.wrong[check]:
-            raise Broken(f"on {trial.name}: {played.log.wrong[check][0]}", number)
+    if log(subject).wrong[check]:
+        raise Broken(log(subject).wrong[check][0], number)
     return number
 
 
-def seen(subject: Subject, count: str) -> int:
-    """A count, summed over all runs."""
-    return sum(played.log.count[count] for _, played in everything(subject))
+def _faults(subject: Subject, check: str) -> int:
+    return len(log(subject).wrong[check])
 
 
-def faults(subject: Subject, check: str) -> int:
-    """The number of faults recorded under a check."""
-    return sum(len(played.log.wrong[check]) for _, played in everything(subject))
-
-
-def most(subject: Subject, quantity: str) -> float:
-    """The largest value of a quantity in all runs."""
-    return max(played.log.most[quantity] for _, played in everything(subject))
-
-
-def drafts(subject: Subject) -> int:
-    """The number of drafts in all runs."""
-    return sum(played.drafts for _, played in everything(subject))
+def _drafts(subject: Subject) -> int:
+    return log(subject).count["drafts"]
 
 
 @promise("drafter")
 def never_raises(subject: Subject) -> str:
     """start, propose and observe never raise: without an idea, propose returns an empty draft."""
-    number = f"{faults(subject, 'never-raises')} faults in {drafts(subject)} drafts"
+    number = f"{_faults(subject, 'never-raises')} faults in {_drafts(subject)} drafts"
     return unbroken(subject, "never-raises", number)
 
 
 @promise("drafter")
 def drafts_have_their_shape(subject: Subject) -> str:
     """Units are [batch, node, *unit], of the root's type and device; valid, score and distribution fit them."""
-    return unbroken(subject, "drafts-have-their-shape", f"{drafts(subject)} drafts")
+    return unbroken(subject, "drafts-have-their-shape", f"{_drafts(subject)} drafts")
 
 
 @promise("drafter")
 def units_in_vocabulary(subject: Subject) -> str:
     """Every unit is an id that the target has, padding too."""
-    return unbroken(subject, "units-in-vocabulary", f"{seen(subject, 'units'):,} units")
+    return unbroken(subject, "units-in-vocabulary", f"{log(subject).count['units']:,} units")
 
 
 @promise("drafter")
 def fits_the_budget(subject: Subject) -> str:
     """A draft of budget k has at most width(k) nodes, and none deeper than k."""
-    deepest, widest = most(subject, "depth"), most(subject, "nodes")
+    deepest, widest = log(subject).most["depth"], log(subject).most["nodes"]
     return unbroken(subject, "fits-the-budget", f"at most {widest:.0f} nodes, depth {deepest:.0f} of k = {K}")
 
 
 @promise("drafter")
 def parents_come_first(subject: Subject) -> str:
     """The nodes of a draft are a forest, parents before their children."""
-    number = f"{drafts(subject)} drafts of up to {most(subject, 'nodes'):.0f} nodes"
+    number = f"{_drafts(subject)} drafts of up to {log(subject).most['nodes']:.0f} nodes"
     return unbroken(subject, "parents-come-first", number)
 
 
 @promise("drafter", when=offers("tree"))
 def siblings_differ(subject: Subject) -> str:
     """Siblings are different units, unless they were drawn with replacement and the draft's distribution says so."""
-    number = f"{seen(subject, 'twins')} of {seen(subject, 'live'):,} nodes repeat a sibling"
+    number = f"{log(subject).count['twins']} of {log(subject).count['live']:,} nodes repeat a sibling"
     return unbroken(subject, "siblings-differ", number)
 
 
 @promise("drafter")
 def inputs_stay(subject: Subject) -> str:
     """The prompt, the state and the step that it is shown are the same afterwards."""
-    return unbroken(subject, "inputs-stay", f"{faults(subject, 'inputs-stay')} changes in {drafts(subject)} rounds")
+    return unbroken(subject, "inputs-stay", f"{_faults(subject, 'inputs-stay')} changes in {_drafts(subject)} rounds")
 
 
 @promise("drafter")

@@ -13,7 +13,7 @@ from mmspec.core.warp import Warp
 from mmspec.testing.conformance.benches import Bench, toys
 from mmspec.testing.conformance.play import K, seeds
 from mmspec.testing.conformance.promise import Broken, Untried
-from mmspec.testing.conformance.subject import Subject, targets
+from mmspec.testing.conformance.subject import Subject, remembered, targets
 
 ROWS = list(range(8))
 LIMIT = 12
@@ -62,19 +62,13 @@ class Pair:
         return f"{self.shape} on {self.bench.name}"
 
 
+@remembered
 def pairs(subject: Subject) -> list[Pair]:
-    """Every drafter of the benches that the rule takes; cached.
+    """Every drafter of the benches that the rule takes.
 
     Raises:
         Untried: There is none; says why.
     """
-    if "pairs" not in subject.cache:
-        subject.cache["pairs"] = _pairs(subject)
-    found: list[Pair] = subject.cache["pairs"]
-    return found
-
-
-def _pairs(subject: Subject) -> list[Pair]:
     own = [bench for bench in subject.own_benches if bench.drafters]
     rule, refusals = subject.rule(), []
     for benches in (own or toys(), targets(subject.registry, subject.given)):

@@ -16,36 +16,34 @@ from mmspec.testing.conformance.benches import markov
 from mmspec.testing.conformance.play import K, differing, plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, is_exact, promise
 from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, pairs
-from mmspec.testing.conformance.subject import Subject
+from mmspec.testing.conformance.subject import Subject, remembered
 from mmspec.testing.conformance.watch import Log
 from mmspec.testing.conformance.watch_rule import WatchedRule
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 
 
+@remembered
 def log(subject: Subject) -> Log:
-    """The record of runs with every drafter, in which some units have probability 0; cached."""
-    if "log" not in subject.cache:
-        seen = Log()
-        for pair in pairs(subject):
-            warp = pair.bench.warp
-            if pair.bench.discrete:
-                warp = replace(Warp.sampling(top_k=2), guidance=warp.guidance)
-            rule = WatchedRule(subject.rule(), seen)
-            units = pair.decode(rule, warp=warp)
-            runs = {"same-seed-same-output": [pair.decode(rule, warp=warp)]}
-            # The nodes of a reranked draft depend on the longest row of a batch: only `match` promises equal rows then.
-            if "rerank" not in pair.drafter().needs or rule.exactness == "invariant":
-                runs["rows-are-independent"] = [pair.decode(rule, [row], warp=warp) for row in ROWS[:3]]
-            for check, batches in runs.items():
-                other = [row for batch in batches for row in batch]
-                wrong = differing(list(units)[: len(other)], other)
-                seen.count[check] += len(other)
-                if wrong:
-                    seen.wrong[check].append(f"with the drafter {pair}, {wrong} of {len(other)} rows differ")
-        subject.cache["log"] = seen
-    cached: Log = subject.cache["log"]
-    return cached
+    """The record of runs with every drafter, in which some units have probability 0."""
+    seen = Log()
+    for pair in pairs(subject):
+        warp = pair.bench.warp
+        if pair.bench.discrete:
+            warp = replace(Warp.sampling(top_k=2), guidance=warp.guidance)
+        rule = WatchedRule(subject.rule(), seen)
+        units = pair.decode(rule, warp=warp)
+        runs = {"same-seed-same-output": [pair.decode(rule, warp=warp)]}
+        # The nodes of a reranked draft depend on the longest row of a batch: only `match` promises equal rows then.
+        if "rerank" not in pair.drafter().needs or rule.exactness == "invariant":
+            runs["rows-are-independent"] = [pair.decode(rule, [row], warp=warp) for row in ROWS[:3]]
+        for check, batches in runs.items():
+            other = [row for batch in batches for row in batch]
+            wrong = differing(list(units)[: len(other)], other)
+            seen.count[check] += len(other)
+            if wrong:
+                seen.wrong[check].append(f"with the drafter {pair}, {wrong} of {len(other)} rows differ")
+    return seen
 
 
 def unbroken(subject: Subject, check: str, number: str) -> str:

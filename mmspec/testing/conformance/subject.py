@@ -1,9 +1,9 @@
 """A component under test: how instances are made, and on which benches it is tried."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.protocols import Drafter
@@ -15,6 +15,7 @@ from mmspec.testing.conformance.benches import Bench, bench_of, conditioned, toy
 from mmspec.testing.conformance.example import Example, Maker, examples_of
 from mmspec.testing.conformance.promise import Untried
 
+T = TypeVar("T")
 THOROUGH = 400_000
 """Rows of a thorough statistical trial."""
 OURS = "mmspec"
@@ -229,6 +230,18 @@ class Subject:
             drafter = trial.drafter()
             assert drafter is not None
             _rule_for(trial.bench, drafter, self.own_rules)
+
+
+def remembered(measure: Callable[[Subject], T]) -> Callable[[Subject], T]:
+    """Measure something of a subject once, so that all checks look at the same."""
+
+    def look(subject: Subject) -> T:
+        if measure not in subject.cache:
+            subject.cache[measure] = measure(subject)
+        found: T = subject.cache[measure]
+        return found
+
+    return look
 
 
 def targets(registry: Registry, given: Mapping[str, Maker] | None = None) -> Iterator[Bench]:

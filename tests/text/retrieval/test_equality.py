@@ -9,7 +9,8 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from tests.support.zoo import build, noisy
 
-NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
+SLOW = ["falcon-new", "gpt2", "mistral", "qwen3_moe"]
+NAMES = ["llama", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @pytest.mark.thinned

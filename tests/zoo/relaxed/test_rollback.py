@@ -118,6 +118,7 @@ def test_a_high_threshold_keeps_what_the_small_model_writes(target: Any, bad: An
     assert (alone == ids[0, 14:]).float().mean() > 0.6, "four of five units are the small model's own"
 
 
+@pytest.mark.slow
 def test_the_threshold_orders_acceptance(target: Any, good: Any, prompts: Callable) -> None:
     small, lengths = TransformersTarget(good, drafting=True), list[float]()
     for rule in (Rejection(), *(Rollback(RollbackOptions(threshold=t)) for t in (0.0, 2.0, 6.0))):
