@@ -118,7 +118,7 @@ class BudgetedTarget:
             return earlier.rankings, earlier.age + 1
         inputs.report.inner_passes += 1
         last = take_nodes(inputs.history, inputs.known[:, None] - 2)
-        queries = last_queries(outer.passes, whole, outer.halves.physical(last))
+        queries = last_queries(outer.passes, whole, outer.guidance.physical(last))
         owning, most = whole.owning, -(-self.budget // how.chunk)
         windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.model_info.layers()]
         sees_all = [not short for layer, short in zip(whole.layers, windowed, strict=True) if layer in owning]

@@ -26,7 +26,7 @@ from mmspec.hosts import prefill, prompt
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
-from mmspec.hosts.halves import stacked
+from mmspec.hosts.guidance import stacked
 from mmspec.hosts.memory import Memory, cost, refuse_length
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes, cache_name
@@ -104,7 +104,7 @@ class CallPrefill:
         behind = self.limit + self.width
         cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts, behind)
         pads = prompt.padding(read.mask[:, read.mask.shape[1] - ids.shape[1] :])
-        scores, unconditional = cache.halves.apart(read.logits[:, None])
+        scores, unconditional = cache.guidance.apart(read.logits[:, None])
         output = TargetOutput(logits=scores, null=unconditional)
         return Prefill(cache, output, ids, pads, read.hidden, read.prompts)
 

@@ -188,17 +188,17 @@ class TransformersTarget:
             yield
 
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
-        slots, halves = cache.slots, cache.halves
+        slots, guidance = cache.slots, cache.guidance
         slots.scratch = not draft.index.is_chain
-        valid = None if draft.index.nodes == 1 else halves.physical(draft.valid[:, first:])
-        units, index = halves.physical(draft.units[:, first:]), halves.index(draft.index)
+        valid = None if draft.index.nodes == 1 else guidance.physical(draft.valid[:, first:])
+        units, index = guidance.physical(draft.units[:, first:]), guidance.index(draft.index)
         with self.reading.recording() as record:
-            given, null = halves.apart(cache.passes.run(slots, units, index, first, valid))
+            given, null = guidance.apart(cache.passes.run(slots, units, index, first, valid))
         hidden = record.states
-        return TargetOutput(logits=given, null=null, hidden=None if hidden is None else hidden[: halves.rows])
+        return TargetOutput(logits=given, null=null, hidden=None if hidden is None else hidden[: guidance.rows])
 
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
-        cache.halves.commit(path, count)
+        cache.guidance.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         return captured_shape(self.model, cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
@@ -217,14 +217,14 @@ class TransformersTarget:
         return replace(cache, slots=slots, given=None)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
-        cache.halves.synced(emitted)
+        cache.guidance.synced(emitted)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
         length = length + (0 if self.condition is None else len(self.condition))
-        halves = cache.halves  # of both, the units behind the prompts are the same
-        cache.slots.roll_back(halves.physical(length - halves.given[: halves.rows]) + halves.given)
+        guidance = cache.guidance  # of both halves, the units behind the prompts are the same
+        cache.slots.roll_back(guidance.physical(length - guidance.given[: guidance.rows]) + guidance.given)
 
     def takes_null(self, inputs: Mapping[str, Any], null: Mapping[str, Any]) -> bool:
         padded = not bool(null["attention_mask"].all())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -33,17 +33,17 @@ class TransformersTargetCache:
         return self.prompts is not None
 
     @property
-    def halves(self) -> Halves:
+    def guidance(self) -> GuidedCache:
         """The slots as rows of the call: two of them a row under guidance."""
         rows = len(self.slots.length) // (2 if self.guided else 1)
-        return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts, self.behind)
+        return GuidedCache(self.slots, rows, self.slots.length if self.prompts is None else self.prompts, self.behind)
 
     def load(self, call: "TransformersTargetCache") -> "TransformersTargetCache":
         """Take over the cache of a call: the one that the call goes on with."""
-        return replace(call, slots=self.halves.load(call.halves).slots)
+        return replace(call, slots=self.guidance.load(call.guidance).slots)
 
     def fall_back(self) -> str:
-        return self.halves.fall_back()
+        return self.guidance.fall_back()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative
 from tests.image.test_janus_pipeline import folder  # noqa: F401  a fixture
 from tests.image.test_janus_pipeline import pipe as janus  # noqa: F401
@@ -147,6 +147,6 @@ def test_without_guidance_there_is_nothing_to_renew(anole: Any) -> None:  # noqa
         anole("a red fox", guidance_scale=1.0, **call)
     target = anole.decoder().target
     start = target.start(anole.encode_prompt("a red fox", guided=False).inputs, 4, 1)
-    assert isinstance(start.cache.halves, Halves)
+    assert isinstance(start.cache.guidance, GuidedCache)
     with pytest.raises(ValueError, match="began without guidance"):
         target.renew_null(start.cache, torch.ones(1, 2).long(), None, torch.zeros(1, 0).long())

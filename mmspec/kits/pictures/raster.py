@@ -17,7 +17,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.devices import awake, hooks_of
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
@@ -47,7 +47,7 @@ class Passed(NamedTuple):
 
 
 class Raster:
-    """Prefill, verification passes, and another null condition within a call; `Halves` commits and truncates.
+    """Prefill, verification passes, and another null condition within a call; `GuidedCache` commits and truncates.
 
     Args:
         model: The transformer.
@@ -66,7 +66,7 @@ class Raster:
         self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
-    def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[Halves, Passed]:
+    def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[GuidedCache, Passed]:
         """Prefill a condition.
 
         Args:
@@ -94,22 +94,22 @@ class Raster:
             hidden = self._pass(slots, given, index, 0)
             slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
             slots.begun = [given.shape[1]] * len(given)
-            return Halves(slots, rows, slots.length), Passed(self.score(hidden[:, -1:]), self._read(hidden))
+            return GuidedCache(slots, rows, slots.length), Passed(self.score(hidden[:, -1:]), self._read(hidden))
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Passed:
+    def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> Passed:
         """The pass over a rooted draft's nodes from `first` on."""
         with self.ready(cache, draft.nodes - first), torch.inference_mode():
             return self.forward(cache, draft, first)
 
     @contextmanager
-    def ready(self, cache: Halves, nodes: int) -> Iterator[None]:
+    def ready(self, cache: GuidedCache, nodes: int) -> Iterator[None]:
         """A block in which `forward` may run over so many nodes, or be traced, or be replayed."""
         # Which kernel is used depends on measured times.
         units = 0 if cache.slots.fixed else len(cache.slots.length) * nodes
         with awake(self._module), narrow(self._kernels, units):
             yield
 
-    def forward(self, cache: Halves, draft: Draft, first: int = 0) -> Passed:
+    def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> Passed:
         """`verify` inside of `ready`; torch can trace it over a cache of buffers."""
         cache.slots.scratch = not draft.index.is_chain
         units = self.model.embed(cache.physical(draft.units[:, first:]))
@@ -122,7 +122,7 @@ class Raster:
     def _read(self, hidden: Tensor) -> Tensor | None:
         return None if self.read is None else self.read(hidden)
 
-    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
+    def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace the null condition: the unconditional half is prefilled again, committed units included.
 
         Args:
@@ -164,7 +164,7 @@ class Raster:
         assert isinstance(self.model, nn.Module)
         return self.model
 
-    def held(self, cache: Halves) -> Halves:
+    def held(self, cache: GuidedCache) -> GuidedCache:
         """Buffers for captured rounds of calls like the one that has `cache`.
 
         Raises:

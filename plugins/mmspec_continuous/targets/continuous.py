@@ -13,7 +13,7 @@ from mmspec.core.distributions import Schedule
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import awake, hooks_of
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
@@ -36,7 +36,7 @@ class Guided(Condition):
 
 @dataclass
 class ContinuousCache:
-    halves: Halves  # keys and values with and without the condition
+    guidance: GuidedCache  # keys and values with and without the condition
     # Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
     scale: float | Tensor | None
 
@@ -102,32 +102,32 @@ class ContinuousTarget:
         scale = self._scale(inputs)
         if self.head is not None:
             self.head.renew()
-        halves, passed = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
-        cache = ContinuousCache(halves, scale)
+        guidance, passed = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
+        cache = ContinuousCache(guidance, scale)
         device = passed.scores.device
-        prompt = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
-        pads = torch.zeros(halves.rows, dtype=torch.int64, device=device)
+        prompt = torch.zeros(guidance.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
+        pads = torch.zeros(guidance.rows, dtype=torch.int64, device=device)
         return Prefill(cache, self._output(cache, passed.scores), prompt, pads)
 
     def verify(self, cache: ContinuousCache, draft: Draft, first: int = 0) -> TargetOutput:
-        return self._output(cache, self.raster.verify(cache.halves, draft, first).scores)
+        return self._output(cache, self.raster.verify(cache.guidance, draft, first).scores)
 
     def renew_null(self, cache: ContinuousCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        self.raster.renew_null(cache.halves, null, null_mask, units)
+        self.raster.renew_null(cache.guidance, null, null_mask, units)
 
     @torch.inference_mode()
     def commit(self, cache: ContinuousCache, path: Tensor, count: Tensor) -> None:
-        cache.halves.commit(path, count)
+        cache.guidance.commit(path, count)
 
     def synced(self, cache: ContinuousCache, emitted: Sequence[int]) -> None:
-        cache.halves.synced(emitted)
+        cache.guidance.synced(emitted)
 
     def truncate(self, cache: ContinuousCache, length: Tensor) -> None:
-        cache.halves.truncate(length)
+        cache.guidance.truncate(length)
 
     def _output(self, cache: ContinuousCache, projected: Tensor) -> TargetOutput:
         """Distributions of `[physical, node, …]`: what the head takes of the hidden states of both halves."""
-        condition, null = cache.halves.apart(projected)
+        condition, null = cache.guidance.apart(projected)
         return TargetOutput(distribution=self.model.token_head.distribution(condition, null, cache.scale, self.head))
 
     def _scale(self, inputs: Condition) -> float | Tensor | None:

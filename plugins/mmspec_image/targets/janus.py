@@ -22,7 +22,7 @@ from mmspec.hosts import prefill, prompt
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import Halves, refuse_renewal, renew_null, stacked
+from mmspec.hosts.guidance import GuidedCache, refuse_renewal, renew_null, stacked
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
@@ -116,26 +116,26 @@ class JanusTarget:
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
         slots.begun = given.tolist()
-        memory = Halves(slots, rows, given, behind=limit + width)
+        memory = GuidedCache(slots, rows, given, behind=limit + width)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         with torch.inference_mode(), self.ready(cache, draft.nodes - first):
             return self.forward(cache, draft, first)
 
     @contextmanager
-    def ready(self, cache: Halves, nodes: int) -> Iterator[None]:
+    def ready(self, cache: GuidedCache, nodes: int) -> Iterator[None]:
         units = len(cache.slots.length) * nodes
         with model_lock(self.model), self._codes.ready(cache.slots, units):
             yield
 
-    def forward(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+    def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         cache.slots.scratch = not draft.index.is_chain
         units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
         return cache.output(self._codes.run(cache.slots, units, index, first))
 
-    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+    def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left; the unconditional half is
         read again, committed codes included.
 
@@ -149,20 +149,20 @@ class JanusTarget:
         with model_lock(self.model):
             renew_null(cache, self.model_info, ids, mask, codes, words, coded)
 
-    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
 
-    def capture_key(self, cache: Halves) -> Hashable:
+    def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
-    def held(self, cache: Halves, nodes: int, index: TreeIndex | None) -> Halves:
+    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
         layers, most = self.model_info.layers(), cache.slots.most
         return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most, index))
 
-    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+    def synced(self, cache: GuidedCache, emitted: Sequence[int]) -> None:
         cache.synced(emitted)
 
-    def truncate(self, cache: Halves, length: Tensor) -> None:
+    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
         cache.truncate(length)
 
     @torch.no_grad()

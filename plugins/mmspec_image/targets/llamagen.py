@@ -12,7 +12,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.buffer_cache import captured_shape
 from mmspec.hosts.devices import awake, half_on_gpu, hooks_of
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -105,29 +105,29 @@ class LlamaGenTarget:
         none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=passed.scores.device)
         return Prefill(cache, cache.output(passed.scores), none, none.sum(1), cache.beside(passed.states))
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(*self.raster.verify(cache, draft, first))
 
-    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+    def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         self.raster.renew_null(cache, null, null_mask, codes)
 
-    def ready(self, cache: Halves, nodes: int) -> AbstractContextManager[None]:
+    def ready(self, cache: GuidedCache, nodes: int) -> AbstractContextManager[None]:
         return self.raster.ready(cache, nodes)
 
-    def forward(self, cache: Halves, draft: Draft) -> TargetOutput:
+    def forward(self, cache: GuidedCache, draft: Draft) -> TargetOutput:
         return cache.output(*self.raster.forward(cache, draft))
 
-    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
 
-    def capture_key(self, cache: Halves) -> Hashable:
+    def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
-    def held(self, cache: Halves, nodes: int, index: TreeIndex | None) -> Halves:
+    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
         return self.raster.held(cache)
 
-    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+    def synced(self, cache: GuidedCache, emitted: Sequence[int]) -> None:
         cache.synced(emitted)
 
-    def truncate(self, cache: Halves, length: Tensor) -> None:
+    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
         cache.truncate(length)

@@ -14,7 +14,7 @@ from transformers import Emu3ForConditionalGeneration, PreTrainedModel
 
 from mmspec.hosts import prompt
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.halves import refuse_renewal, renew_null
+from mmspec.hosts.guidance import refuse_renewal, renew_null
 from mmspec.hosts.memory import refuse_length
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -48,13 +48,13 @@ class WrittenTarget(TransformersTarget):
         Raises:
             ValueError: The call began without guidance; or the prompts are wrong, or too long for what may follow.
         """
-        halves = cache.halves
-        refuse_renewal(halves, len(null))
+        guidance = cache.guidance
+        refuse_renewal(guidance, len(null))
         ids, mask = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.model_info.vocab)
         refuse_length(self.model_info, self.context, int(mask.sum(1).max()), cache.behind, 0)
         with model_lock(self.model):
-            renew_null(halves, self.model_info, ids, mask, units, cache.passes, cache.passes)
-        cache.slots, cache.prompts = halves.slots, halves.given
+            renew_null(guidance, self.model_info, ids, mask, units, cache.passes, cache.passes)
+        cache.slots, cache.prompts = guidance.slots, guidance.given
 
     def grid_of(self, inputs: Any) -> None:
         """None: the call's constraint has the grid, and a call without one writes a text."""

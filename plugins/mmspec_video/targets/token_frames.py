@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import Halves
+from mmspec.hosts.guidance import GuidedCache
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
@@ -70,12 +70,12 @@ class TokenFramesTarget:
         actions = prompt.actions[..., None] + self.model.config.vocab_size
         return torch.cat([prompt.frames, actions], -1).flatten(1)
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(self.raster.verify(cache, draft, first).scores)
 
     @torch.inference_mode()
-    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
 
-    def truncate(self, cache: Halves, length: Tensor) -> None:
+    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
         cache.slots.set_length(length)

@@ -87,9 +87,13 @@ class SortedTarget:
 
     @torch.inference_mode()
     def verify(self, cache: SortedTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
-        halves = cache.cache.halves
-        units, index, valid = halves.physical(draft.units), halves.index(draft.index), halves.physical(draft.valid)
-        halves.slots.scratch = not draft.index.is_chain
+        guidance = cache.cache.guidance
+        units, index, valid = (
+            guidance.physical(draft.units),
+            guidance.index(draft.index),
+            guidance.physical(draft.valid),
+        )
+        guidance.slots.scratch = not draft.index.is_chain
         late = not first and cache.late
         logits, states = self._run(self.parts[0], cache, units[:, first:], index, first, valid[:, first:], None)
         if not cache.waiting:
@@ -97,8 +101,8 @@ class SortedTarget:
         elif not first:
             for each in cache.waiting:
                 each.begin()
-        cache.waiting[0].add(states, units[:, first:], torch.zeros_like(halves.slots.length), 0, draft.nodes - first)
-        output = halves.output(logits)
+        cache.waiting[0].add(states, units[:, first:], torch.zeros_like(guidance.slots.length), 0, draft.nodes - first)
+        output = guidance.output(logits)
         assert output.logits is not None
         last = last_valid(draft)
         node = (last - first).clamp(min=0)[:, None]
@@ -108,15 +112,15 @@ class SortedTarget:
         unsure = ((last >= first) & (last >= 0))[:, None] & (likeliest < self.sure)
         asked = False
         for number, part in enumerate(self.parts[1:], 1):
-            known = halves.slots.free_to_read or not asked
+            known = guidance.slots.free_to_read or not asked
             if not late and known and not bool(unsure.any()):
                 break
             asked = True
             waiting = cache.waiting[number - 1]
-            place = halves.physical(last)[:, None] - waiting.begun + waiting.count[:, None]
+            place = guidance.physical(last)[:, None] - waiting.begun + waiting.count[:, None]
             logits = self._go_on(number, part, cache, index, valid)
             place = place.clamp(0, logits.shape[1] - 1)
-            heard = halves.output(take_nodes(logits, place))
+            heard = guidance.output(take_nodes(logits, place))
             spoken = _instead(unsure, heard, spoken)
             spoke = torch.where(unsure, number, spoke)
             likeliest = torch.where(unsure, _confidence(heard), likeliest)
@@ -127,9 +131,9 @@ class SortedTarget:
 
     @torch.inference_mode()
     def commit(self, cache: SortedTargetCache, path: Tensor, count: Tensor) -> None:
-        halves = cache.cache.halves
+        guidance = cache.cache.guidance
         for each in cache.waiting:
-            each.commit(halves.physical(path), halves.physical(count))
+            each.commit(guidance.physical(path), guidance.physical(count))
         self.target.commit(cache.cache, path, count)
 
     def synced(self, cache: SortedTargetCache, emitted: Sequence[int]) -> None:

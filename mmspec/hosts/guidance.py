@@ -24,7 +24,7 @@ from mmspec.hosts.slot_cache import SlotCache
 
 
 @dataclass
-class Halves:
+class GuidedCache:
     """The cache of one call, for a target with guidance."""
 
     slots: SlotCache  # keys and values of all physical rows, the conditional half first
@@ -60,7 +60,7 @@ class Halves:
         with inference():
             self.slots.commit(self.physical(path), self.physical(count))
 
-    def load(self, call: "Halves") -> "Halves":
+    def load(self, call: "GuidedCache") -> "GuidedCache":
         """Take over the cache of a call: the one that the call goes on with."""
         assert isinstance(self.slots, BufferCache)
         return replace(call, slots=self.slots.load(call.slots))
@@ -114,17 +114,17 @@ def stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def refuse_renewal(halves: Halves, prompts: int) -> None:
+def refuse_renewal(cache: GuidedCache, prompts: int) -> None:
     """Refuse another negative prompt where a call cannot have it.
 
     Raises:
         ValueError: The call has no unconditional half, there are more or fewer prompts than rows, or the cache holds
             something else than the keys of all units.
     """
-    slots = halves.slots
-    halves.refuse_unguided()
-    if prompts != halves.rows:
-        raise ValueError(f"there are {prompts} negative prompts for {halves.rows} rows; give one a row")
+    slots = cache.slots
+    cache.refuse_unguided()
+    if prompts != cache.rows:
+        raise ValueError(f"there are {prompts} negative prompts for {cache.rows} rows; give one a row")
     if slots.rings or slots.recurrent or slots.holes is not None:
         raise ValueError(
             "the negative prompt of this call cannot change: its cache has layers with a window or a state, or padding"
@@ -133,12 +133,12 @@ def refuse_renewal(halves: Halves, prompts: int) -> None:
 
 @torch.no_grad()
 def renew_null(
-    halves: Halves, model_info: ModelInfo, ids: Tensor, mask: Tensor, units: Tensor, words: Passes, coded: Passes
+    cache: GuidedCache, model_info: ModelInfo, ids: Tensor, mask: Tensor, units: Tensor, words: Passes, coded: Passes
 ) -> None:
     """Let guidance lead away from another prompt, as if it had been the negative prompt from the beginning.
 
     Args:
-        halves: The call's cache, which `refuse_renewal` let pass.
+        cache: The call's cache, which `refuse_renewal` let pass.
         model_info: The facts about the model.
         ids: The negative prompts `[row, any]`, padded on the left.
         mask: Their mask.
@@ -148,8 +148,8 @@ def renew_null(
     """
     given = mask.sum(1)
     most = int(given.max()) + units.shape[1]
-    fresh = SlotCache(model_info.layers(), halves.rows, most, ids.device, halves.slots.fixed)
-    committed = (halves.slots.length - halves.given)[: halves.rows].clamp(max=units.shape[1])
+    fresh = SlotCache(model_info.layers(), cache.rows, most, ids.device, cache.slots.fixed)
+    committed = (cache.slots.length - cache.given)[: cache.rows].clamp(max=units.shape[1])
     prefill.prefill_chunks(words, fresh, ids, mask)
     prefill.append(coded, fresh, units, committed)
-    halves.replace_null(fresh, given, model_info.layers())
+    cache.replace_null(fresh, given, model_info.layers())
