@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
     "lines of Python": 72_200,
     "lines about compiled rounds": 1_550,
-    "files of up to 90 lines with one importer, in their own folder": 77,
+    "files of up to 90 lines with one importer, in their own folder": 79,
     "functions with more than 7 positional arguments": 42,
 }
 COMPILED = ("core/compile/*.py", "hosts/buffer_cache.py")
