@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from mmspec.files import remove_sides, save_text, save_whole
 
 RECIPE, LOCK = "recipe.json", ".lock"
+Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
 
 
 @contextmanager
@@ -71,10 +72,10 @@ def damaged(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is {what}; delete it, and the same command makes it anew") from error
 
 
-def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Tensor]) -> Tensor:
-    """A tensor that takes long to compute; it is computed again if its inputs changed.
+def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Made]) -> Made:
+    """A tensor, or two, that take long to compute; they are computed again if their inputs changed.
 
-    `of` are all inputs, such as the weights of an encoder and the data to encode; `make` computes the tensor.
+    `of` are all inputs, such as the weights of an encoder and the data to encode; `make` computes the tensors.
 
     Raises:
         ValueError: The file is damaged; the message says which one to delete.
@@ -82,8 +83,8 @@ def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Tensor]) -> Tens
     now = digest(of)
     if path.is_file():
         kept = load_tensors(path)
-        if isinstance(kept, dict) and kept.get("of") == now and isinstance(kept.get("made"), Tensor):
-            stored: Tensor = kept["made"]
+        if isinstance(kept, dict) and kept.get("of") == now and isinstance(kept.get("made"), Tensor | tuple):
+            stored: Made = kept["made"]
             return stored
     computed = make()
     save_tensors(path, {"of": now, "made": computed})

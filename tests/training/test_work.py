@@ -130,6 +130,13 @@ def test_what_was_encoded_by_another_encoder_is_encoded_anew(tmp_path: Path) -> 
     assert encode(first).tolist() == [1, 1]
 
 
+def test_two_tensors_are_computed_once(tmp_path: Path) -> None:
+    pair, made = (torch.zeros(2), torch.ones(3)), list[int]()
+    for _ in range(2):
+        kept = cached(tmp_path / "states.pt", pair, lambda: made.append(1) or pair)
+        assert all(map(torch.equal, kept, pair)) and len(made) == 1
+
+
 def test_digests_tell_contents_shapes_types_and_borders_apart() -> None:
     zeros = torch.zeros(2, 3)
     others = [zeros, zeros.T, zeros.half(), zeros + 1, "ab", "a b", torch.zeros(0)]
