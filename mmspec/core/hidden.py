@@ -65,7 +65,7 @@ class ReadsHidden(Protocol):
 class Lent:
     """What a target lends to a head; nothing of it is changed."""
 
-    embedding: nn.Module  # the table of the units, with `weight [vocab, width]`
+    embedding: nn.Embedding  # the table of the units, with `weight [vocab, width]`
     output: nn.Module  # from states at `FINAL` to logits
     device: torch.device  # the device of the model
     dtype: torch.dtype  # the dtype of its weights

@@ -33,7 +33,23 @@ class Substream(IntEnum):
     KEY = 4
 
 
-class Noise(Protocol):
+class ContinuousNoise(Protocol):
+    """What distributions of continuous units may read of a `Noise`; results are float32."""
+
+    def substream(self, substream: Substream) -> "ContinuousNoise":
+        """The same addresses in another substream."""
+        ...
+
+    def uniform(self) -> Tensor:
+        """Uniform in (0, 1): `[batch, node]`."""
+        ...
+
+    def normal(self, *unit: int) -> Tensor:
+        """Standard normal: `[batch, node, *unit]`."""
+        ...
+
+
+class Noise(ContinuousNoise, Protocol):
     """Noise for one round's nodes; results are `[batch, node, …]`, float32."""
 
     def substream(self, substream: Substream) -> "Noise":
@@ -54,14 +70,6 @@ class Noise(Protocol):
 
     def exponential_at(self, ids: Tensor) -> Tensor:
         """Exp(1) for the unit ids `[batch, node, k]`; the same numbers that `exponential` has for them."""
-        ...
-
-    def uniform(self) -> Tensor:
-        """Uniform in (0, 1): `[batch, node]`."""
-        ...
-
-    def normal(self, *unit: int) -> Tensor:
-        """Standard normal: `[batch, node, *unit]`."""
         ...
 
 

@@ -37,7 +37,7 @@ def half_on_gpu(model: nn.Module) -> bool:
     return first is not None and first.device.type == "cuda" and first.dtype in (torch.float16, torch.bfloat16)
 
 
-def hooks_of(module: nn.Module) -> list[Any]:
+def hooks_of(module: object) -> list[Any]:
     """The offloading hooks of a module; empty if it is not offloaded."""
     own, registry = getattr(module, "_hf_hook", None), getattr(module, "_diffusers_hook", None)
     return [*([] if own is None else [own]), *([] if registry is None else registry.hooks.values())]
@@ -55,7 +55,7 @@ def device_of(model: Any) -> torch.device:
 
 
 @contextmanager
-def awake(*modules: nn.Module) -> Iterator[None]:
+def awake(*modules: object) -> Iterator[None]:
     """Inside the block, the weights of these modules are on the device to which their hooks move them for a pass.
 
     Do not enter the block in inference mode: tensors that are moved there cannot be moved back. Give a model whose

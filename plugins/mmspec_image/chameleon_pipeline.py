@@ -51,7 +51,7 @@ class ChameleonPipeline(WrittenPipeline):
         self.register_to_config(sized=sized)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | None = None, **how: Any
     ) -> Self:
         """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.

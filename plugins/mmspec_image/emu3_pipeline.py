@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
-from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, emu3_grid
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
@@ -32,8 +31,7 @@ class Emu3Pipeline(WrittenPipeline):
     sampling = Sampling(guidance_scale=3.0, top_k=2048)
 
     def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin) -> None:
-        Pipeline.__init__(self)
-        self.register_modules(model=model, processor=processor)
+        super().__init__(model, processor)
 
     @property
     def default_size(self) -> tuple[int, int]:

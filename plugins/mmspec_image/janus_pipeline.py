@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
-from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.language_pipeline import Ids, LanguageModelPipeline
 from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
@@ -29,8 +28,7 @@ class JanusPipeline(LanguageModelPipeline):
     sampling = Sampling(guidance_scale=5.0)
 
     def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
-        Pipeline.__init__(self)
-        self.register_modules(model=model, processor=processor)
+        super().__init__(model, processor)
 
     def null_ids(self, ids: Ids) -> Ids:
         return Ids(padded_out(self.model.generation_config, ids.ids), ids.mask)

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, ProcessorMixin
 
+from mmspec.api.pipeline import Pipeline
 from mmspec.api.saved import restored
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
@@ -38,7 +39,7 @@ class Ids(NamedTuple):
         """Every row `times` times; the rows of a prompt stay together."""
         return Ids(*(part.repeat_interleave(times, 0) for part in self))
 
-    def to(self, device: object) -> "Ids":
+    def to(self, device: str | torch.device) -> "Ids":
         return Ids(self.ids.to(device), self.mask.to(device))
 
 
@@ -56,6 +57,10 @@ class LanguageModelPipeline(TextToImagePipeline):
     model_cpu_offload_seq = "model"
     _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
     loads: ClassVar[type[PreTrainedModel]]
+
+    def __init__(self, model: PreTrainedModel, processor: ProcessorMixin) -> None:
+        Pipeline.__init__(self)
+        self.register_modules(model=model, processor=processor)
 
     @classmethod
     def from_pretrained(
@@ -99,7 +104,7 @@ class LanguageModelPipeline(TextToImagePipeline):
         """The target's prompt; `null` is what guidance leads away from, None without guidance."""
         raise NotImplementedError
 
-    def encode_prompt(  # type: ignore[override]
+    def encode_prompt(
         self,
         prompt: str | Sequence[str] | None = None,
         *,

@@ -30,7 +30,10 @@ class LlamaGenFiles:
     )
 
 
-SAMPLING = {"t2i": {"guidance_scale": 7.5, "top_k": 1000}, "c2i": {"guidance_scale": 4.0, "top_k": 2000}}
+SAMPLING: dict[str, dict[str, Any]] = {
+    "t2i": {"guidance_scale": 7.5, "top_k": 1000},
+    "c2i": {"guidance_scale": 4.0, "top_k": 2000},
+}
 """How LlamaGen's authors draw, by what a model is prompted with."""
 
 

@@ -53,7 +53,7 @@ def chat(
     how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy, device=device, tokenizer=tokenizer)
     pipe = TextPipeline.from_pretrained(model, method=method, **how, **options)
     messages = [] if system is None else [{"role": "system", "content": system}]
-    sampling = dict(temperature=temperature, top_p=top_p, repetition_penalty=repetition_penalty)
+    sampling: dict[str, Any] = dict(temperature=temperature, top_p=top_p, repetition_penalty=repetition_penalty)
     reports = list[Report]()
     typer.echo(f"({HELP} says what there is)", err=True)
     for turn, question in enumerate(iter(_asked, None)):
@@ -94,6 +94,7 @@ def _shown(answer: "TextStream[Any]", reports: "list[Report]") -> str:
         typer.echo("\n(stopped)")
         return text
     typer.echo()
+    assert answer.output is not None, "the stream has ended"
     report = answer.output.report
     reports.append(report)
     spent = sum(report.seconds.values())

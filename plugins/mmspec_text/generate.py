@@ -1,6 +1,6 @@
 """`mmspec generate text "…"`: streams what each round emits; CTRL-C keeps what there is."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,7 +50,7 @@ def generate_text(
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
     streamer = TextStreamer(tokenizer)
     sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
-    how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
+    how: dict[str, Any] = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
     with mmspec.enable(live, method, **how, **options) as spec:
         torch.manual_seed(seed)
         try:

@@ -24,6 +24,7 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache, Denoiser
+from mmspec_video.targets.frames import FramesTarget
 
 OUTPUTS = ("pil", "np", "pt", "latent")
 
@@ -191,7 +192,7 @@ class NextFramePipeline(Pipeline):
         length = _length(num_frames, None if player else known.shape[1])
         past = _past(past_actions, rows, given, names)
         seeds = seeds_for(rows, seed, generator, "row")
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         denoising = {"num_inference_steps": num_inference_steps, "cache": cache}
         foreign = [name for name, value in (denoising if coded else sampling).items() if value is not None]
         if foreign:
@@ -199,6 +200,7 @@ class NextFramePipeline(Pipeline):
         decoder, device, codec = self.decoder(k), self._execution_device, codec_of(self.transformer, self.vae)
         warp = Warp.sampling(**{name: value for name, value in sampling.items() if value is not None})
         if not coded:
+            assert isinstance(decoder.target, FramesTarget)
             decoder.target.denoiser = _denoiser(self.transformer, num_inference_steps, cache)
         with torch.no_grad():
             encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))

@@ -15,9 +15,16 @@ from torch import Tensor
 class Sampler(Protocol):
     """A few steps from noise to a frame."""
 
-    context_time: float  # time that the network reads for finished frames
-    steps: int
-    noisy: bool  # whether steps after the first draw noise, too
+    @property
+    def context_time(self) -> float:
+        """Time that the network reads for finished frames."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def noisy(self) -> bool:
+        """Whether steps after the first draw noise, too."""
 
     def time(self, step: int) -> float:
         """Time that the network reads at a step; step 0 is pure noise."""

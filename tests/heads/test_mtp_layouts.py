@@ -24,7 +24,7 @@ def model_info_of(model: Any) -> ModelInfo:
 def joined(folder: Path, model: Any) -> MtpNetwork:
     model_info = model_info_of(model)
     network = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
-    network.join(model_info)
+    network.join_model(model_info)
     return network
 
 

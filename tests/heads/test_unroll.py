@@ -44,7 +44,7 @@ def text(width: int) -> tuple[Tensor, Tensor]:
 def layer_of(name: str) -> MtpNetwork:
     model_info = ModelInfo.of(llama())
     network = MtpNetwork(mtp_heads.checkpoint(name), model_info)
-    network.join(model_info)
+    network.join_model(model_info)
     return network
 
 

@@ -46,7 +46,7 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
     if kind == "mtp":
         model_info = ModelInfo.of(model)
         layer = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
-        layer.join(model_info)
+        layer.join_model(model_info)
         return layer
     heads: Any = (read_medusa if kind == "medusa" else read_dflash)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)

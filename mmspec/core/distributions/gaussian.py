@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
 from mmspec.core.distributions.reflection import reflect
-from mmspec.core.noise import Noise, Substream
+from mmspec.core.noise import ContinuousNoise, Substream
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Gaussian:
             return Gaussian(mean, distributions[0].sigma)
         return Gaussian(mean, torch.cat([distribution._spread() for distribution in distributions], 1))
 
-    def draw(self, noise: Noise) -> Tensor:
+    def draw(self, noise: ContinuousNoise) -> Tensor:
         return self.mean + self.sigma * noise.normal(*self.mean.shape[2:])
 
-    def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
+    def couple(self, draft: Distribution, x: Tensor, noise: ContinuousNoise) -> Tensor:
         if not isinstance(draft, Gaussian):
             raise TypeError(f"reflection needs a Gaussian draft, got a {type(draft).__name__}")
         self._refuse_another_sigma(draft)

@@ -34,13 +34,12 @@ class Window:
 
 
 class Initialisation(Protocol):
-    """Fills the new slots of a window.
+    """Fills the new slots of a window."""
 
-    Attributes:
-        reach: Number of units emitted last whose distributions it needs (`window.past`); mostly 0.
-    """
-
-    reach: int
+    @property
+    def reach(self) -> int:
+        """Number of units emitted last whose distributions it needs (`window.past`); mostly 0."""
+        ...
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         """Units for all slots, `[batch, k, *unit]` (only those of new slots are read), and their distribution.

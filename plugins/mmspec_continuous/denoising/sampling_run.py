@@ -121,6 +121,7 @@ class SamplingRun:
             result = self._step(*args, **kwargs)
             same = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         else:
+            assert clean is not None, "a plain run has no drafts"
             result, same = self._coupled(bound, drafted)
             clean = self._newest(clean, output, drafted, drafted.valid & ~same)
         self._advance(sample_of(result), clean, same)

@@ -110,10 +110,10 @@ class Denoiser(nn.Module):
         return torch.cat([torch.stack([condition, null], 2), scales.expand(*condition.shape[:2], 2, 1)], -1)
 
     def distribution(
-        self, condition: Tensor, null: Tensor | None, scale: float | Tensor | None, head: Head
+        self, condition: Tensor, null: Tensor | None, scale: float | Tensor | None, head: Head | None
     ) -> DenoisingChain:
-        """The distribution of tokens; arguments as of `guided`, and `head`: this head, as distributions call it."""
-        return DenoisingChain(self.guided(condition, null, scale), head)
+        """The distribution of tokens; arguments as of `guided`, and `head`: what runs this head; None: itself."""
+        return DenoisingChain(self.guided(condition, null, scale), self if head is None else head)
 
 
 def _chain(steps: int, sigma_0: float) -> tuple[Tensor, ...]:

@@ -67,12 +67,12 @@ class LastStep:
         distance = self._line()[1]
         distance = distance.to(widest(distance.device))
         middle = distance / 2
-        at, weight = zip(
+        at, weights = zip(
             _midpoints(torch.full_like(distance, -REACH), middle.clamp(max=REACH)),
             _midpoints(torch.maximum(middle, distance - REACH), distance + REACH),
             strict=True,
         )
-        u, weight = torch.cat(at, -1), torch.cat(weight, -1)
+        u, weight = torch.cat(at, -1), torch.cat(weights, -1)
         p, q = _normal(u), _normal(u - distance)
         log_ratio = distance * distance / 2 - u * distance
         accepted = q * (log_ratio / tau + self.log_factor).clamp(max=0).exp()

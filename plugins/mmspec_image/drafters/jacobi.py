@@ -7,6 +7,7 @@ Knobs: `init` (what fills new slots), `redraw` (`coupled`: what the rule drew is
 anew each round, as first published, of which fewer drafts are accepted).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -119,10 +120,11 @@ class ImageJacobi(Jacobi):
         return super().start(state, inputs)
 
     def _filling(self, vocab: int, grid: int) -> Initialisation:
-        return {
+        fillings: dict[Init, Callable[[], Initialisation]] = {
             "random": lambda: RandomUnit(vocab),
             "left": LeftUnit,
             "above": lambda: EarlierUnit(grid),
             "predict-2d": lambda: Predicted(grid),
             "previous-image": lambda: PreviousImage(grid),
-        }[self.options.init]()
+        }
+        return fillings[self.options.init]()

@@ -60,7 +60,7 @@ class CloverNetwork(HeadNetwork):
         return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        return self.rooted(self.augmenting(states, slots, geometry), units)
+        return self.rooted(self.augmenting.over(states, slots, geometry), units)
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         return self.followed(features, units, 0)

@@ -51,7 +51,7 @@ class Context:
 
     def __init__(self, head: DFlashNetwork, rows: int, most: int, device: torch.device) -> None:
         self.head = head
-        self.slots = SlotCache(empty_layers(head), rows, most + max(CHUNK, head.architecture.block), device)
+        self.slots = SlotCache(empty_layers(head.depth), rows, most + max(CHUNK, head.architecture.block), device)
 
     @torch.inference_mode()
     def append(self, rows: Rows) -> None:

@@ -23,7 +23,7 @@ from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import IDS, Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.features import Features, features_of
-from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, proposed
+from mmspec_text.drafters.heads.memory import begun, observed, proposed
 from mmspec_text.drafters.heads.stored import Convention
 from mmspec_text.training.lessons import EagleLesson
 
@@ -67,7 +67,7 @@ class FamilyDrafter(HeadDrafter):
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 
-    def start(self, state: State, inputs: Any) -> HeadMemory:
+    def start(self, state: State, inputs: Any) -> Any:
         lent, architecture = self._target.lend(), self.checkpoint.architecture
         if architecture.grid and lent.rotary is not None:
             self.network.stand_on(lent.rotary(architecture.head_dim))

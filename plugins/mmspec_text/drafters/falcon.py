@@ -54,7 +54,7 @@ class Falcon(FamilyDrafter):
     """Drafts with a head of Falcon, which is not tried on a prompt."""
 
     kind = "falcon"
-    read = partial(read_checkpoint, kind="falcon")
+    read = staticmethod(partial(read_checkpoint, kind="falcon"))
 
     def __init__(self, options: FalconOptions = FalconOptions()) -> None:
         super().__init__(replace(options, probe=False))
@@ -113,7 +113,7 @@ class BlockCache:
 
     def __init__(self, head: Head, block: int, rows: int, most: int, device: torch.device) -> None:
         self.head, self.block = head, block
-        self.slots = SlotCache(empty_layers(head), rows, most + CHUNK + block, device)
+        self.slots = SlotCache(empty_layers(head.depth), rows, most + CHUNK + block, device)
         self.blocks: Blocks | None = None
         self.short = torch.ones(rows, dtype=torch.bool, device=device)
 

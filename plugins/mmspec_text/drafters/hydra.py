@@ -66,7 +66,7 @@ class HydraNetwork(HeadNetwork):
         return torch.cat([states, embedded(units, self.of_target(0), states.dtype)], -1)
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        for block in self.hydra_mlp[depth].values():
+        for block in self.hydra_mlp[depth].children():
             states = block(states)
         return over_target(self.hydra_lm_head[depth](states), None, self.vocab)
 
@@ -86,7 +86,7 @@ class PrefixHydraNetwork(HydraNetwork):
         return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        return self.rooted(self.prefix_norm(self.prefix(states, slots, geometry)), units)
+        return self.rooted(self.prefix_norm(self.prefix.over(states, slots, geometry)), units)
 
 
 class Residual(nn.Module):

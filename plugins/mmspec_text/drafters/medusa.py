@@ -70,7 +70,7 @@ class MedusaNetwork(HeadNetwork):
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         x = states[:, :1]  # the same at all nodes of a row
-        for layer in self.blocks[depth]:
+        for layer in self.blocks[depth].children():
             x = x + F.silu(layer(x))
         output = self.lm_heads[min(depth, len(self.lm_heads) - 1)] if self.lm_heads else self.of_target(1)
         scored = output(x) * self.scale

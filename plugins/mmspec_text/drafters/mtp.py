@@ -142,7 +142,7 @@ class Mtp:
     def start(self, state: State, inputs: Any) -> HeadMemory:
         assert self._layers is not None
         network = self._layers.network
-        network.join(self._target.model_info)  # which may have been moved or cast since the last call
+        network.join_model(self._target.model_info)  # which may have been moved or cast since the last call
         if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids, self._layers)
         return begun(network, self.shape, state)

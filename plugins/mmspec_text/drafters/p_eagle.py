@@ -35,7 +35,7 @@ class PEagle(FamilyDrafter):
     """Drafts with a head of P-EAGLE."""
 
     kind = "p-eagle"
-    read = partial(read_checkpoint, kind="p-eagle")
+    read = staticmethod(partial(read_checkpoint, kind="p-eagle"))
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
         super().__init__(options)

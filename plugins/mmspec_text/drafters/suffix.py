@@ -155,7 +155,8 @@ class Suffix:
 
     def continued(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
         """Up to `k` units, each with the log probability of the path up to it."""
-        text, drafted, survival = row.text[-self.options.max_match :], [], 1.0
+        text, survival = row.text[-self.options.max_match :], 1.0
+        drafted: list[tuple[int, float]] = []
         while len(drafted) < k:
             guess = self.guess(row, text)
             if guess is None or survival * guess.chance < self.options.threshold:

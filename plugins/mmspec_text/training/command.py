@@ -78,7 +78,8 @@ def _take_recipe(command: Any) -> None:
     own = signature(command)
     known = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     for name, hint in get_type_hints(DrafterRecipe, include_extras=True).items():
-        kind = Annotated[hint.__origin__ | None, *hint.__metadata__]
+        optional = hint.__origin__ | None
+        kind: Any = Annotated[optional, *hint.__metadata__]
         known.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     command.__signature__ = own.replace(parameters=known)
 

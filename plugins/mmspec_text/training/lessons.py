@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.suggest import unknown
-from mmspec.training.losses import KINDS, DraftLoss, Kind
+from mmspec.training.losses import KINDS, DraftLoss
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.draft_model import model_loss
@@ -96,7 +96,7 @@ def loss_of(kind: str) -> DraftLoss:
     """
     if kind not in KINDS:
         raise ValueError(unknown("loss", str(kind), KINDS))
-    return DraftLoss(cast(Kind, kind))
+    return DraftLoss(kind)
 
 
 def readable(target: Any) -> Any:

@@ -53,7 +53,7 @@ def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
         if key.endswith(LAST):
             nn.init.zeros_(weights[key])
     hidden, made = model_info.config.hidden_size, torch.Generator().manual_seed(seed)
-    unit: Tensor = type(norm)(hidden).weight.detach().float()  # 1, or 0 where a weight w means 1 + w
+    unit: Tensor = type(norm)(hidden).get_parameter("weight").detach().float()  # 1, or 0 where a weight w means 1 + w
     projection = torch.zeros(hidden, 2 * hidden).normal_(std=0.02, generator=made)
     projection[:, hidden:] += torch.eye(hidden)
     own = {
@@ -65,7 +65,7 @@ def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
     blocks = {f"layers.0.{key}": value for key, value in weights.items()}
     start = (DEEPSEEK.at(DEEPSEEK.block, 0, len(model_info.language.layers)),)
     network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), model_info)
-    network.join(model_info)
+    network.join_model(model_info)
     network.requires_grad_(True)
     return network
 

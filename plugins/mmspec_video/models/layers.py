@@ -27,7 +27,7 @@ class TimeEmbedding(nn.Module):
         half = FREQUENCIES // 2
         turns = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
         angles = time[..., None].float() * turns
-        return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(self.mlp[0].weight.dtype))
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(next(self.parameters()).dtype))
 
 
 class Mlp(nn.Module):

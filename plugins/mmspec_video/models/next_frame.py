@@ -60,7 +60,8 @@ class BlockCausalAttention(nn.Module):
         if keys is not None:
             key, value = keys.update(key, value)
         mask = None if seen is None else seen.repeat_interleave(cells, 1).repeat_interleave(cells, 2)[:, None]
-        out = attention(*(t.flatten(1, 2) for t in (query, key, value)), mask)
+        query, key, value = (t.flatten(1, 2) for t in (query, key, value))
+        out = attention(query, key, value, mask)
         return self.to_out(out.unflatten(1, (frames, cells)))
 
 
@@ -185,10 +186,8 @@ def _initialise(model: NextFrameDiT) -> None:
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for weights in (*(layer.weight for layer in model.t_embedder.mlp[::2]), model.action_embedder.weight):
-        nn.init.normal_(weights, std=0.02)
-    final = model.final_layer
-    modulations = (block.adaLN_modulation[1] for block in model.blocks)
-    for layer in (*modulations, final.adaLN_modulation[1], final.linear):
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
+    for name, weights in model.named_parameters():
+        if name.startswith(("t_embedder.", "action_embedder.")) and name.endswith(".weight"):
+            nn.init.normal_(weights, std=0.02)
+        elif "adaLN_modulation." in name or name.startswith("final_layer.linear."):
+            nn.init.zeros_(weights)

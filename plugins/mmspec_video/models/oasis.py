@@ -75,12 +75,12 @@ class AxialBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        for axis in ("s", "t"):
-            setattr(self, f"{axis}_norm1", plain_norm(dim))
-            setattr(self, f"{axis}_attn", AxialAttention(dim, heads))
-            setattr(self, f"{axis}_norm2", plain_norm(dim))
-            setattr(self, f"{axis}_mlp", Mlp(dim, 4 * dim))
-            setattr(self, f"{axis}_adaLN_modulation", modulation(dim, 6))
+        self.s_norm1, self.s_attn = plain_norm(dim), AxialAttention(dim, heads)
+        self.s_norm2, self.s_mlp = plain_norm(dim), Mlp(dim, 4 * dim)
+        self.s_adaLN_modulation = modulation(dim, 6)
+        self.t_norm1, self.t_attn = plain_norm(dim), AxialAttention(dim, heads)
+        self.t_norm2, self.t_mlp = plain_norm(dim), Mlp(dim, 4 * dim)
+        self.t_adaLN_modulation = modulation(dim, 6)
 
     def forward(
         self, x: Tensor, condition: Tensor, pixels: Tensor, times: Tensor, seen: Tensor | None, keys: LayerKeys | None

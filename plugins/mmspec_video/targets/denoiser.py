@@ -27,6 +27,7 @@ class FrameModel(Protocol):
     sampler: Sampler  # the default sampler
     # `[action + 1, …]`: what the model reads for every action, "unknown" last; None: it reads ids
     vectors: Tensor | None
+    device: torch.device
     action_count: int | None  # size of the action space; None: `vectors` are missing
 
     def __call__(

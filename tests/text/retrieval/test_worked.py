@@ -84,9 +84,9 @@ def test_continuations_and_prefixes_equal_brute_force() -> None:
         tree, paths = most_frequent(found, nodes), list[tuple[int, ...]]()
         for node in tree:
             paths.append((*(paths[node.parent] if node.parent >= 0 else ()), node.unit))
-            assert node.count == prefixes[paths[-1]]
+            assert node.times == prefixes[paths[-1]]
         kept = sorted(prefixes.values(), reverse=True)[:nodes]
-        assert len(set(paths)) == len(paths) and [node.count for node in tree] == kept
+        assert len(set(paths)) == len(paths) and [node.times for node in tree] == kept
 
 
 def test_of_many_places_even_ones_are_taken() -> None:

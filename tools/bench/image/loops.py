@@ -21,7 +21,7 @@ from mmspec.bench.timing import synchronize
 from mmspec.core.compile.inductor import FROZEN, freezing
 from mmspec.core.frozen import freezable
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.kits.pictures.models.blocks import visible
+from mmspec.kits.pictures.models.blocks import TransformerBlock, visible
 from mmspec.kits.pictures.raster import embedded
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from tools.bench.pictures.subject import Setting
@@ -118,6 +118,7 @@ def plain_loop(
 def _slots(model: LlamaGenTransformer, given: Tensor, total: int, at: Tensor) -> list[StaticLayer]:
     layers = []
     for layer in model.layers:
+        assert isinstance(layer, TransformerBlock)
         shape = (len(given), layer.attention.kv_heads, total, layer.attention.width)
         layers.append(StaticLayer(given.new_zeros(shape), given.new_zeros(shape), at))
     return layers

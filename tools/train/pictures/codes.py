@@ -199,5 +199,5 @@ def train_and_ship(
     pictures: Pictures, recipe: ImageRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
 ) -> None:
     """As `tools.train.pictures.ship.train_and_ship`; writes `<out>/emoji`."""
-    parts = {"train": train, "facts_of": facts_of, "pipeline": TextToImagePipeline}
+    parts: dict[str, Any] = {"train": train, "facts_of": facts_of, "pipeline": TextToImagePipeline}
     ship.train_and_ship("emoji", pictures, recipe, out, work, device, say, **parts)

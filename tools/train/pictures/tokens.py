@@ -235,5 +235,5 @@ def train_and_ship(
     pictures: Pictures, recipe: ContinuousRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
 ) -> None:
     """As `tools.train.pictures.ship.train_and_ship`; writes `<out>/emoji-continuous`."""
-    parts = {"train": train, "facts_of": facts_of, "pipeline": ContinuousTextToImagePipeline}
+    parts: dict[str, Any] = {"train": train, "facts_of": facts_of, "pipeline": ContinuousTextToImagePipeline}
     ship.train_and_ship("emoji-continuous", pictures, recipe, out, work, device, say, **parts)

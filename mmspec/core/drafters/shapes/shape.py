@@ -40,15 +40,17 @@ class Level:
 
 
 class Shape(Protocol):
-    """Which nodes a draft tree has.
+    """Which nodes a draft tree has."""
 
-    Attributes:
-        offers: `chain` or `tree`, and `q` if drafts have a distribution.
-        needs: Words that target and rule together must offer.
-    """
+    @property
+    def offers(self) -> frozenset[str]:
+        """`chain` or `tree`, and `q` if drafts have a distribution."""
+        ...
 
-    offers: frozenset[str]
-    needs: frozenset[str]
+    @property
+    def needs(self) -> frozenset[str]:
+        """Words that target and rule together must offer."""
+        ...
 
     @property
     def widest(self) -> int:

@@ -57,7 +57,7 @@ class HeadCache:
         slots: SlotCache | None = None,
     ) -> None:
         self.head, self.halves, self.most, rows = head, halves, most, rows * halves
-        self.slots = SlotCache(empty_layers(head), rows, most + CHUNK, device) if slots is None else slots
+        self.slots = SlotCache(empty_layers(head.depth), rows, most + CHUNK, device) if slots is None else slots
         self.states = torch.empty(rows, 0, 0, device=device)
         self.open = torch.zeros(rows, dtype=torch.bool, device=device)
 
@@ -130,9 +130,9 @@ class HeadCache:
         return self.head.passed(units, states, slots, geometry)
 
 
-def empty_layers(head: Head) -> list[DynamicLayer]:
-    """Empty layers of a cache for a head."""
-    return [DynamicLayer() for _ in range(head.depth)]
+def empty_layers(depth: int) -> list[DynamicLayer]:
+    """Empty layers of a cache for a head of so many."""
+    return [DynamicLayer() for _ in range(depth)]
 
 
 def chain_path(nodes: int, rows: int, device: torch.device) -> Tensor:

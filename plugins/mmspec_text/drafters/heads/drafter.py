@@ -1,6 +1,5 @@
 """What drafters with a trained head share: options, whether the head fits its target, a trial on the first prompt."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -34,9 +33,8 @@ class HeadDrafter:
     """
 
     kind: ClassVar[str]  # the method's name, for messages
-    stored: ClassVar[type]  # the class of its heads
-    read: ClassVar[Callable[[str], Any]]  # reads a head from a folder or the hub
-    named_by: ClassVar[str] = ""  # the entry of a config that names the target's layers; "" if there is none
+    stored: ClassVar[type[Any]]  # the class of its heads
+    named_by: str = ""  # the entry of a config that names the target's layers; "" if there is none
     lenders: ClassVar[type] = TransformersTarget  # the targets that it drafts for
 
     def __init__(self, options: HeadOptions) -> None:
@@ -52,6 +50,11 @@ class HeadDrafter:
         self.loaded = Loaded(found.name, layout, found.taken, found.shared, found.ignored)
         self._tried: Any = None  # the model of the trial
         self._trial: Trial | None = None
+
+    @staticmethod
+    def read(name: str) -> Any:
+        """Read a head from a folder or the hub."""
+        raise NotImplementedError
 
     def wrap(self, target: Target) -> Target:
         """The target, with the hidden states that the head reads.

@@ -191,11 +191,12 @@ class Block(DecoderLayer):
         super().__init__(a)
         self._rotary = (rotary(a),)  # in a tuple: in float32, whatever the dtype of the layer
 
-    def forward(self, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+    def over(self, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         """States `[batch, row, hidden]` of states; the cache has one layer, opened for these rows."""
         (kept,) = slots.layers
         angles = self._rotary[0].to(states.device)(states, geometry.query)
-        return super().forward(states, angles, geometry.tree, kept)
+        out: Tensor = self(states, angles, geometry.tree, kept)
+        return out
 
 
 class HeadNetwork(nn.Module):

@@ -64,7 +64,7 @@ class Layout:
 class HeadCheckpoint:
     """A head with one output layer, perhaps over a part of the target's ids, as it is stored."""
 
-    make: ClassVar[Callable[[Any, int], Any]]  # makes the network of an architecture for a target of so many ids
+    make: ClassVar[type]  # the class of its network, made of an architecture for a target of so many ids
     name: str  # where it is from, for messages
     layout: Layout
     architecture: Any

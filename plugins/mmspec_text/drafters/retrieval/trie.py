@@ -14,7 +14,7 @@ class Node(NamedTuple):
 
     unit: int  # its last unit
     parent: int  # index of the prefix without it; -1: there is none
-    count: int  # how many continuations begin with it
+    times: int  # how many continuations begin with it
 
 
 def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:
@@ -32,6 +32,6 @@ def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:
         )
         prefix[alive] = len(found) + which.reshape(-1)
         found += [Node(int(unit), int(parent), int(count)) for (parent, unit), count in zip(pairs, counts, strict=True)]
-    chosen = sorted(range(len(found)), key=lambda place: (-found[place].count, place))[:nodes]
+    chosen = sorted(range(len(found)), key=lambda place: (-found[place].times, place))[:nodes]
     new = {place: index for index, place in enumerate(chosen)} | {-1: -1}
-    return [Node(found[place].unit, new[found[place].parent], found[place].count) for place in chosen]
+    return [Node(found[place].unit, new[found[place].parent], found[place].times) for place in chosen]

@@ -34,7 +34,7 @@ class RowsDraft(CapturedDraft):
         cache, features = state.memory.cache, state.memory.unread.features
         device, rows, columns = state.emitted.device, state.rows, self.levels + 1
         with torch.inference_mode(False):
-            slots = BufferCache(empty_layers(plan.head), cache.slots, bucket(cache.most))
+            slots = BufferCache(empty_layers(plan.head.depth), cache.slots, bucket(cache.most))
             self.cache = HeadCache(plan.head, rows, cache.most, device, cache.halves, slots)
             self.states = cache.states[:, :1].clone()
             self.features = features.new_zeros(rows, columns, features.shape[2])

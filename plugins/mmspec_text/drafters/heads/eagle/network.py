@@ -141,6 +141,8 @@ class Layer(nn.Module):
 class GridRotary(nn.Module):
     """Cosines and sines of rows, in the order of `turned`, by a table of the target's: `[position, width / 2, 2]`."""
 
+    table: Tensor
+
     def __init__(self, table: Tensor) -> None:
         super().__init__()
         self.register_buffer("table", table.float(), persistent=False)
@@ -150,8 +152,8 @@ class GridRotary(nn.Module):
 
         Nobody reads rows behind the picture; they get the position of the last cell.
         """
-        table: Tensor = self.table
-        pairs = table[(positions + 1).clamp(max=len(table) - 1)].to(states.dtype)  # [batch, row, width / 2, 2]
+        places = (positions + 1).clamp(max=len(self.table) - 1)
+        pairs = self.table[places].to(states.dtype)  # [batch, row, width / 2, 2]
         cosines, sines = pairs.unbind(-1)
         return torch.cat([cosines, cosines], -1), torch.cat([sines, sines], -1)
 

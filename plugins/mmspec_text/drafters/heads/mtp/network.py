@@ -51,7 +51,7 @@ class MtpNetwork(HeadNetwork):
         self.depth = 2 * checkpoint.depths - 1
         self._positions_by_kind = False
 
-    def join(self, model_info: ModelInfo) -> None:
+    def join_model(self, model_info: ModelInfo) -> None:
         """Go where the target is, and use its embedding, output and rotary layers."""
         model = model_info.model
         self.to(device_of(model))
