@@ -34,11 +34,7 @@ class Substream(IntEnum):
 
 
 class ContinuousNoise(Protocol):
-<<<<<<< HEAD
-    """What distributions of continuous units may read of a `Noise`."""
-=======
     """What distributions of continuous units may read of a `Noise`; results are float32."""
->>>>>>> room-types
 
     def substream(self, substream: Substream) -> "ContinuousNoise":
         """The same addresses in another substream."""
