@@ -7,7 +7,7 @@ import torch
 
 import mmspec
 from mmspec import shipped
-from mmspec.kits.pictures.example_captions import SEEN
+from mmspec.kits.pictures.bench import SEEN
 from mmspec.kits.pictures.prompts import tokens_of
 from mmspec_continuous.commands import CAPTIONS, GUIDANCE
 from tools.bench.pictures.quality import load_quality
