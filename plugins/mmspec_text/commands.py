@@ -45,6 +45,7 @@ def _subject(model: str) -> Any:
 
 def generate_text(
     prompt: Annotated[str, typer.Argument(help="What to continue.")],
+    *,
     model: Annotated[
         str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")
     ] = "mmspec/text-14m",

@@ -115,6 +115,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
     def __init__(
         self,
         codebook_size: int = 16384,
+        *,
         codebook_embed_dim: int = 8,
         ch: int = 128,  # channels of the first level; a multiple of 32
         # multiples of `ch`, level by level; each level but the last halves the picture
