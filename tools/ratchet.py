@@ -1,6 +1,9 @@
 """Holds the size of the code: `python tools/ratchet.py`, a part of `make lint`.
 
 A figure may fall, and its limit is then lowered to it. A change that raises a limit says why in the same commit.
+Of arguments by position two kinds of function are exempt: Triton's, whose arguments are pointers, sizes and strides
+that are listed once where the kernel is launched; and tree operations (`OPERATIONS`), which mixers of transformers call
+with five arguments by position.
 """
 
 import ast
@@ -10,12 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 72_200,
-    "lines about compiled rounds": 1_550,
-    "files of up to 90 lines with one importer, in their own folder": 79,
-    "functions with more than 7 positional arguments": 42,
+    "lines of Python": 66_100,
+    "lines about compiled rounds": 1_539,
+    "files of up to 90 lines with one importer, in their own folder": 33,
+    "functions with more than 7 positional arguments": 0,
 }
 COMPILED = ("core/compile/*.py", "hosts/buffer_cache.py")
+OPERATIONS = ("mmspec_ssm.ops.selective.forward", "mmspec_ssm.ops.ssd.forward")
 SMALL, MOST = 90, 7
 
 
@@ -63,12 +67,15 @@ def lone(modules: dict[str, Path]) -> list[str]:
 
 
 def long_signatures(modules: dict[str, Path]) -> list[str]:
-    """Functions that take many arguments by position."""
+    """Functions that take many arguments by position and are not exempt."""
     found = []
     for name, path in modules.items():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and len(node.args.posonlyargs) + len(node.args.args) > MOST:
-                found.append(f"{name}.{node.name}")
+            if not isinstance(node, ast.FunctionDef) or len(node.args.posonlyargs) + len(node.args.args) <= MOST:
+                continue
+            function = f"{name}.{node.name}"
+            if function not in OPERATIONS and "triton.jit" not in map(ast.unparse, node.decorator_list):
+                found.append(function)
     return found
 
 

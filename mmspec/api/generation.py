@@ -66,9 +66,20 @@ def runner(
         processors, inputs, guidance = lifted_guidance(decoder, input_ids, logits_processor, generation_config, extra)
         processors, forced = lifted_constraint(input_ids, processors, generation_config, decoder.target.vocab)
         decoder = without_forbidden_drafts(decoder, processors)
-        prepared = (generation_config, processors, stopping_criteria, inputs, guidance, forced)
-        how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer, "learner": learner}
-        result, report = decode(decoder, input_ids, *prepared, **how)
+        result, report = decode(
+            decoder,
+            input_ids,
+            generation_config,
+            processors,
+            stopping_criteria,
+            inputs,
+            guidance=guidance,
+            forced=forced,
+            noise=noise,
+            seed=seed,
+            streamer=streamer,
+            learner=learner,
+        )
         on_report(report)
         return result
 
@@ -82,9 +93,9 @@ def decode(
     processors: Sequence[Any],
     criteria: Sequence[Any],
     extra: dict[str, Any],
+    *,
     guidance: float | None = None,
     forced: Tensor | None = None,
-    *,
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,

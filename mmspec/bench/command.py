@@ -73,6 +73,7 @@ def pipeline_command(
 
     def command(
         method: Methods = None,
+        *,
         json: Json = None,
         plot: Plot = None,
         device: Device = "cpu",

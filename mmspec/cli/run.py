@@ -22,6 +22,7 @@ def run(
     table: Annotated[Path, typer.Argument(help="One row a prompt, with ids: .parquet, .jsonl or .csv.")],
     out: Annotated[Path, typer.Argument(help="The folder for the rows' outputs.")],
     model: Annotated[str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")],
+    *,
     method: Method = "auto",
     drafter: Drafter = None,
     rule: RuleName = None,

@@ -19,6 +19,7 @@ def serve(
     models: Annotated[
         list[str], typer.Argument(help="Language models and pipelines that draw: mmspec/…, a folder, or a hub name.")
     ],
+    *,
     method: Annotated[list[str] | None, typer.Option(help="One for all, or one a model; see `mmspec methods`.")] = None,
     drafter: Drafter = None,
     rule: RuleName = None,

@@ -23,6 +23,7 @@ def verify(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A script that calls `generate` of transformers models.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments, after `--`.")] = None,
+    *,
     method: Method = "auto",
     drafter: Drafter = None,
     rule: RuleName = None,

@@ -2,19 +2,28 @@
 
 A trace is made by a callback after every round (`Decoder.generate(on_step=trace.step)`). It reads the device in every
 round, so that a traced call is slower than another one; its units are the same. Discrete units only.
+
+In a notebook a trace is HTML without scripts: units in the colour of their round, which opens to show its draft.
+`mmspec view text` shows the same while a text is written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from torch import Tensor
 
-from mmspec.core import trace_view
 from mmspec.core.distributions import Categorical
 from mmspec.core.state import State
 from mmspec.core.traced_round import TracedNode, TracedRound
 from mmspec.core.types import Scores, Step
+
+Spell = Callable[[int], str]
+"""The text of a unit."""
+
+APART = 67
+"""Degrees of hue between two rounds, so that neighbours differ."""
 
 
 @dataclass
@@ -46,7 +55,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the text in colours of its rounds, each of which opens to show its draft."""
-        return trace_view.page(self.rows, self.spell)
+        return _page(self.rows, self.spell)
 
 
 def _emitted(rounds: Sequence[TracedRound]) -> int:
@@ -100,3 +109,55 @@ def _certainty(scores: Scores) -> tuple[Tensor, Tensor]:
 def _at(probability: Tensor, node: Tensor, unit: Tensor) -> Tensor:
     """`probability [batch, node, vocab]` of `unit [batch, n]` behind `node [batch, n]`."""
     return probability.flatten(1).gather(1, node * probability.shape[-1] + unit)
+
+
+def _page(rows: Sequence[Sequence[TracedRound]], spell: Spell) -> str:
+    """All rows of a trace, one below the other."""
+    return "".join(
+        f'<div style="white-space:pre-wrap;font-family:monospace;line-height:1.7">{_row(rounds, spell)}</div>'
+        for rounds in rows
+    )
+
+
+def _row(rounds: Sequence[TracedRound], spell: Spell) -> str:
+    return "".join(_round(round, number, spell) for number, round in enumerate(rounds))
+
+
+def _round(round: TracedRound, number: int, spell: Spell) -> str:
+    """The units of a round, which open to show its draft, if it had one."""
+    accepted = sum(node.accepted for node in round.nodes)
+    colour = f"background:hsl({APART * number % 360} 60% 55% / .35)"
+    each = zip(round.units, round.probabilities, round.margins, strict=True)
+    units = "".join(
+        _unit(spell(unit), probability, margin, place >= accepted)
+        for place, (unit, probability, margin) in enumerate(each)
+    )
+    if not round.nodes:
+        return f'<span style="{colour}">{units}</span>'
+    draft = "".join(_nodes(round, spell))
+    said = f"Round {number}: {accepted} of {len(round.nodes)} drafted units accepted"
+    return (
+        f'<details style="display:inline"><summary style="display:inline;cursor:pointer;{colour}">{units}</summary>'
+        f"<table><caption>{said}</caption>{draft}</table></details>"
+    )
+
+
+def _unit(text: str, probability: float, margin: float, own: bool) -> str:
+    """A unit, which says how likely it was; the target's own choice is underlined."""
+    line = "underline" if own else "none"
+    said = f"probability {probability:.3f}, ahead of the second by {margin:.3f}"
+    return f'<span title="{said}" style="text-decoration:{line}">{escape(text)}</span>'
+
+
+def _nodes(round: TracedRound, spell: Spell, parent: int = -1, depth: int = 0) -> Iterator[str]:
+    """The draft as a tree, a node a line, children below their parent; what was accepted is bold."""
+    for number, node in enumerate(round.nodes):
+        if node.parent == parent:
+            branch = "  " * depth + ("└ " if depth else "")
+            text = escape(repr(spell(node.unit))[1:-1])
+            weight = "bold" if node.accepted else "normal"
+            yield (
+                f'<tr style="font-weight:{weight}"><td style="text-align:left;white-space:pre">{branch}{text}</td>'
+                f"<td>{node.probability:.3f}</td></tr>"
+            )
+            yield from _nodes(round, spell, number, depth + 1)

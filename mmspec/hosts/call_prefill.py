@@ -168,7 +168,9 @@ class CallPrefill:
         most, memory = longest + self.limit + self.width, self.target.memory
         if memory is not None:
             price = cost(self.passes)
-            most = memory.slots(price, len(mask), longest, self.limit, self.width, kept, self.fixed)
+            most = memory.slots(
+                price, len(mask), longest=longest, new=self.limit, width=self.width, rings=kept, fixed=self.fixed
+            )
         slots = SlotCache(self.target.model_info.layers(), len(mask), most, mask.device, self.fixed, kept)
         slots.reserve(0 if memory is None else slots.most)
         return slots

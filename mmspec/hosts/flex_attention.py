@@ -166,6 +166,7 @@ def block_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: BlockMask,
+    *,
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,

@@ -53,7 +53,7 @@ class Memory:
     beside: Callable[[int, int], int] = lambda rows, units: 0
 
     def slots(
-        self, cost: CacheCost, rows: int, longest: int, new: int, width: int, rings: Mapping[int, int], fixed: bool
+        self, cost: CacheCost, rows: int, *, longest: int, new: int, width: int, rings: Mapping[int, int], fixed: bool
     ) -> int:
         """The slots of a row: as many as drafts of `width` nodes want, or those that fit.
 

@@ -20,6 +20,7 @@ HELP, LEAVE = "/help", ("/exit", "/quit")
 
 def chat(
     model: Annotated[str, typer.Argument(help="A model with a chat template: a folder, or a hub name.")],
+    *,
     method: Method = "auto",
     drafter: Drafter = None,
     rule: RuleName = None,

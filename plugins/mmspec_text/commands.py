@@ -1,14 +1,14 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from mmspec.bench.core.command import core, plan
-from mmspec.cli.groups import group
+from mmspec.cli.arguments import Device, Drafted, Drafter, Dtype, Method, Options, PolicyName, RuleName, refuse_method
+from mmspec.cli.groups import INTERRUPTED, group
 from mmspec.kits.text.bench.command import bench_command
 from mmspec_text.chat import chat
-from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
 from mmspec_text.view.command import view_text
 
@@ -41,3 +41,63 @@ def _subject(model: str) -> Any:
     from mmspec_text.bench import methods_of
 
     return Subject("text", model, methods_of(model))
+
+
+def generate_text(
+    prompt: Annotated[str, typer.Argument(help="What to continue.")],
+    *,
+    model: Annotated[
+        str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")
+    ] = "mmspec/text-14m",
+    method: Method = "auto",
+    drafter: Drafter = None,
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    policy: PolicyName = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000)] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.8,
+    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
+    opt: Options = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+) -> None:
+    """Continue a text, speculatively; the output is the plain output for that seed."""
+    refuse_method(method)
+    import torch
+    from transformers import TextStreamer
+    from transformers.utils import logging
+
+    import mmspec
+    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.loading import load_model, load_tokenizer
+    from mmspec.registry.options import parse
+
+    if not prompt:
+        raise ValueError("the prompt is empty; give some text to continue")
+    logging.disable_progress_bar()  # loading takes a moment, and its bar would stand in the way of the text
+    options = parse(opt or [])
+    ours = model.startswith("mmspec/")  # of another model our own would have another tokenizer
+    if drafter is None and ours and method in ("draft-model", "draft-tree", "rsd") and "model" not in options:
+        drafter = "mmspec/text-1m"
+    live = load_model(model, device, dtype_of(dtype))
+    tokenizer = load_tokenizer(model)
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
+    streamer = TextStreamer(tokenizer)
+    sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
+    how: dict[str, Any] = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
+    with mmspec.enable(live, method, **how, **options) as spec:
+        torch.manual_seed(seed)
+        try:
+            live.generate(
+                **inputs,
+                max_new_tokens=max_new_tokens,
+                streamer=streamer,
+                **{"do_sample": False, **sampling},
+            )
+        except KeyboardInterrupt:
+            streamer.end()  # it holds back the last word until it is sure of it
+            typer.echo("\n(stopped; this is what there is)")
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo("\n".join(line for line in (spec.why, str(spec.report)) if line), err=True)

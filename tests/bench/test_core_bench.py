@@ -15,11 +15,10 @@ import torch
 
 from mmspec.bench.core import run as running
 from mmspec.bench.core import subject as subject_module
-from mmspec.bench.core.counting import count
 from mmspec.bench.core.run import Race
 from mmspec.bench.core.sections import Clock, Lines, TimeUp, alarm, run_section
 from mmspec.bench.core.shape import Workload, chosen_shapes, known_shapes
-from mmspec.bench.core.steps import drafter, passes, rounds
+from mmspec.bench.core.steps import count, drafter, passes, rounds
 from mmspec.bench.core.subject import SMALL, Subject
 from mmspec.bench.core.work import Machine, Work
 from mmspec.cli.app import build

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from mmspec.bench.pipelines import Size, bench_pipeline
 from mmspec.bench.race import Plan
 from mmspec.cli.app import build
-from mmspec.kits.pictures.bench import pictures
-from mmspec.kits.pictures.example_captions import CAPTIONS, HELD_OUT, SEEN
+from mmspec.kits.pictures.bench import CAPTIONS, HELD_OUT, SEEN, pictures
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table

@@ -26,7 +26,7 @@ State = dict[str, Tensor]
 
 
 def llamagen() -> tuple[State, Callable]:
-    model = LlamaGenTransformer(24, 4, 16, 2, 2, multiple_of=16, num_classes=5)
+    model = LlamaGenTransformer(24, 4, dim=16, n_layer=2, n_head=2, multiple_of=16, num_classes=5)
     return model.state_dict(), lambda file: LlamaGenTransformer.from_official(file, grid=4, n_head=2)
 
 

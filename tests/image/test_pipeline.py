@@ -13,7 +13,7 @@ import mmspec
 from mmspec import shipped
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
-from mmspec.kits.pictures.example_captions import CAPTIONS
+from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.prompts import tokens_of, words_of

@@ -9,7 +9,7 @@ import mmspec
 from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures.example_captions import CAPTIONS, SEEN
+from mmspec.kits.pictures.bench import CAPTIONS, SEEN
 from mmspec.kits.pictures.prompts import tokens_of
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.same_units import assert_same_units, lost_by

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.kernels import block, commit, coupling, race, random, siblings, walk
+from mmspec.core.kernels import block, commit, coupling, race, random, siblings
 from mmspec.core.noise import Substream
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
@@ -55,7 +55,7 @@ def launch_all(rows: int, index: TreeIndex, vocab: int, dtype: torch.dtype) -> N
     random.exponentials_at(units[..., None], key, units, emitted[:, None], Substream.UNIT)
     winners = race.race(torch.zeros(rows, nodes, vocab, dtype=dtype), key, emitted, index.depth)
     draft = Draft(units, index, valid)
-    walk.walk(draft, winners)
+    race.walk(draft, winners)
     path = torch.zeros(rows, max(1, index.deepest), dtype=torch.int64)
     commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted)
     if nodes > 1:

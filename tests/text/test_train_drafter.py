@@ -399,7 +399,7 @@ from tests.text.test_train_drafter import SMALL
 from mmspec_text.training.command import train_drafter
 os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
 target, data, folder = map(Path, sys.argv[1:4])
-train_drafter(str(target), folder / "drafter", sys.argv[4], [data], work=folder / "work", **SMALL)
+train_drafter(str(target), folder / "drafter", kind=sys.argv[4], data=[data], work=folder / "work", **SMALL)
 """
 
 
@@ -415,7 +415,7 @@ def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Pat
     )
     assert died.returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
-    train_drafter(str(tiny), tmp_path / "drafter", kind, [data], work=tmp_path / "work", **SMALL)
+    train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **SMALL)
     assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
     assert not (tmp_path / "drafter" / "old").exists() and load_file(tmp_path / "drafter" / "model.safetensors")
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mmspec.bench.race import Plan
 from mmspec.bench.timing import pass_seconds
 from mmspec.core.distributions import Schedule
-from mmspec.kits.pictures.example_captions import CAPTIONS
+from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.report import table, views
 from mmspec.report.result import Limits, Result

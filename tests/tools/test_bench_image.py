@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from mmspec.bench.race import Plan
-from mmspec.kits.pictures.example_captions import CAPTIONS, HELD_OUT, SEEN
+from mmspec.kits.pictures.bench import CAPTIONS, HELD_OUT, SEEN
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table, views

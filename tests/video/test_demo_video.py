@@ -11,7 +11,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmspec.kits.pictures.demo import CELL, GAP, labelled
-from mmspec_video import demo
+from mmspec_video import commands as demo
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline

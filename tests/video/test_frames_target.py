@@ -307,7 +307,7 @@ def test_frames_that_do_not_fit_are_refused(dit, frames, message):
     with pytest.raises(ValueError, match="cache is one of exact, streaming, none, not 'fast'"):
         FramesTarget(dit, cache="fast")
     with pytest.raises(ValueError, match=r"reads actions as vectors: set its \.vectors"):
-        FramesTarget(OasisDiT(2, 2, 2, 2, 32, 1, 2, 3))
+        FramesTarget(OasisDiT(2, 2, 2, 2, hidden_size=32, depth=1, num_heads=2, external_cond_dim=3))
 
 
 class NoiseInOrderOfCalls(FramesTarget):

@@ -194,15 +194,17 @@ def test_a_student_of_half_a_file_is_refused(dit, adapter, tmp_path):
 
 def test_what_is_no_student_is_refused(dit, oasis, tokens, adapter):
     torch.manual_seed(0)
-    other = NextFrameDiT(2, 4, 4, 4, 2, 64, 1, 2, 5, "consistency", 2)
-    longer = NextFrameDiT(2, 4, 4, 4, 2, 32, 1, 2, 9, "consistency", 2)
+    sizes = dict(patch=2, depth=1, heads=2)
+    learned = dict(objective="consistency", steps=2)
+    other = NextFrameDiT(2, 4, 4, 4, dim=64, frames=5, **sizes, **learned)
+    longer = NextFrameDiT(2, 4, 4, 4, dim=32, frames=9, **sizes, **learned)
     student = adapter.student(dit)
     refusals = [
         (dit, {}, "has no student beside it: make one with `python -m tools.train video --distill`"),
         (oasis, {}, r"this model is of another kind \(OasisDiT\); use 'branch-prediction'"),
         (student, {}, "this model is a student itself"),
         (other, {"student": adapter}, "this model is a student itself"),
-        (NextFrameDiT(2, 4, 4, 4, 2, 64, 1, 2, 5), {"student": adapter}, "was learned from another teacher"),
+        (NextFrameDiT(2, 4, 4, 4, dim=64, frames=5, **sizes), {"student": adapter}, "was learned from another teacher"),
         (dit, {"student": longer}, "does not fit its teacher: frames 9 and 5"),
         (dit, {"student": dit}, "trained for 'consistency', and this model for 'flow'"),
         (dit, {"student": "no-such-folder"}, "there is no student in no-such-folder; `python -m"),

@@ -54,6 +54,7 @@ def plan(
         str,
         typer.Argument(help="A language model: a folder with a config.json, a hub name; or a size, such as llama-8b."),
     ],
+    *,
     gpu: Annotated[str, typer.Option(help="A GPU by name: l4, l40s, a100, h100, h200, b200.")] = "h100",
     rows: Annotated[str, typer.Option(help="Rows decoded together, joined by commas.")] = ROWS,
     context: Annotated[int, typer.Option(min=1, help="Units of context of every row.")] = 4096,

@@ -87,7 +87,7 @@ class DraftModel:
         output, scored = self._catch_up(state, memory)
         feed = partial(self._feed, memory)
         draft, scratch, scored = grown(
-            memory.shape, state, k, levels, noise, output, scored, feed, _enough(memory.shape)
+            memory.shape, state, k, levels, noise, output, feed=feed, fed=scored, enough=_enough(memory.shape)
         )
         memory.scratch = scratch if scored else None
         return draft

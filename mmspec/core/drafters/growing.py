@@ -146,8 +146,9 @@ def grown(
     levels: int,
     noise: DraftNoise,
     output: TargetOutput,
-    fed: int,
+    *,
     feed: Callable[[Draft, int], TargetOutput],
+    fed: int = 1,
     enough: Callable[[Level], bool] | None = None,
 ) -> tuple[Draft, Scratch, int]:
     """Grow a draft of `levels` levels, at least one.

@@ -33,8 +33,7 @@ def drawn_and_walked(draft: Draft, distribution: Distribution, round: Round) -> 
         return None
     if not isinstance(distribution, Categorical) or distribution.logits is None:
         return None
-    from mmspec.core.kernels.race import race
-    from mmspec.core.kernels.walk import walk
+    from mmspec.core.kernels.race import race, walk
 
     return walk(draft, race(distribution.logits, round.source.key, round.emitted, draft.index.depth))
 
@@ -46,7 +45,7 @@ def coupled_and_walked(draft: Draft, distribution: Distribution, round: Round) -
     if given is None:
         return None
     from mmspec.core.kernels.coupling import couple
-    from mmspec.core.kernels.walk import walk
+    from mmspec.core.kernels.race import walk
 
     return walk(draft, couple(*given, draft.drafted, follows))
 

@@ -1,4 +1,4 @@
-"""Pictures as a modality of `mmspec bench`: a caption each."""
+"""Pictures as a modality of `mmspec bench`: a caption each, of an emoji; no model was trained on half of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,47 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.bench.pipelines import Modality
-from mmspec.kits.pictures.example_captions import CAPTIONS
 from mmspec.kits.pictures.pipeline import PicturePipeline
 
+HELD_OUT = (
+    "earth globe asia australia",
+    "white sun behind cloud",
+    "rose",
+    "french fries",
+    "trophy",
+    "elephant",
+    "ok hand sign skin 5",
+    "athletic shoe",
+    "ghost",
+    "sparkling heart",
+    "clock face three oclock",
+    "relieved face",
+    "vertical traffic light",
+    "flying saucer",
+    "croissant",
+    "hot beverage",
+)
+"""Captions of pictures that the model was not trained on."""
+SEEN = (
+    "heavy black heart",
+    "red apple",
+    "cat face",
+    "rocket",
+    "smiling face with sunglasses",
+    "slice of pizza",
+    "police officer skin 4",
+    "house building",
+    "penguin",
+    "guitar",
+    "evergreen tree",
+    "thumbs up sign skin 5",
+    "umbrella",
+    "soccer ball",
+    "blue book",
+    "birthday cake",
+)
+"""Captions of pictures that it was."""
+CAPTIONS = tuple(caption for pair in zip(SEEN, HELD_OUT, strict=True) for caption in pair)
 QUICK = 2
 """Most captions of a quick benchmark."""
 

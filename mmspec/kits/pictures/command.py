@@ -74,6 +74,7 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         prompt: Annotated[
             str | None, typer.Argument(help="What to draw; models of classes take --class-label.")
         ] = None,
+        *,
         out: Out = Path("out.png"),
         trace: Trace = None,
         model: Model = target,

@@ -76,6 +76,7 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         self,
         token_dim: int = 8,
         grid: int = 8,  # tokens per side of the picture
+        *,
         dim: int = 256,
         n_layer: int = 5,
         n_head: int = 4,

@@ -48,6 +48,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         self,
         vocab_size: int = 16384,
         grid: int = 16,  # codes per side of the picture
+        *,
         dim: int = 768,
         n_layer: int = 12,
         n_head: int = 12,

@@ -36,6 +36,7 @@ class GatedDelta:
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        *,
         g: Tensor,
         beta: Tensor,
         use_qk_l2norm_in_kernel: bool = False,

@@ -29,6 +29,7 @@ class GatedLinear:
         k: Tensor,
         v: Tensor,
         g: Tensor,
+        *,
         scale: float | None = None,
         **kwargs: Any,
     ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:

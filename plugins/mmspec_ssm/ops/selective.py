@@ -43,6 +43,7 @@ class SelectiveScan:
         A: Tensor,
         B: Tensor,
         C: Tensor,
+        *,
         D: Tensor | None = None,
         z: Tensor | None = None,
         delta_bias: Tensor | None = None,

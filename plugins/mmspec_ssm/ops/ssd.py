@@ -30,6 +30,7 @@ class Ssd:
         A: Tensor,
         B: Tensor,
         C: Tensor,
+        *,
         chunk_size: int = 0,
         D: Tensor | None = None,
         dt_bias: Tensor | None = None,

@@ -77,7 +77,7 @@ class Falcon(FamilyDrafter):
             kept = memory.rows.features[:, -self.block :]
             memory.rows, memory.unread = Rows(kept, memory.rows.count.clamp(max=self.block)), False
         cache = memory.cache
-        draft, _, _ = grown(shape, state, k, levels, noise, cache.at_root(), 1, cache.grow)
+        draft, _, _ = grown(shape, state, k, levels, noise, cache.at_root(), feed=cache.grow)
         return replace(draft, valid=draft.valid & ~cache.short[:, None])
 
     def observe(self, state: State, step: Step) -> None:

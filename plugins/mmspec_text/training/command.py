@@ -17,6 +17,7 @@ from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe
 def train_drafter(
     target: Annotated[str, typer.Option(help="The model to draft for: a folder, a hub name, mmspec/….")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that receives the drafter.")],
+    *,
     kind: Annotated[
         str, typer.Option(help="Heads on the target's states: eagle3, mtp, medusa, dflash. model: a draft model.")
     ] = "eagle3",
@@ -62,7 +63,9 @@ def train_drafter(
     model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
     with resumable(work):
         read = read_data(list(data or ()), self_generated, model, tokenizer, recipe, variables)
-        run.train_drafter(kind, model, tokenizer, read, recipe, out, work, target, typer.echo)
+        run.train_drafter(
+            kind, model, tokenizer, read, recipe=recipe, folder=out, work=work, name=target, say=typer.echo
+        )
 
 
 def _value(text: Any) -> Any:

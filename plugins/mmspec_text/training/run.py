@@ -41,6 +41,7 @@ def train_drafter(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     data: Data,
+    *,
     recipe: DrafterRecipe,
     folder: Path,
     work: Path,
@@ -127,7 +128,16 @@ def _own(
         new, most = room(prompts) // 4, None if reach is None else reach // 2
 
         def asked() -> Tensor:
-            return questions(model, tokenizer, data.prompts, new, *how, most, data.template)
+            return questions(
+                model,
+                tokenizer,
+                data.prompts,
+                new=new,
+                temperature=recipe.temperature,
+                seed=recipe.seed,
+                most=most,
+                template=data.template,
+            )
 
         prompts = cached(work / "questions.pt", (data.prompts,), asked)
     rows = of_sheet(cached(file, (prompts,), lambda: sheet(answered(model, prompts, room(prompts), *how))))

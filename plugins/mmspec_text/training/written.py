@@ -39,6 +39,7 @@ def questions(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     openings: Tensor,
+    *,
     new: int,
     temperature: float,
     seed: int,

@@ -98,6 +98,7 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         height: int = 8,
         width: int = 8,
         actions: int = 4,  # the id `actions` stands for "unknown", where no action led to a frame
+        *,
         patch: int = 1,  # side of a cell, in latents
         dim: int = 64,
         depth: int = 2,

@@ -109,6 +109,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         input_w: int = 32,
         patch_size: int = 2,  # side of a cell, in latents
         in_channels: int = 16,
+        *,
         hidden_size: int = 1024,
         depth: int = 16,
         num_heads: int = 16,

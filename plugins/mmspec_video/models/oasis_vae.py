@@ -55,6 +55,7 @@ class OasisVAE(ModelMixin, ConfigMixin):
         input_height: int = 360,  # of a frame, in pixels
         input_width: int = 640,
         patch_size: int = 20,  # pixels per latent, along a side
+        *,
         enc_dim: int = 1024,
         enc_depth: int = 6,
         enc_heads: int = 16,

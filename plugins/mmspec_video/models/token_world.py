@@ -42,6 +42,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         rows: int = 8,  # of a frame's codes, as columns
         columns: int = 8,
         frames: int = 8,  # most of a sequence
+        *,
         dim: int = 192,
         n_layer: int = 6,
         n_head: int = 4,

@@ -121,7 +121,9 @@ class FramesTarget:
             keys = None if tree.keys is None else select_frames(tree.keys, tree.places(kept))
         frames, actions = take_nodes(tree.frames, tree.places(kept)), tree.units.gather(1, tree.places(kept))
         expire = self.denoiser.cache == "exact"
-        cache.window = cache.window.extended(frames, actions, keys, count, longest, self.most, expire)
+        cache.window = cache.window.extended(
+            frames, actions, keys, count, longest=longest, most=self.most, expire=expire
+        )
         root = [row[taken] if taken else -1 for row, (taken, *_) in zip(nodes, read, strict=True)]
         cache.tree = tree.subtree(root) if max(root) >= 0 else None
 
@@ -223,7 +225,9 @@ class FramesTarget:
         frames = take_nodes(tree.frames, path).unflatten(1, (many, depth)).flatten(0, 1)
         actions = tree.units.gather(1, path).unflatten(1, (many, depth)).flatten(0, 1)
         count, expire = torch.full_like(actions[:, 0], depth), self.denoiser.cache == "exact"
-        window = window.repeated(many).extended(frames, actions, keys, count, depth, self.most, expire)
+        window = window.repeated(many).extended(
+            frames, actions, keys, count, longest=depth, most=self.most, expire=expire
+        )
         return self._denoiser().keyed(window)
 
     def _denoiser(self) -> Denoiser | CheckedDenoiser:

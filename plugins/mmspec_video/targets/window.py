@@ -53,6 +53,7 @@ class Window:
         actions: Tensor,
         keys: Sequence[Pair] | None,
         count: Tensor,
+        *,
         longest: int,
         most: int,
         expire: bool,

@@ -53,7 +53,7 @@ class Assd:
             return output.take(draft.index.depth[:, first:])
 
         first = output.take(torch.zeros_like(state.root[:1, None]))
-        draft, _, _ = grown(Chain(), state, k, k, noise, first, 1, scored)
+        draft, _, _ = grown(Chain(), state, k, k, noise, first, feed=scored)
         # The root fills one of the row's own blanks, and the round's last unit another.
         room = self._target.left(state.cache)[:, None] - 2
         return replace(draft, valid=draft.valid & (draft.index.depth[:, 1:] <= room))

@@ -63,7 +63,7 @@ class Request:
 
     @classmethod
     def of(
-        cls, state: State, draft: Draft, count: int, noise: DraftNoise, vocab: int, branches: int, fan: Fan
+        cls, state: State, draft: Draft, count: int, noise: DraftNoise, *, vocab: int, branches: int, fan: Fan
     ) -> "Request":
         """What a call asks in a round whose draft, a chain that is not rooted, is about to be verified."""
         widest, pending = draft.units.shape[1], draft.valid.sum(1)

@@ -127,7 +127,9 @@ class Overlapped:
     def _request(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> Request | None:
         """What to ask behind a draft; None: there is no room for more."""
         count = min(k, state.most_room + 1, self._context(state) - draft.units.shape[1])
-        return Request.of(state, draft, count, noise, self._vocab, branches, self.fan) if count > 0 else None
+        if count <= 0:
+            return None
+        return Request.of(state, draft, count, noise, vocab=self._vocab, branches=branches, fan=self.fan)
 
     def _ahead(self, state: State, draft: Draft, request: Request) -> None:
         """Ask for what comes behind the draft that is about to be verified."""

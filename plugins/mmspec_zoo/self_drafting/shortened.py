@@ -68,4 +68,5 @@ class SelfDrafting:
         if levels < 1:
             return Draft.empty(state.root)
         feed = partial(self.verify, gone, state, state.cache)
-        return grown(shape, state, k, levels, noise, feed(Draft.alone(state.root), 0), 1, feed, enough)[0]
+        output = feed(Draft.alone(state.root), 0)
+        return grown(shape, state, k, levels, noise, output, feed=feed, enough=enough)[0]

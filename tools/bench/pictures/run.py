@@ -11,8 +11,8 @@ from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.timing import describe, versions
 from mmspec.hosts.loading import locate_pipeline
+from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.command import pipeline
-from mmspec.kits.pictures.example_captions import CAPTIONS
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from tools.bench.limits import loop_efficiency
 from tools.bench.pictures.batches import REPEATS, batch_rows

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.conditions import Condition, Some
-from mmspec.kits.pictures.example_captions import CAPTIONS
 
 
 @dataclass(frozen=True)

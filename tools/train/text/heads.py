@@ -70,7 +70,8 @@ def train_shipped_head(
     beginnings = [Stream(units, share) for units, share in zip((code, prose), PROMPTED, strict=True)]
     prompts = Texts(beginnings, AT_ONCE, GIVEN, recipe.seed + 1).batch_at(0).ids
     data = Data([Stream(code, CODE), Stream(prose, PROSE)], held, prompts)
-    train_drafter(kind, model, tokenizer, data, recipe, out / name_of(target, kind), work, target, say)
+    folder = out / name_of(target, kind)
+    train_drafter(kind, model, tokenizer, data, recipe=recipe, folder=folder, work=work, name=target, say=say)
 
 
 def recipe_of(target: str, kind: DrafterKind) -> DrafterRecipe:

@@ -33,8 +33,8 @@ def train_dit(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: str
     """Train the model by flow matching with a time per frame, mostly logit-normal (arXiv 2403.03206, § 3.1)."""
     torch.manual_seed(recipe.seed + 2)
     model = NextFrameDiT(
-        recipe.channels, *recipe.grid, len(ACTIONS), 1, dim=144, depth=6, heads=3, frames=recipe.frames, steps=8,
-        context_time=CONTEXT_TIME,
+        recipe.channels, *recipe.grid, len(ACTIONS), patch=1, dim=144, depth=6, heads=3, frames=recipe.frames,
+        steps=8, context_time=CONTEXT_TIME,
     ).to(device)  # fmt: skip
 
     def batch_at(step: int) -> Batch:

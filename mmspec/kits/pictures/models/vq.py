@@ -3,21 +3,73 @@
 After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Encoder and decoder
 are diffusers' own, of `AutoencoderKL`, so weights have diffusers' names; `from_official` renames published files, whose
 blocks are called `res` and `attn`, and whose projections of attention are convolutions over one pixel.
+
+`LocalEncoder`, for simple pictures, is ours and not published. The published encoder normalises and attends over the
+whole picture, so that blank cells have many codes, which depend on the rest of the picture, and a transformer has to
+predict them. In ours a cell depends on at most eight pixels beyond itself, edges are repeated, and every position is
+normalised by itself: all blank cells have one code, which is easy to predict.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
+import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import Decoder, Encoder
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.local import LocalEncoder
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+
+
+class ChannelNorm(nn.Module):
+    """Root-mean-square norm over the channels of every position."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-6)
+        return (wide * scale).type_as(x) * self.weight[:, None, None]
+
+
+class LocalBlock(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = ChannelNorm(channels), _convolution(channels, channels)
+        self.norm2, self.conv2 = ChannelNorm(channels), nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        return x + self.conv2(F.silu(self.norm2(h)))
+
+
+class LocalEncoder(nn.Module):
+    """Picture to latents, through levels of `ch` times `multiples` channels; each level but the last halves the
+    picture.
+    """
+
+    def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
+        super().__init__()
+        widths = [ch * m for m in multiples]
+        layers: list[nn.Module] = [_convolution(3, widths[0]), LocalBlock(widths[0])]
+        for before, after in pairwise(widths):
+            layers += [nn.PixelUnshuffle(2), nn.Conv2d(4 * before, after, 1), LocalBlock(after)]
+        self.layers = nn.Sequential(*layers, ChannelNorm(widths[-1]), nn.SiLU(), nn.Conv2d(widths[-1], z_channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def _convolution(inner: int, outer: int) -> nn.Conv2d:
+    return nn.Conv2d(inner, outer, 3, padding=1, padding_mode="replicate")
+
 
 LEFT_OUT = ("codebook_used",)
 """Parts of keys of entries that are no weights."""
@@ -63,6 +115,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
     def __init__(
         self,
         codebook_size: int = 16384,
+        *,
         codebook_embed_dim: int = 8,
         ch: int = 128,  # channels of the first level; a multiple of 32
         # multiples of `ch`, level by level; each level but the last halves the picture
@@ -70,7 +123,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         decoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
         z_channels: int = 256,  # channels of the latents before the codebook
         num_res_blocks: int = 2,  # of an encoder level; a decoder level has one more, a local encoder none
-        # the encoder that sees the surroundings of a cell only (`models.local`), not the published one
+        # `LocalEncoder`, not the published one
         local: bool = False,
     ) -> None:
         super().__init__()

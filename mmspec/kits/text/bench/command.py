@@ -23,6 +23,7 @@ def bench_command(
 
     def command(
         method: Methods = None,
+        *,
         json: Json = None,
         plot: Plot = None,
         device: Device = "cpu",

@@ -74,5 +74,6 @@ class Block:
 def drafted(block: Block, shape: Shape, state: State, k: int, noise: DraftNoise) -> Draft:
     """Draft at most `k` units per path, at least one."""
     levels = shape.levels(k)
-    draft, _, _ = grown(shape, state, k, levels, noise, block.grow(Draft.alone(state.root), 0), 1, block.grow)
+    output = block.grow(Draft.alone(state.root), 0)
+    draft, _, _ = grown(shape, state, k, levels, noise, output, feed=block.grow)
     return draft

@@ -69,7 +69,7 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
         unread, memory.unread = memory.unread, None
         return captured(unread, units_of(state, unread), state, noise)
     output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
-    draft, _, _ = grown(shape, state, k, levels, noise, output, 1, memory.cache.grow)
+    draft, _, _ = grown(shape, state, k, levels, noise, output, feed=memory.cache.grow)
     return draft
 
 
@@ -81,7 +81,9 @@ def captured_for(memory: HeadMemory, shape: Shape, state: State, k: int, noise: 
     if memory.captured is None:
         cache = memory.cache
         beside = cache.halves, bucket(cache.most)
-        memory.captured = lent(RowsDraft, cache.head, cache.head.borrowed[0], shape, state, k, noise, beside)
+        memory.captured = lent(
+            RowsDraft, cache.head, cache.head.borrowed[0], shape=shape, state=state, k=k, noise=noise, beside=beside
+        )
         memory.eager = memory.captured is None
     captured = memory.captured
     return captured if captured is not None and captured.takes(memory.unread) else None

@@ -109,7 +109,7 @@ class CapturedDraft(ABC):
         output, feed = self.begun()
         round = Round(DrawnSource(None, self.key), self.emitted, ())
         noise = LevelNoise(round, True, self.numbers) if self.key is None else DraftNoise(round, False)
-        draft, _, _ = grown(self.plan.shape, self, self.plan.k, self.levels, noise, output, 1, feed)
+        draft, _, _ = grown(self.plan.shape, self, self.plan.k, self.levels, noise, output, feed=feed)
         self.ended()
         return draft
 
@@ -121,6 +121,7 @@ def lent(
     kind: Callable[[Plan, State], Kind],
     head: Borrowing,
     embedding: nn.Module,
+    *,
     shape: Shape,
     state: State,
     k: int,

@@ -55,7 +55,7 @@ class PathDrafter(HeadDrafter):
         if captured is not None:
             return captured(state.memory.feature, state, noise)
         walk = Walk(self.network, state.memory.root(state))
-        draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), 1, walk.grow)
+        draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), feed=walk.grow)
         return draft
 
     def observe(self, state: State, step: Step) -> None:
@@ -68,7 +68,9 @@ class PathDrafter(HeadDrafter):
             return None
         if memory.captured is None:
             embedding = self._target.model.get_input_embeddings()
-            memory.captured = lent(PathDraft, self.network, embedding, self.shape, state, self.depth(k), noise)
+            memory.captured = lent(
+                PathDraft, self.network, embedding, shape=self.shape, state=state, k=self.depth(k), noise=noise
+            )
             memory.eager = memory.captured is None
         return memory.captured
 
