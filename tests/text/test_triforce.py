@@ -172,7 +172,7 @@ def test_the_queries_of_the_last_units_are_heard_and_nothing_changes(name: str) 
     whole.open(0, 60)
     arguments = call.passes.arguments(whole, index.depth, None, 1)
     geometry = call.passes.geometry(whole, index, 0, False)
-    with torch.inference_mode(), retrieval._queries.holding(heard), call.passes.ready(retrieval.HEARD):
+    with torch.inference_mode(), retrieval._queries.holding(heard), call.passes.attending(retrieval.HEARD):
         branches = Branches.of(index, torch.float32)
         call.passes.forward(whole, given["input_ids"][:1], geometry, arguments, branches)
     for ours, layer in zip(found, whole.owning, strict=True):
