@@ -44,6 +44,6 @@ def mmspec_shipped_models() -> Iterable[Any]:
 @hookimpl
 def mmspec_bench_shapes() -> Iterable[Any]:
     """The shapes of `mmspec bench core`."""
-    from mmspec_text.shapes import SHAPES
+    from mmspec_text.bench import SHAPES
 
     return SHAPES

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from mmspec.bench.core.work import GPUS, Drafting, Machine, Work, forecast, work_of
 from mmspec.cli.app import build
 from mmspec.shipped import folder
-from mmspec_text.shapes import SHAPES
+from mmspec_text.bench import SHAPES
 
 LLAMA_1B = SHAPES[0]
 SMALL = Work(shared=8.0, routed=0.0, chosen=1.0, operations=4.0, slot=1.0, units=1, passes=1)

@@ -31,7 +31,7 @@ from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_continuous.denoising.denoiser_call import map_leaves
-from mmspec_continuous.denoising.predictions import Predictions
+from mmspec_continuous.denoising.drafting import Predictions
 from mmspec_continuous.denoising.schedulers import SUPPORTED, GaussianSteps, clean_of, output_of
 from tests.support.white import white_p_value, whitened
 

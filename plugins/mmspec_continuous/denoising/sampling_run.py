@@ -26,8 +26,14 @@ from mmspec.core.distributions import Gaussian
 from mmspec.core.report import Report
 from mmspec.registry.warn import warn
 from mmspec_continuous.denoising.denoiser_call import DenoiserCall, UnsupportedCall, equal_nests
-from mmspec_continuous.denoising.drafting import GeneratorNoise, draft_steps, guided_prediction
-from mmspec_continuous.denoising.predictions import Prediction, Predictions, by_step
+from mmspec_continuous.denoising.drafting import (
+    GeneratorNoise,
+    Prediction,
+    Predictions,
+    by_step,
+    draft_steps,
+    guided_prediction,
+)
 from mmspec_continuous.denoising.schedulers import (
     ConstantNoise,
     GaussianSteps,
