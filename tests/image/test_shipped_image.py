@@ -69,8 +69,7 @@ def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("k", [8, 16, 32, 64])
+@pytest.mark.parametrize(("k", "batch"), [(8, 1), (16, 8), (32, 1), (64, 8)])
 @pytest.mark.parametrize("init", INITS)
 def test_every_initialisation_and_window(pipe: Any, plain: Any, init: str, k: int, batch: int) -> None:
     ties = compare(pipe, plain, batch, 32, k=k, options={"init": init})

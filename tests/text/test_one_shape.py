@@ -116,8 +116,7 @@ def test_texts_equal_plain_of_one_width(models: Any, prompts: Any, method: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("temperature", [0.8, 1.0])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("batch", "temperature"), [(1, 1.0), (3, 0.8)])
 @pytest.mark.parametrize("method", METHODS)
 def test_more_texts_equal_plain_of_one_width(
     models: Any, prompts: Any, method: str, batch: int, temperature: float, dtype: str
