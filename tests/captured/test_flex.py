@@ -89,6 +89,7 @@ def test_a_pass_that_cannot_be_compiled_or_is_wrong_goes_back(
     model: Any, mutant: Callable[..., torch.Tensor], flex: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flex_attention, "ancestor_words", mutant)
+    forget(model)
     eager, captured = both(model, "prompt-lookup")
     with pytest.warns(UserWarning, match="compiled in another way: attention reads all slots"):
         found = captured.generate(ragged(), 12, seed=1)
