@@ -114,8 +114,8 @@ class DFlash(HeadDrafter):
         if self.shape.levels(depth) < 1:
             return Draft.empty(state.root)
         context = state.memory.context
-        context.slots.synced(state.host_emitted)
         self._read(state.memory)
+        context.slots.synced(state.host_emitted)  # now that the prompt is in the cache
         return drafted(context.block(state.root), self.shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:

@@ -53,7 +53,7 @@ class PEagle(FamilyDrafter):
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         if self.shape.levels(k) < 1:
             return Draft.empty(state.root)
-        state.memory.cache.slots.synced(state.host_emitted)
+        state.memory.cache.synced(state.host_emitted)
         self._read(state.memory, state)
         return drafted(Block(self.network, state.memory.cache.states), self.shape, state, k, noise)
 

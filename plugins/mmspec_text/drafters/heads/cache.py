@@ -67,7 +67,8 @@ class HeadCache:
 
     def synced(self, emitted: Sequence[int]) -> None:
         """Note how many units each row of the batch has emitted."""
-        self.slots.synced([*emitted] * self.halves)
+        if self.states.shape[1]:  # before, the prompt is not in the cache either
+            self.slots.synced([*emitted] * self.halves)
 
     @torch.no_grad()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:

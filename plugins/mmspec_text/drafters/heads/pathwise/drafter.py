@@ -107,7 +107,7 @@ class Whole:
 
     def root(self, state: State) -> Tensor:
         cache, unread = self.memory.cache, self.memory.unread
-        cache.slots.synced(state.host_emitted)
+        cache.synced(state.host_emitted)
         if unread is not None:
             cache.read(unread, units_of(state, unread))
             self.memory.unread = None
