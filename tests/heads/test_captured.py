@@ -19,8 +19,10 @@ from torch import Tensor
 
 from mmspec.core.compile.pool import NAME, pool_on
 from mmspec.core.decoder import Decoder
+from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
@@ -73,6 +75,15 @@ def test_every_round_equals_the_eager_loops(both: Any, rows: dict[str, Tensor]) 
     assert lockstep(eager, captured, shorter, 17, seed=4, warp=SAMPLED) > 3
     assert captured.generate(rows, 30, seed=3, warp=SAMPLED).report.accepted > 0
     assert len(captured.captures.pool.rounds) == 1 and len(drafts_of(captured)) == 1 and graphs() == before + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0, 0.9])
+def test_heads_draft_under_guidance(both: Any, rows: dict[str, Tensor], temperature: float) -> None:
+    """They read the conditional half of the states."""
+    inputs = {**rows, NULL_INPUTS: {name: value.flip(0) for name, value in rows.items()}}
+    warp = Warp.sampling(temperature, guidance=2.0)
+    assert lockstep(*both("eagle-3", CHAIN), inputs, 24, seed=1, warp=warp) > 3
 
 
 class Changing(Fixed):
