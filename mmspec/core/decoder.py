@@ -15,7 +15,7 @@ from torch import Tensor
 from mmspec.core.budget import Budget
 from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
 from mmspec.core.compile.choice import Captures, Compile, checked_compile
-from mmspec.core.compile.late import late_rounds
+from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.forced import with_forced
@@ -236,7 +236,7 @@ class Decoder:
             inputs: The target's prompt.
             limit: Units wanted per row.
             watched: Whether anybody reads units or stops rows between rounds. If not, the host may read the counts of
-                compiled rounds one round late (`mmspec.core.compile.late`), and a state that is yielded may lag.
+                compiled rounds one round late (`mmspec.core.compile.own_rounds`), and a state that is yielded may lag.
             pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
                 is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
                 drafted. Who changes the warp or what guidance leads away from sets `Capture.stale`. Somebody watches
@@ -247,16 +247,17 @@ class Decoder:
         if pauses:
             state.go_on(pauses[0])
         yield state
-        captured = None if watched or pauses else self.captures.drafting_round(state, self.policy)
-        if captured is not None:
-            yield from late_rounds(state, captured, self.drafter)
-            self._tell_lengths(state)
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
             while not state.finished:
-                self.advance(state)
-                yield state
+                captured = self.captures.drafting_round(state, self.policy)
+                if captured is None:
+                    self.advance(state)
+                    yield state
+                else:
+                    yield from own_rounds(state, captured, self.drafter, watched or bool(pauses))
+                    self._tell_lengths(state)
         if self.ranks is not None:
             self.ranks.part(state)
 

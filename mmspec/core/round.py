@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
-from mmspec.core.noise import Noise, RaceNoise, Round, SpreadNoise
+from mmspec.core.noise import DraftNoise, Noise, RaceNoise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
@@ -102,12 +103,25 @@ class DrawnNoise(RaceNoise):
         return self.numbers[..., :size]
 
 
+class DrawnDraftNoise(DraftNoise):
+    """The target's own noise for drafts, of a `DrawnSource`."""
+
+    def chain(self, first: int, count: int) -> Noise:
+        noise = self.round.source.by_position(self.round.emitted, (), first + count - 2)
+        return noise.at(torch.arange(first - 1, first + count - 1, device=self.round.emitted.device)[None])
+
+
 @dataclass(frozen=True)
 class DrawnSource:
     """The source of a captured round: numbers by position, drawn before it, or fresh ones, computed inside of it."""
 
     numbers: Tensor | None  # exp(1) by position, `[batch, deepest + 1, size]`, for an invariant rule; else None
     key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers for all other rules; else None
+
+    def draft_noise(self, rule: Rule, emitted: Tensor) -> DraftNoise:
+        """The noise of drafts that are made inside of the round."""
+        noise = rule.draft_noise(Round(self, emitted, ()))
+        return DrawnDraftNoise(noise.round, True) if noise.shared else noise
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: there are numbers for one round only."""

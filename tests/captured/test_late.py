@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core.compile import choice, late
+from mmspec.core.compile import own_rounds, rounds
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.policies import Fixed
@@ -54,17 +54,22 @@ def own() -> Any:
 
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "READ_AT_ONCE", ())
+    monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
 
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What happened: `launch` of a captured round, and `read` of its counts."""
     happened: list[str] = []
-    launch, read = CapturedRound.launch, late.Counts.read
+    launch, read = CapturedRound.launch, own_rounds.Counts.read
     monkeypatch.setattr(CapturedRound, "launch", lambda *a: (happened.append("launch"), launch(*a))[1])
-    monkeypatch.setattr(late.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
+    monkeypatch.setattr(own_rounds.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
     return happened
+
+
+def at_once(events: list[str]) -> bool:
+    """Whether every round was read before the next one."""
+    return bool(events) and events == ["launch", "read"] * (len(events) // 2)
 
 
 def both(model: Any, method: str, **how: Any) -> tuple[Decoder, Decoder]:
@@ -128,7 +133,7 @@ def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
     captured = both(model, "prompt-lookup")[1]
     seen: list[int] = []
     output = captured.generate(ragged(), 20, warp=GREEDY, on_step=lambda state: seen.append(sum(state.host_emitted)))
-    assert not events and output.report.compiled
+    assert at_once(events) and output.report.compiled
     assert seen == sorted(set(seen)) and seen[-1] == output.report.emitted
 
 
@@ -136,7 +141,7 @@ def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
 def test_stock_numbers_need_the_host(model: Any, events: list[str]) -> None:
     captured = both(model, "prompt-lookup")[1]
     source = TorchSource(torch.Generator().manual_seed(0), 3, torch.device("cpu"))
-    assert captured.generate(ragged(), 12, source=source).report.compiled and not events
+    assert captured.generate(ragged(), 12, source=source).report.compiled and at_once(events)
 
 
 def test_an_abandoned_call_leaves_the_round_to_the_next(model: Any, events: list[str]) -> None:
@@ -174,10 +179,10 @@ def test_calls_of_transformers_are_read_late_where_nobody_watches(model: Any, ev
     stock = model.generate(**ragged(), max_new_tokens=12, do_sample=False)
     with mmspec.enable(model, "prompt-lookup", k=5, shape="one", compile=True):
         assert torch.equal(model.generate(**ragged(), max_new_tokens=12, do_sample=False), stock)
-        assert "read" in events
+        assert events[:2] == ["launch", "launch"]
         events.clear()
         model.generate(**ragged(), max_new_tokens=12, do_sample=False, max_time=60.0)
-        assert not events, "a criterion of the host's clock reads every round"
+        assert at_once(events), "a criterion of the host's clock reads every round"
 
 
 @pytest.mark.slow

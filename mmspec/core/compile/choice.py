@@ -16,9 +16,9 @@ from mmspec.core.compile.check import eager_round, refuse_difference, rounding, 
 from mmspec.core.compile.pool import Pool, pool_of
 from mmspec.core.compile.proposal import family_of
 from mmspec.core.compile.protocols import Capturable, DraftsInside
-from mmspec.core.compile.rounds import CapturedRound, Plan, buffers
+from mmspec.core.compile.rounds import CapturedRound, Plan, buffers, read_at_once
 from mmspec.core.live import bucket
-from mmspec.core.noise import Counting, Unread
+from mmspec.core.noise import Counting
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
@@ -35,9 +35,6 @@ from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
-
-READ_AT_ONCE = ("cpu",)
-"""Kinds of devices whose numbers the host reads without a wait: there nothing is gained by reading them late."""
 
 
 def checked_compile(compile: Any) -> Compile:
@@ -95,27 +92,30 @@ class Captures:
         return captured
 
     def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
-        """The captured round that drafts by itself, for a call that nobody watches; None: drafts come from outside.
+        """The captured round that makes the next drafts, too; None: the next draft comes from outside.
 
         Args:
-            state: The call, before its first round.
+            state: The call, between two rounds.
             policy: The call's policy; its budget must be the same in all rounds.
         """
-        device, warp, drafter = state.emitted.device, state.warp, self.drafter
-        if self.compile is None or not state.budget.fixed or device.type in READ_AT_ONCE:
+        drafter, device = self.drafter, state.emitted.device
+        if self.compile is None or not state.budget.fixed or self._refused or self._outside:
             return None
-        if self._refused or self._outside or state.finished or not state.budget.drafting:
+        if type(policy) is not Fixed or not isinstance(drafter, DraftsInside) or not state.budget.drafting:
             return None
-        if type(policy) is not Fixed or not isinstance(drafter, DraftsInside):
+        if read_at_once(device) and not drafter.everywhere:
             return None
-        if self._refusal(state) or drafts_forbidden_by(warp.processors):
+        if state.capture.eager or not drafter.fits_inside(state):
             return None
-        if warp.sample and draws_by_position(self.rule) and not isinstance(state.source, Unread):
-            return None  # such noise needs to know on the host how far rows are
+        if self._refusal(state) or drafts_forbidden_by(state.warp.processors):
+            return None
         k = min(policy.k, state.budget.k)
-        inside = drafter.inside(k, device)
-        tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.budget.width)
-        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), drafter.captured_key, k))
+        inside, tree = drafter.inside(k, state), None
+        if inside.parents is not None:
+            tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
+            tree = tree.padded(state.budget.width)
+        key = type(drafter), drafter.captured_key(state), k
+        return self._take_over(state, self._plan(state, tree, drafts=inside), key)
 
     def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
@@ -174,7 +174,10 @@ class Captures:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        self.pool.renew([self.target.model] if isinstance(self.target, RunsModel) else [])
+        models = [self.target.model] if isinstance(self.target, RunsModel) else []
+        if plan.drafts is not None and isinstance(self.drafter, DraftsInside):
+            models += self.drafter.captured_modules
+        self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
         call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
         key = type(self.target), plan.key, warp_key(state.warp), drafter, call

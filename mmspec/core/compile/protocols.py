@@ -7,10 +7,11 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
+from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Step, TargetOutput
 
@@ -69,27 +70,23 @@ class Capturable(Protocol):
 
 
 class InsideDrafts(Protocol):
-    """The part of a drafter that a captured round holds, with the drafter's memory in buffers of its own.
+    """The part of a drafter that a captured round holds, with the memory of drafter and call in buffers of its own.
 
-    In `propose` and `observe` there is no host sync and no shape that depends on data: torch traces them.
+    In `propose` and `observe` there is no host sync and no shape that depends on data: torch traces or records them.
     """
 
-    parents: Sequence[int]  # of the drafted nodes of every draft; -1: the root
+    parents: Sequence[int] | None  # of the drafted nodes of every draft; -1: the root. None: each brings its own tree
 
-    def load(self, drafter: Any) -> None:
-        """Copy a drafter's memory into the buffers; called when the round takes over a call."""
+    def load(self, drafter: Any, state: State) -> None:
+        """Copy the memory of a drafter and of a call into the buffers; called when the round takes over the call."""
         ...
 
-    def unload(self, drafter: Any) -> None:
-        """Copy the buffers into the drafter's memory; called when the round is done with the call."""
+    def unload(self, drafter: Any, state: State) -> None:
+        """Copy the buffers into the memory of both; called when the round is done with the call."""
         ...
 
-    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
-        """`Drafter.propose`, given the rows alone; their `history` has all its columns.
-
-        Returns:
-            Units `[batch, node]`, and which of them are proposed, `[batch, node]` bool.
-        """
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        """`Drafter.propose`, given the rows alone; their `history` has all its columns. The draft is not rooted."""
         ...
 
     def observe(self, live: Live, step: Step) -> None:
@@ -101,11 +98,21 @@ class InsideDrafts(Protocol):
 class DraftsInside(Protocol):
     """A drafter whose drafts are functions of the rows and of tensors: a captured round can make them itself."""
 
+    everywhere: bool  # whether it drafts inside on a CPU, too, where a host that drafts waits for nothing
+
     @property
-    def captured_key(self) -> Hashable:
-        """What two drafters must share for one captured round to serve both."""
+    def captured_modules(self) -> Sequence[nn.Module]:
+        """The modules whose weights its drafts read, beside the target's."""
         ...
 
-    def inside(self, k: int, device: torch.device) -> InsideDrafts:
-        """New buffers for a captured round, for drafts of budget `k`."""
+    def captured_key(self, state: State) -> Hashable:
+        """What two drafters, and two calls, must share for one captured round to serve both."""
+        ...
+
+    def inside(self, k: int, state: State) -> InsideDrafts:
+        """New buffers for a captured round of such calls, for drafts of budget `k`."""
+        ...
+
+    def fits_inside(self, state: State) -> bool:
+        """Whether the call's next draft is one of those inside of captured rounds."""
         ...

@@ -32,6 +32,14 @@ from mmspec.registry.printable import first_line
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
 
+READ_AT_ONCE = ("cpu",)
+"""Kinds of devices whose numbers the host reads without a wait: there nothing is gained by reading them late."""
+
+
+def read_at_once(device: torch.device) -> bool:
+    """Whether the host reads a device's numbers without a wait."""
+    return device.type in READ_AT_ONCE
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -168,13 +176,24 @@ class CapturedRound:
         self._play(state, draft.units.shape[1] > 0)
         state.report.sizes[self.plan.nodes] += 1
 
+    def needs_no_counts(self, state: State) -> bool:
+        """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
+        return self.source.numbers is None or not self.plan.warp.sample or isinstance(state.source, Unread)
+
     def launch(self, state: State) -> None:
-        """Play a round of the call that was loaded last, its draft included; the host waits for nothing."""
-        if self.source.numbers is not None and self.plan.warp.sample:
-            assert isinstance(state.source, Unread)
-            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
-            self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+        """Play a round of the call that was loaded last, its draft included."""
+        self._draw(state)
         self._play(state, self.plan.nodes > 1)
+
+    def _draw(self, state: State) -> None:
+        """Draw the round's numbers by position."""
+        if self.source.numbers is None or not self.plan.warp.sample:
+            return
+        if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
+            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
+        else:
+            noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
+        self.source.numbers.copy_(noise.exponential(self.plan.vocab))
 
     def _play(self, state: State, drafted: bool) -> None:
         step, units, accepted = self.run()
@@ -200,9 +219,7 @@ class CapturedRound:
             near = index.depth <= self.plan.deepest  # a drafter goes no deeper, unless it is wrong
             self.parent.copy_(torch.where(near, index.parent, 0))
             self.valid &= near[:, 1:]
-        if self.source.numbers is not None and self.plan.warp.sample:
-            noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
-            self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+        self._draw(state)
 
     def run(self) -> tuple[Step, Tensor, Tensor]:
         """The round of what the buffers hold, and its tallies as `mmspec.core.report.tallied` counts."""
@@ -232,17 +249,22 @@ class CapturedRound:
     def _draft(self) -> Draft:
         """The rooted draft."""
         plan, live = self.plan, self.live
-        index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
         if plan.nodes == 1:
-            return Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
+            assert plan.index is not None
+            return Draft(live.root[:, None].clone(), plan.index, torch.ones_like(live.done[:, None]))
         if plan.drafts is None:
+            index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             return Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
-        units, valid = plan.drafts.propose(live)
+        draft = plan.drafts.propose(live, self.source.draft_noise(plan.rule, live.emitted))
+        units, drawn = draft.units, draft.distribution
         missing = plan.nodes - 1 - units.shape[1]
-        known = valid & (units >= 0) & (units < plan.vocab)
+        known = draft.valid & (units >= 0) & (units < plan.vocab)
+        if drawn is not None and missing:  # padding is never valid, so that any distribution does
+            drawn = drawn.take(torch.arange(plan.nodes - 1, device=units.device).clamp(max=units.shape[1] - 1)[None])
         units = torch.cat([torch.where(known, units, 0), live.root[:, None].expand(-1, missing)], 1)
-        return Draft(units, index, pad(known, (0, missing), value=False)).rooted(live.root, live.room)
+        index = plan.index if plan.index is not None else draft.index.padded(plan.nodes)
+        return Draft(units, index, pad(known, (0, missing), value=False), drawn).rooted(live.root, live.room)
 
 
 @torch.inference_mode(False)

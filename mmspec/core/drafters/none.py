@@ -3,9 +3,6 @@
 from collections.abc import Hashable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -18,6 +15,8 @@ class NoDraft:
 
     offers = frozenset({"chain"})
     needs: frozenset[str] = frozenset()
+    everywhere = False
+    captured_modules = ()
 
     def bind(self, target: Target) -> None:
         pass
@@ -34,12 +33,14 @@ class NoDraft:
     def observe(self, state: State, step: Step) -> None:
         pass
 
-    @property
-    def captured_key(self) -> Hashable:
+    def captured_key(self, state: State) -> Hashable:
         return ()
 
-    def inside(self, k: int, device: torch.device) -> "NothingInside":
+    def inside(self, k: int, state: State) -> "NothingInside":
         return NothingInside()
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
 
 class NothingInside:
@@ -47,15 +48,14 @@ class NothingInside:
 
     parents = ()
 
-    def load(self, drafter: Any) -> None:
+    def load(self, drafter: Any, state: State) -> None:
         """Do nothing: there is no memory."""
 
-    def unload(self, drafter: Any) -> None:
+    def unload(self, drafter: Any, state: State) -> None:
         """Do nothing: there is no memory."""
 
-    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
-        nothing = live.root[:, None][:, :0]
-        return nothing, nothing.bool()
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        return Draft.empty(live.root)
 
     def observe(self, live: Live, step: Step) -> None:
         """Do nothing: there is no memory."""

@@ -43,6 +43,8 @@ class PromptLookup:
     """Copies drafts from the row's own history."""
 
     needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
+    everywhere = False
+    captured_modules = ()
 
     def __init__(self, options: PromptLookupOptions = PromptLookupOptions()) -> None:
         self.options = options
@@ -67,12 +69,14 @@ class PromptLookup:
     def of_texts(self) -> "LookupOfTexts":
         return LookupOfTexts(self.options)
 
-    @property
-    def captured_key(self) -> Hashable:
+    def captured_key(self, state: State) -> Hashable:
         return self.options
 
-    def inside(self, k: int, device: torch.device) -> "LookupInside":
+    def inside(self, k: int, state: State) -> "LookupInside":
         return LookupInside(self.options, k)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
 
 class LookupOfTexts:
@@ -95,14 +99,15 @@ class LookupInside:
         self.options, self.k = options, k
         self.parents = range(-1, k - 1)
 
-    def load(self, drafter: Any) -> None:
+    def load(self, drafter: Any, state: State) -> None:
         """Do nothing: the history is the memory."""
 
-    def unload(self, drafter: Any) -> None:
+    def unload(self, drafter: Any, state: State) -> None:
         """Do nothing: the history is the memory."""
 
-    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
-        return copied(self.options, live.history, live.known - 1, live.pads, self.k)
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        units, found = copied(self.options, live.history, live.known - 1, live.pads, self.k)
+        return Draft.chain(units, valid=found)
 
     def observe(self, live: Live, step: Step) -> None:
         """Do nothing: the history is the memory."""

@@ -52,12 +52,13 @@ class TokenRecycling:
     """Drafts a tree from the target's earlier scores, those of earlier calls included."""
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
+    everywhere = False
+    captured_modules = ()
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options
         self._rates: tuple[float, ...] = ()
         self._rows = torch.empty(0, options.width, dtype=torch.int32, device="cpu")
-        self._inside: list[tuple[Tensor, Tensor]] = []
 
     @property
     def matrix(self) -> Tensor:
@@ -90,14 +91,17 @@ class TokenRecycling:
     def observe(self, state: State, step: Step) -> None:
         _note(self._rows, step)
 
-    @property
-    def captured_key(self) -> Hashable:
+    def captured_key(self, state: State) -> Hashable:
         return self.options
 
-    def inside(self, k: int, device: torch.device) -> "RecyclingInside":
+    def inside(self, k: int, state: State) -> "RecyclingInside":
         parents, ranks = self._tree(k)
+        tables = _level_tables(parents, ranks, state.root.device)
         with torch.inference_mode(False):
-            return RecyclingInside(parents, _level_tables(parents, ranks, device), torch.full_like(self._rows, -1))
+            return RecyclingInside(parents, tables, torch.full_like(self._rows, -1))
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
     def _seed(self, state: State) -> None:
         """Give tokens of the prompt that were never scored one successor: the one of their last occurrence.
@@ -123,15 +127,15 @@ class RecyclingInside:
     def __init__(self, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
         self.parents, self._levels, self._rows = parents, levels, rows
 
-    def load(self, drafter: TokenRecycling) -> None:
+    def load(self, drafter: TokenRecycling, state: State) -> None:
         self._rows.copy_(drafter._rows)
 
-    def unload(self, drafter: TokenRecycling) -> None:
+    def unload(self, drafter: TokenRecycling, state: State) -> None:
         drafter._rows.copy_(self._rows)
 
-    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
         units = _grown(self._rows, live.root, self._levels)
-        return units, units >= 0
+        return Draft.tree(units.clamp(min=0), self.parents, valid=units >= 0)
 
     def observe(self, live: Live, step: Step) -> None:
         _note(self._rows, step)

@@ -1,8 +1,9 @@
-"""Calls that the host reads one round late: the device has the next round before anybody asks what the last one gave.
+"""Calls whose rounds draft by themselves: a round is one launch from draft to commit.
 
-A round is then one launch from draft to commit. The host copies a round's counts without a wait, launches the next
-round, and reads the copy after that. Rows that ended meanwhile do nothing in the round that is too many. This is for
-calls that nobody watches: who streams units, or stops rows on the host, needs the counts of a round before the next.
+Most are read one round late, so that the device has the next round before anybody asks what the last one gave. The host
+copies a round's counts without a wait, launches the next round, and reads the copy after that. Rows that ended
+meanwhile do nothing in the round that is too many. Who streams units, or stops rows on the host, needs the counts of a
+round before the next.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.compile.rounds import CapturedRound
+from mmspec.core.compile.rounds import CapturedRound, read_at_once
 from mmspec.core.protocols import Drafter
 from mmspec.core.state import State
 
@@ -42,33 +43,37 @@ class Counts:
         return numbers
 
 
-def late_rounds(state: State, captured: CapturedRound, drafter: Drafter) -> Iterator[State]:
-    """Decode to the end: the state after every round, with the counts of the round before.
+def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched: bool) -> Iterator[State]:
+    """Decode to the end, or to the next pause: the state after every round.
 
     Args:
         state: The call, which was loaded into `captured`.
         captured: A round that drafts by itself.
         drafter: The call's drafter, whose memory the round borrows.
+        watched: Whether the counts of every round are read before the next one. If not, and if no number that is drawn
+            depends on them, the state has the counts of the round before.
 
     Raises:
-        ValueError: As `State.sync`, a round later.
+        ValueError: As `State.sync`, a round later if nobody watches.
     """
-    drafts, unread = captured.plan.drafts, None
+    drafts = captured.plan.drafts
+    late = not watched and not read_at_once(state.emitted.device) and captured.needs_no_counts(state)
+    unread: list[Counts] = []
     assert drafts is not None
-    drafts.load(drafter)
+    drafts.load(drafter, state)
     try:
         while not state.finished:
             with state.report.phase("verify"):
+                state.source.begin(state.round().host_emitted)
                 captured.launch(state)
             with state.report.phase("rest"):
-                counts = Counts.of(state)
-                if unread is not None:
+                unread.append(Counts.of(state))
+                if len(unread) > late:
                     _count(state, captured)
-                    state.arrived(unread.read())
-                unread = counts
+                    state.arrived(unread.pop(0).read())
             yield state
     finally:
-        drafts.unload(drafter)
+        drafts.unload(drafter, state)
 
 
 def _count(state: State, captured: CapturedRound) -> None:
