@@ -107,6 +107,7 @@ class Enabled:
         """Give the model its own `generate` back, and free the memory that was taken for speed."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+        self._decoder.captures.free_recorded()
         for model in models_of(self._decoder):
             forget(model.parameters())
 
