@@ -1,4 +1,4 @@
-"""The table of methods on the logical device, and four checks beside it: `python -m tests.support.device_checks`.
+"""The table of methods on the logical device, and five checks beside it: `python -m tests.support.device_checks`.
 
 It prints the lines of `tests.support.device_run`, then one of the same kind for every check: its name, and its error
 if it failed. All in one process, as starting one costs more than a check.
@@ -9,13 +9,18 @@ from tests.support import device_run as run  # isort: skip # before torch, whose
 import json
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from time import sleep
+from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from mmspec.core.compile import choice
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.hosts.slot_layer import BLOCK
 from mmspec.testing import tiny_models
 from tests.support.device_cases import Case
@@ -113,9 +118,51 @@ def a_draft_process_elsewhere() -> None:
             executor.close()
 
 
+def recorded_rounds() -> None:
+    """A graph could hold them: a round waits for nothing, and outside of it there is little to launch."""
+    methods = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "suffix": 40}
+    inside = Counter[tuple[str, str]]()
+    launched = Counter[str]()
+
+    def metered(captured: CapturedRound) -> Any:
+        waits, launches = Counter(meter.waits), Counter(meter.launches)
+        step = one_round(captured)
+        inside.update(meter.waits - waits)
+        launched.update(meter.launches - launches)
+        return step
+
+    one_round = CapturedRound._round
+    with patch.object(choice, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
+        for method, most in methods.items():
+            case = Case(tiny_models.llama(), tiny_models.prompt([0, 3]), method)
+            expected = case.decoder(lambda model: model).generate(case.prompt, 12, seed=3, warp=case.warp)
+            with Meter() as meter:
+                decoder = case.decoder(run.moved)
+                for watched in (True, False):
+                    rounds = decoder.rounds(run.sent(case.prompt), 12, seed=3, warp=case.warp, watched=watched)
+                    for number, state in enumerate(rounds):
+                        outside = meter.launches.total() - launched.total()
+                        # Before the second round, prompts are read and rounds are recorded.
+                        assert number < 2 or (meter.waits.total() <= 1 and outside <= most), (
+                            method,
+                            state.host_emitted,
+                            outside,
+                        )
+                        meter.reset()
+                        launched.clear()
+                    assert state.report.recorded and not inside, (method, inside)
+                    assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
+
+
 CHECKS: Mapping[str, Callable[[], None]] = {
     check.__name__: check
-    for check in (the_device_itself, long_calls, scores_that_are_no_numbers, a_draft_process_elsewhere)
+    for check in (
+        the_device_itself,
+        long_calls,
+        scores_that_are_no_numbers,
+        a_draft_process_elsewhere,
+        recorded_rounds,
+    )
 }
 
 
