@@ -70,11 +70,12 @@ class Decoder:
             widest draft, so that in half precision, too, the output equals plain decoding's with the same rows and
             width, to the bit (`report.shape`). A number: always so many; without a drafter this is plain decoding at
             the width of a method. None: `one` where the target prefers it (on CUDA in half precision) or rounds are
-            compiled, else `any`.
-        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
-            that is possible. `auto`: where it is faster, which is measured in the first call of a shape. What cannot be
-            captured is decoded by the eager loop, with a warning that says why. Needs one shape: `one`, a number or
-            None; under a rule that is not invariant this is a shape alone, and promises no text.
+            captured, else `any`.
+        compile: How rounds are captured, which needs one shape: `one`, a number or None; under a rule that is not
+            invariant this is a shape alone, and promises no text. None: on CUDA a round is recorded as it is and
+            replayed as one graph. True: torch compiles it, too, on every device. `auto`: where that is faster, which is
+            measured in the first call of a shape. False: not at all. What cannot be captured is decoded by the eager
+            loop, with a warning that says why.
 
     Raises:
         ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
