@@ -182,7 +182,7 @@ class Decoder:
         context = self.target.context if isinstance(self.target, Bounded) else None
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
-        state.capture.eager = way is None
+        state.capture.way = way
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
@@ -262,6 +262,7 @@ class Decoder:
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
+            state.capture.outside = False
             while not state.finished:
                 captured = self.captures.drafting_round(state, self.policy)
                 if captured is None:
@@ -291,7 +292,7 @@ class Decoder:
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and truth is None and state.budget.fixed and self.captures.way is not None:
+        if pending is None and truth is None and state.budget.fixed and state.capture.way is not None:
             proposed = self._propose(state)
             draft = Draft.empty(state.root) if proposed is None else proposed
             captured = self.captures.round_for(state, draft)

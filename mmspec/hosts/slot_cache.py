@@ -92,6 +92,7 @@ class SlotCache(Cache):
         self.start: int | None = None
         self.visible = 0
         self.scratch = False
+        self._tables: dict[int, Any] = {}
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
         self.recurrent = {i: RecurrentLayer(self.state_dtype) for i in stateful}
         self.running: RecurrentLayer | None = None
@@ -202,7 +203,7 @@ class SlotCache(Cache):
         """`commit` without the lengths."""
         # The accepted nodes of a chain are in the right slots already.
         if self.scratch and path.shape[1]:
-            move_accepted(self.owning, self.length, path, count)
+            move_accepted(self.owning, self.length, path, count, self._tables)
         self.commit_states(KeptNodes.along(path, count))
 
     def synced(self, emitted: Sequence[int]) -> None:

@@ -165,7 +165,9 @@ def _longer(states: Tensor, capacity: int) -> Tensor:
     return longer
 
 
-def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> None:
+def move_accepted(
+    layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor, tables: dict[int, Any]
+) -> None:
     """Put accepted nodes into the slots behind the root.
 
     Args:
@@ -173,8 +175,9 @@ def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, cou
         length: `[batch]` int64: committed units; the root's slot follows them.
         path: `[batch, depth]`: node ids after the root, -1 padded.
         count: `[batch]` int64: kept nodes, root included; the others of `path` stay where they are.
+        tables: What a kernel keeps of these layers.
     """
-    if _moved_at_once(layers, length, path, count):
+    if _moved_at_once(layers, length, path, count, tables):
         return
     order = torch.arange(1, path.shape[1] + 1, device=path.device)
     destination = length[:, None] + order
@@ -184,7 +187,9 @@ def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, cou
         layer.write(destination, *layer.read(source))
 
 
-def _moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> bool:
+def _moved_at_once(
+    layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor, tables: dict[int, Any]
+) -> bool:
     """Move all layers' keys in one launch, where a kernel can; whether it did.
 
     Not inside traced code, which would not know what the kernel writes.
@@ -196,7 +201,7 @@ def _moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, co
         return False
     from mmspec.core.kernels import commit
 
-    commit.move_accepted(states, length, path, count)
+    commit.move_accepted(states, length, path, count, tables)
     return True
 
 

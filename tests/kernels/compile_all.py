@@ -57,7 +57,7 @@ def launch_all(rows: int, index: TreeIndex, vocab: int, dtype: torch.dtype) -> N
     draft = Draft(units, index, valid)
     race.walk(draft, winners)
     path = torch.zeros(rows, max(1, index.deepest), dtype=torch.int64)
-    commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted)
+    commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted, {})
     if nodes > 1:
         p, q = torch.zeros(rows, nodes, vocab), torch.zeros(rows, nodes - 1, vocab)
         coupling.couple(p, q, key, emitted, draft.drafted, valid[:, 1:])
