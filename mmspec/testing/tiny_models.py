@@ -96,7 +96,8 @@ def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
     with torch.no_grad():
         for weight in other.parameters():
             if weight.numel() > 1 and weight.is_floating_point():
-                weight.add_(torch.randn(weight.shape, generator=generator) * amount * weight.std())
+                drawn = torch.randn(weight.shape, generator=generator, device="cpu").to(weight.device)
+                weight.add_(drawn * amount * weight.std())
     return other
 
 
