@@ -96,8 +96,7 @@ def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
     with torch.no_grad():
         for weight in other.parameters():
             if weight.numel() > 1 and weight.is_floating_point():
-                drawn = torch.randn(weight.shape, generator=generator, device="cpu").to(weight.device)
-                weight.add_(drawn * amount * weight.std())
+                weight.add_(torch.randn(weight.shape, generator=generator).to(weight.device) * amount * weight.std())
     return other
 
 

@@ -28,7 +28,8 @@ def inductor() -> None:
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
 def model(request: pytest.FixtureRequest) -> Any:
-    return random_model(LlamaConfig(**{**SIZES, "vocab_size": 61, "max_position_embeddings": 1024}), gain=4.0).to("cuda", request.param)
+    config = LlamaConfig(**{**SIZES, "vocab_size": 61, "max_position_embeddings": 1024})
+    return random_model(config, gain=4.0).to("cuda", request.param)
 
 
 def prompts(length: int = 20) -> dict[str, Any]:
