@@ -18,7 +18,7 @@ STEPS = {
     "recurrent": [],
     "methods": ["--only", "eagle"],
     "profile_round": [],
-    "pictures": ["--only", "emoji-32"],
+    "pictures": ["--only", "large-default"],
     "repeat": [],
 }
 
