@@ -1,6 +1,5 @@
 """Captured rounds on CUDA: one graph a plan, equal to the eager loop, whatever the lengths and however rows end."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -29,7 +28,8 @@ def inductor() -> None:
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
 def model(request: pytest.FixtureRequest) -> Any:
-    return random_model(LlamaConfig(**{**SIZES, "vocab_size": 61}), gain=4.0).to("cuda", request.param)
+    config = LlamaConfig(**{**SIZES, "vocab_size": 61, "max_position_embeddings": 1024})
+    return random_model(config, gain=4.0).to("cuda", request.param)
 
 
 def prompts(length: int = 20) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_the_bucket_changes_with_the_length(model: Any, inductor: None) -> None:
     decoder, plain = pair(model, "prompt-lookup")
     for length in (20, 300, 40, 600):
         assert equal(*(d.generate(prompts(length), 32, seed=length) for d in (decoder, plain)))
-    assert len(decoder.captures.pool.rounds) == 3
+    assert len(decoder.captures.pool.rounds) == 2 * 3, "a bucket has a round of each decoder: the model keeps both"
 
 
 def test_a_batch_that_shrinks_to_nothing(model: Any, inductor: None) -> None:
@@ -79,14 +79,14 @@ def test_a_thousand_rounds_of_one_graph(model: Any, inductor: None) -> None:
         rounds += found.report.rounds
         if seed % 10 == 0:
             assert equal(found, plain.generate(prompts(), 40 - seed % 9, seed=seed))
-    assert rounds >= 1000 and len(decoder.captures.pool.rounds) == 1
+    assert rounds >= 1000 and len(decoder.captures.pool.rounds) == 2, "one of each decoder: the model keeps both"
 
 
 @pytest.mark.parametrize(("method", "how"), [("draft-model", {"rule": "rejection"}), ("rsd", {})])
 def test_rules_that_draw_fresh_numbers(model: Any, inductor: None, method: str, how: dict[str, Any]) -> None:
     """Graphs compute the numbers from key and position: a call repeats itself, and another seed gives another text."""
     vars(model).pop(NAME, None)
-    drafter = noisy(copy.deepcopy(model).cpu(), 0.3).cuda()
+    drafter = noisy(model, 0.3)
     decoder = decoder_for(model, method, drafter=drafter, k=3, compile=True, **how)
     found = [decoder.generate(prompts(), 48, seed=seed, warp=Warp.sampling(0.9)) for seed in (1, 2, 1)]
     assert all(output.report.compiled for output in found) and len(decoder.captures.pool.rounds) == 1
