@@ -124,7 +124,15 @@ def compare(step: Step, model: str, target: Target, inputs: Any, seeds: list[int
 
     def line(what: str, ours: list[Tensor], report: Report, **more: Any) -> None:
         figures = {"texts": len(ours), "equal": equal(ours, truth), "parted": parted(ours, truth)}
-        step.say("one shape", model=model, mode=mode, what=what, **figures, compiled=report.compiled, **more)
+        step.say(
+            "one shape",
+            model=model,
+            mode=mode,
+            what=what,
+            **figures,
+            captured=report.compiled or report.recorded,
+            **more,
+        )
 
     line("plain twice", *end_of(plain, inputs, new, seed=seeds)[:2])
     for what in ("chain", "tree"):
@@ -166,7 +174,14 @@ def shipped(step: Step, model: Any, mode: str) -> None:
             same += equal(ours.units, right.units)
         report = ours.report
         figures = {"equal": same, "texts": 4 * len(calls), "acceptance_length": round(report.acceptance_length, 3)}
-        step.say("methods", mode=mode, method=label, **figures, width=decoder.one_width(), compiled=report.compiled)
+        step.say(
+            "methods",
+            mode=mode,
+            method=label,
+            **figures,
+            width=decoder.one_width(),
+            captured=report.compiled or report.recorded,
+        )
 
     for label in methods(step):
         least = 40 if mode == "compiled" else 10

@@ -68,7 +68,7 @@ class Ours:
             "rounds": report.rounds,
             "acceptance_length": round(report.acceptance_length, 3),
             "phases_ms": phases,
-            "captured": report.compiled,
+            "captured": report.compiled or report.recorded or report.recorded,
             "prefill_ms": round(1e3 * prefill, 1),
             **graph_ms(self.step, state),
         }

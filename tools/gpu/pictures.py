@@ -91,7 +91,10 @@ def timed(step: Step, about: Mapping[str, str], draw: Drawing, tasks: Sequence[T
         rounds = [first.rounds for first, _ in reports]
         phases = {name: round(1e3 * s / report.rounds, 4) for name, s in report.seconds.items() if name != "prefill"}
         more = {"ms_per_round": round(1e3 * sum(best) / sum(rounds), 4), "rounds": rounds, "phases_ms": phases}
-        more |= {"acceptance_length": round(report.acceptance_length, 3), "captured": report.compiled}
+        more |= {
+            "acceptance_length": round(report.acceptance_length, 3),
+            "captured": report.compiled or report.recorded,
+        }
     marks = [hash(tuple(first.flatten().tolist())) % 10**8 for first, _ in codes]
     step.say("time", **about, ms_per_picture=[round(1e3 * s, 2) for s in best], **more, codes=marks, twice_equal=same)
 

@@ -61,7 +61,7 @@ def large(step: Step) -> None:
         first = round(time.monotonic() - began, 1)
         with step.alone():
             ms = step.wall_ms(partial(decoder.advance, state), 12)
-        captured = {"captured": state.report.compiled, "first_round_seconds": first}
+        captured = {"captured": state.report.compiled or state.report.recorded, "first_round_seconds": first}
         step.say("round", model=NAME, mode=mode, nodes=nodes, ms=ms, **captured)
 
     for mode in step.modes():
