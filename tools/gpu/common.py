@@ -20,7 +20,7 @@ from torch import Tensor
 from mmspec.bench.core.sections import Lines, TimeUp, alarm
 from mmspec.bench.core.shape import Workload, chosen_shapes
 from mmspec.bench.timing import synchronize, timed
-from mmspec.core.compile import inductor
+from mmspec.core.compile import launch
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
@@ -61,7 +61,7 @@ class Step:
         self._lines = Lines(file, lambda line: print(line, flush=True))
         transformers.logging.set_verbosity_error()
         if self.dry:  # rounds are traced, and not compiled
-            inductor.BACKEND = os.environ.get("DRY_BACKEND", "eager")
+            launch.BACKEND = os.environ.get("DRY_BACKEND", "eager")
 
     def chosen(self, known: Sequence[str]) -> list[str]:
         """Those of `--only`, or all."""
