@@ -20,6 +20,7 @@ from mmspec.core.warp import Warp
 from mmspec.kits.pictures.conditions import Condition
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from tools.bench.image.loops import compiled_step, plain_loop
+from tools.bench.image.loops import step as eager_step
 from tools.bench.pictures.tasks import Task, tasks_of
 from tools.gpu.common import HALF, MODES, Step
 
@@ -42,15 +43,17 @@ def random(step: Step, name: str) -> tuple[Any, list[Task]]:
     torch.manual_seed(0)
     with torch.device(step.device):
         model = LlamaGenTransformer(**(SMALL if step.dry else SIZES[name])).eval().requires_grad_(False)
-    model.to(HALF)
+    torch.nn.Module.to(model, HALF)  # diffusers' own warns of dtypes that this model does not have
     conditions = [Condition(torch.tensor([number], device=step.device)) for number in range(2)]
     return model, [Task([""], condition, (number,)) for number, condition in enumerate(conditions)]
 
 
 def loop(step: Step, model: Any) -> Drawing:
+    then = eager_step if step.dry else compiled_step()
+
     def draw(task: Task) -> tuple[Tensor, None]:
         generator = torch.Generator(step.device).manual_seed(task.seeds[0])
-        how: dict[str, Any] = {"generator": generator, "static": True, "then": compiled_step()}
+        how: dict[str, Any] = {"generator": generator, "static": True, "then": then}
         return plain_loop(model, task.condition, GUIDANCE, 1.0, **how), None
 
     return draw
@@ -99,6 +102,11 @@ def timed(step: Step, about: Mapping[str, str], draw: Drawing, tasks: Sequence[T
     step.say("time", **about, ms_per_picture=[round(1e3 * s, 2) for s in best], **more, codes=marks, twice_equal=same)
 
 
+def ready_mark(step: Step, name: str, group: str) -> None:
+    """Tell the lease, which counts, that nothing more is compiled here."""
+    (step.arguments.out / f"ready-{name}-{group}").touch()
+
+
 def draw(step: Step, name: str, group: str) -> None:
     model, tasks = emoji(step) if name == "emoji" else random(step, name)
     ready = dict[str, Drawing]()
@@ -111,7 +119,7 @@ def draw(step: Step, name: str, group: str) -> None:
 
     for label, make in contestants(step, model, group).items():
         step.section("prepare", partial(prepare, label, make), 20, keep=20, model=name, contestant=label)
-    (step.arguments.out / f"ready-{name}-{group}").touch()
+    ready_mark(step, name, group)
     with step.alone():
         for label, way in ready.items():
             about = {"model": name, "contestant": label}
@@ -123,6 +131,7 @@ def main() -> None:
     for wanted in step.chosen(("large-default",)):
         name, _, group = wanted.rpartition("-")
         step.section("draw", partial(draw, step, name, group), 15, model=name, group=group)
+        ready_mark(step, name, group)  # also after a failure
 
 
 if __name__ == "__main__":
