@@ -22,6 +22,7 @@ from transformers.cache_utils import (
 )
 
 from mmspec.core.tree import TreeIndex
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks, move_accepted
@@ -66,6 +67,7 @@ class SlotCache(Cache):
     """
 
     attention = NAME
+    fused = FusedLayers()  # the parts of layers that kernels compute in passes over it
 
     def __init__(
         self,
