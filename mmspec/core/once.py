@@ -3,7 +3,8 @@
 `functools.cached_property` holds a lock on Python 3.11, which torch cannot trace; of `lru_cache` it warns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -19,10 +20,32 @@ def known(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
 
     @wraps(function)
     def result(*arguments: Arguments.args, **named: Arguments.kwargs) -> Value:
-        kept: Value = (function if torch.compiler.is_compiling() else keeps)(*arguments, **named)
+        if torch.compiler.is_compiling():
+            return function(*arguments, **named)
+        kept: Value = keeps(*arguments, **named)
+        for results in _keeping:
+            results.append(kept)
         return kept
 
     return result
+
+
+_keeping: list[list[Any]] = []
+"""The lists of the blocks that run."""
+
+
+@contextmanager
+def keeping() -> Iterator[list[Any]]:
+    """A block, and the list of what `known` functions return in it.
+
+    A graph that is recorded in the block reads these tensors again: whoever holds the graph holds the list.
+    """
+    results: list[Any] = []
+    _keeping.append(results)
+    try:
+        yield results
+    finally:
+        _keeping[:] = [each for each in _keeping if each is not results]
 
 
 class once(Generic[Value]):

@@ -39,7 +39,7 @@ class PassGeometry:
     rings: Mapping[int, int] = field(default_factory=dict)
     # The places of the ring that this geometry is about, so that slots lie around it; 0: slots lie in order
     ring: int = 0
-    _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
+    _terms: list[tuple[Tensor, int, torch.dtype, Tensor]] = field(default_factory=list)
     _around: "dict[int, PassGeometry]" = field(default_factory=dict)
 
     @once
@@ -103,21 +103,33 @@ class PassGeometry:
         if not 0 < ring < self.visible:
             return self
         if ring not in self._around:
-            self._around[ring] = replace(self, visible=ring, ring=ring, _repeated=[], _around={})
+            self._around[ring] = replace(self, visible=ring, ring=ring, _terms=[], _around={})
         return self._around[ring]
 
-    def repeated(self, mask: Tensor, group: int) -> Tensor:
-        """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it.
+    def terms(self, mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+        """`added`, for a mask of this pass; kept, because layers of one kind share it.
 
         A layer on another device gets a copy of the mask for itself, which no other layer will bring: it is not kept.
         """
-        if mask.device != self.length.device or torch.compiler.is_compiling():  # the compiler finds what layers share
-            return mask.repeat(1, 1, group, 1)
-        for known, size, result in self._repeated:
-            if known is mask and size == group:
+        for known, *form, result in self._terms:
+            if known is mask and form == [group, dtype]:
                 return result
-        self._repeated.append((mask, group, mask.repeat(1, 1, group, 1)))
-        return self._repeated[-1][2]
+        result = added(mask, group, dtype)
+        if mask.device == self.length.device:
+            self._terms.append((mask, group, dtype, result))
+        return result
+
+
+def added(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+    """A mask as terms that are added to scores of a dtype, repeated for every query of a group.
+
+    What is not seen gets an infinite term; in half precision one that torch gives cuDNN, which may make a NaN of it.
+    """
+    if mask.dtype == torch.bool:
+        least = float("-inf") if dtype.itemsize > 2 else -65504.0
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, least)
+    mask = mask.to(torch.promote_types(mask.dtype, dtype))
+    return mask.repeat(1, 1, group, 1) if group > 1 else mask
 
 
 def latest_slot(place: Tensor, last: Tensor, ring: int) -> Tensor:

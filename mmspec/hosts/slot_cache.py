@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks, move_accepted
+from mmspec.hosts.slot_layer import BLOCK, Places, RingLayer, SlotLayer, in_blocks, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
@@ -57,6 +57,7 @@ class SlotCache(Cache):
             Windows and chunks count these slots, as transformers does.
         start: The first slot that the present pass writes, if it is the same for all rows; else None.
         slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
+        written: Where these lie in layers of every form, once a layer has asked.
         visible: The number of slots that the present pass attends over.
         end: `[batch]` int64: the slot behind the last one that any pass wrote; counted where there are rings.
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
@@ -89,6 +90,7 @@ class SlotCache(Cache):
         self.origin = self.length
         self.holes: Tensor | None = None
         self.slots = self.length[:, None]
+        self.written: dict[tuple[int, int, torch.device], Places] = {}
         self.start: int | None = None
         self.visible = 0
         self.scratch = False
@@ -162,6 +164,8 @@ class SlotCache(Cache):
         slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
         # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
         self.slots = slots.clamp(max=self.most - 1)
+        if not torch.compiler.is_compiling():  # compiled code asks for none
+            self.written.clear()
 
     def reserve(self, slots: int) -> None:
         """Allocate at least so many slots (never more than `most`)."""

@@ -5,7 +5,6 @@ node ids ascend, so that moves in its order never read a slot that was written b
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 import triton
@@ -13,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mmspec.core.kernels import beside
+from mmspec.core.once import known
 from mmspec.core.transfer import on_device
 
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
@@ -62,7 +62,7 @@ def _entry(states: Tensor) -> tuple[int, ...]:
     return states.data_ptr(), *states.stride()[:3], *states.shape[1:]
 
 
-@lru_cache(maxsize=16)
+@known
 def _table(entries: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
     """The entries on the device; sent once for as long as no layer grows."""
     return on_device(entries, device)
