@@ -73,7 +73,8 @@ def packed_attention(
     if mask is not None and mask.shape[1] == heads > 1:  # one mask per head (Doge); packed as the queries are
         mask = added(mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1]), 1, query.dtype)
     elif mask is not None:
-        mask = (added if geometry is None else geometry.terms)(mask, group, query.dtype)
+        form = mask, group, query.dtype
+        mask = added(*form) if geometry is None else geometry.shared(added, *form)
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:

@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.slot_layer import BLOCK, Places, RingLayer, SlotLayer, in_blocks, move_accepted
+from mmspec.hosts.slot_layer import BLOCK, Places, RingLayer, SlotLayer, in_blocks, in_powers, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
@@ -59,6 +59,7 @@ class SlotCache(Cache):
         slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
         written: Where these lie in layers of every form, once a layer has asked.
         visible: The number of slots that the present pass attends over.
+        reading: Whether passes read a prompt, whose shapes follow from the prompt alone.
         end: `[batch]` int64: the slot behind the last one that any pass wrote; counted where there are rings.
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
         recurrent: The recurrent layers by layer number.
@@ -92,7 +93,7 @@ class SlotCache(Cache):
         self.slots = self.length[:, None]
         self.written: dict[tuple[int, int, torch.device], Places] = {}
         self.start: int | None = None
-        self.visible = 0
+        self.visible, self.reading = 0, False
         self.scratch = False
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
         self.recurrent = {i: RecurrentLayer(self.state_dtype) for i in stateful}
@@ -143,13 +144,14 @@ class SlotCache(Cache):
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
             blocks = self.most if self.fixed else min(self.most, in_blocks(used))
             self.visible = used if uniform and nodes == 1 else blocks
-        elif self.fixed:
+        elif self.fixed and not self.reading:
             self.visible = self.most
         elif self.longest + first + nodes > self.visible:
             if self.unsure >= BLOCK:  # a host sync, where nobody told the lengths
                 self.longest, self.unsure = int(self.length.max()), 0
-            self.visible = max(self.visible, min(self.most, in_blocks(self.longest + first + nodes)))
-        self.reserve(self.visible)
+            # Few sizes: cuDNN takes 50 ms to plan attention over another number of slots.
+            self.visible = max(self.visible, min(self.most, in_powers(self.longest + first + nodes)))
+        self.reserve(self.most if self.fixed else self.visible)
         if self.rings:
             self.reach(first + nodes)
         if self.start is None:

@@ -17,6 +17,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
 
 from mmspec.core import kernels
+from mmspec.core.once import known
 
 BLOCK = 64
 """Slots are allocated, and attended over, in multiples of so many."""
@@ -119,11 +120,11 @@ class SlotLayer(CacheLayerMixin):
         """
         if torch.compiler.is_compiling():
             return self._at(self.owner.slots)
-        known, form = self.owner.written, (self.places, len(self._heads), self.keys.device)
-        if form not in known:
-            row, head, place = torch.broadcast_tensors(*self._at(self.owner.slots))
-            known[form] = row.contiguous(), head.contiguous(), place.contiguous()
-        return known[form]
+        written, form = self.owner.written, (self.places, len(self._heads), self.keys.device)
+        if form not in written:
+            place = self.place(self.owner.slots)[:, None].expand(-1, len(self._heads), -1).contiguous()
+            written[form] = *_rows_and_heads(place.shape, place.device), place
+        return written[form]
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of slots `[batch, n]`, or `[batch, heads, n]` if heads differ: `[batch, heads, n, width]`."""
@@ -148,6 +149,14 @@ class SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.owner.most
+
+
+@known
+def _rows_and_heads(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The row and the head of every entry of a tensor `[batch, heads, n]`."""
+    with torch.inference_mode(False):  # passes outside of inference mode use them, too
+        row, head, _ = (torch.arange(size, device=device) for size in shape)
+        return row[:, None, None].expand(shape).contiguous(), head[:, None].expand(shape).contiguous()
 
 
 class RingLayer(SlotLayer):
@@ -179,6 +188,11 @@ class RingLayer(SlotLayer):
 def in_blocks(slots: int) -> int:
     """So many slots, rounded up to whole blocks."""
     return -(-slots // BLOCK) * BLOCK
+
+
+def in_powers(slots: int) -> int:
+    """So many slots, rounded up to a power of two of blocks."""
+    return BLOCK << (in_blocks(slots) // BLOCK - 1).bit_length()
 
 
 def _longer(states: Tensor, capacity: int) -> Tensor:
