@@ -28,6 +28,7 @@ from mmspec.core.one_shape import (
     one_width,
     plain_width,
     shape_to_compile,
+    shows_trees,
     started,
     verified,
 )
@@ -170,6 +171,8 @@ class Decoder:
             way = None
         fixed = self._one_width(way)  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
+        if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
+            report.width, report.exactness = None, "lossless"
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
         if self.ranks is not None:
