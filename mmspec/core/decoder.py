@@ -180,6 +180,7 @@ class Decoder:
         with report.phase("prefill"):
             prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
         report.prompts = prefill.prompts
+        report.width = report.width if prefill.keeps_shape else None
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None

@@ -223,15 +223,18 @@ STATES = (
 """The warning of a call with one shape whose model has recurrent layers, where float64 is not affordable."""
 
 
-def warn_of_limits(passes: Passes, slots: SlotCache, units: int) -> None:
-    """Warn of what rounds otherwise in a call of one shape.
+def warned_of_limits(passes: Passes, slots: SlotCache, units: int) -> bool:
+    """Warn of what rounds otherwise in a call of one shape; whether anything does.
 
     Args:
         passes: Runs the model.
         slots: The call's cache.
         units: The units of a pass, all rows together.
     """
-    if passes.model_info.has_experts and not passes.experts.batched(units):
+    experts = passes.model_info.has_experts and not passes.experts.batched(units)
+    states = bool(passes.model_info.ops) and not slots.exact
+    if experts:
         warn(EXPERTS)
-    if passes.model_info.ops and not slots.exact:
+    if states:
         warn(STATES)
+    return experts or states
