@@ -201,13 +201,17 @@ class DraftNoise:
             emitted = self.round.emitted + (first - 1)
             host_emitted = [e + first - 1 for e in self.round.host_emitted]
             return self.round.source.by_position(emitted, host_emitted, count - 1)
-        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
+        return self.fresh(first, count)
 
     def level(self, depth: int, first: int, count: int) -> Noise:
         """Noise for nodes `first … first + count - 1`, all at one `depth` of a tree: `[batch, count]`."""
         if self.shared:
             together = torch.zeros(1, count, dtype=torch.int64, device=self.round.emitted.device)
             return SpreadNoise(self.chain(depth, 1), together)
+        return self.fresh(first, count)
+
+    def fresh(self, first: int, count: int) -> Noise:
+        """Noise for nodes `first … first + count - 1` that nothing else has, whatever the rule: `[batch, count]`."""
         return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
 

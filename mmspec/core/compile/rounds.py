@@ -19,6 +19,7 @@ from tqdm import tqdm
 from mmspec.core.compile.inductor import Compiled
 from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
 from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
+from mmspec.core.forced import with_forced
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Unread
 from mmspec.core.report import tallied
@@ -95,10 +96,9 @@ class CapturedRound:
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
-            if draws_by_position(plan.rule):
-                self.source = DrawnSource(torch.ones(rows, positions, plan.vocab, device=device), None)
-            else:
-                self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))
+            shared = draws_by_position(plan.rule)
+            numbers = torch.ones(rows, positions, plan.vocab, device=device) if shared else None
+            self.source = DrawnSource(numbers, torch.zeros(rows, 2, dtype=torch.int64, device=device))
             self.proposal = plan.buffers(device)
         self._run: Compiled[tuple[Step, Tensor, Tensor]]
 
@@ -109,7 +109,7 @@ class CapturedRound:
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
             lone = CapturedRound(plan, self.target, self.cache, self.live)
-            if self.source.key is not None:
+            if self.source.numbers is None:
                 lone.source = self.source
             lone.warm()
         except Exception as error:
@@ -155,8 +155,7 @@ class CapturedRound:
         for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.reach)):
             assert isinstance(number, Tensor)
             number.fill_(value)
-        if self.source.key is not None:
-            assert isinstance(state.source, Counting)
+        if isinstance(state.source, Counting) and self.source.key is not None:
             self.source.key.copy_(state.source.fresh_key)
         state.cache, state.live = self.cache.load(state.cache), live
 
@@ -257,6 +256,7 @@ class CapturedRound:
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             return Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
         draft = plan.drafts.propose(live, self.source.draft_noise(plan.rule, live.emitted))
+        draft = with_forced(draft, plan.warp, live, 0)
         units, drawn = draft.units, draft.distribution
         missing = plan.nodes - 1 - units.shape[1]
         known = draft.valid & (units >= 0) & (units < plan.vocab)

@@ -59,9 +59,7 @@ class PromptLookup:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        seen = state.prompt_length + max(state.host_emitted)
-        units, found = copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
-        return Draft.chain(units, valid=found)
+        return LookupInside(self.options, k).propose(state.seen, noise)
 
     def observe(self, state: State, step: Step) -> None:
         """Do nothing: drafts depend on the history alone."""
