@@ -1,4 +1,4 @@
-"""The table of methods on the logical device, and four checks beside it: `python -m tests.support.device_checks`.
+"""The table of methods on the logical device, and five checks beside it: `python -m tests.support.device_checks`.
 
 It prints the lines of `tests.support.device_run`, then one of the same kind for every check: its name, and its error
 if it failed. All in one process, as starting one costs more than a check.
@@ -13,13 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from time import sleep
+from typing import Any
 
 import torch
 
+from mmspec.api.build import decoder_for
+from mmspec.core.compile import rounds
+from mmspec.core.drafters.jacobi import WindowInside
+from mmspec.core.warp import Warp
 from mmspec.hosts.slot_layer import BLOCK
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
-from tests.support.device_cases import Case
+from tests.support import logical_device as logical
+from tests.support.device_cases import Case, copied
 from tests.support.examined import examine_once
+from tests.support.examples import image
 from tests.support.logical_device import DEVICE, Meter
 
 
@@ -113,9 +121,54 @@ def a_draft_process_elsewhere() -> None:
             executor.close()
 
 
+class Alone:
+    """A captured round without a compiler: its function, which may not wait."""
+
+    def __init__(self, method: Callable[[], Any], device: torch.device, frozen: bool = False) -> None:
+        self.warm = self.method = method
+
+    def __call__(self) -> Any:
+        meter, before = logical.meter(), logical.meter().waits.total()
+        found = self.method()
+        assert meter.waits.total() == before, meter.waits
+        return found
+
+
+def windows_in_captured_rounds() -> None:
+    """From the draft to the commit the host waits for nothing, and once a round in all."""
+    condition, warp = Condition(torch.tensor([0, 1], device="cpu")), Warp.sampling(0.9, guidance=2.0)
+    compiled, rounds.Compiled = rounds.Compiled, Alone
+    try:
+        for method in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern"):
+            case = Case(image.llamagen().target.model, condition, method, warp=warp, limit=20)
+            how = {"k": case.k, "compile": True}
+            here = decoder_for(copied(case.model, lambda model: model), method, **how)
+            expected = here.generate(condition, 20, warp=warp)
+            with Meter() as meter:
+                there, waits = decoder_for(copied(case.model, run.moved), method, **how), list[int]()
+                states = list[Any]()
+                for state in there.rounds(run.sent(condition), 20, warp=warp, watched=False):
+                    waits, states = [*waits, meter.waits.total()], [state]
+                    meter.reset()
+                (captured,) = there.captures.pool.rounds
+                assert isinstance(captured.plan.drafts, WindowInside), captured.plan
+                (state,) = states
+                assert max(waits[2:]) <= 1, waits
+                assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units], method
+                assert state.report.accepted == expected.report.accepted > 0
+    finally:
+        rounds.Compiled = compiled
+
+
 CHECKS: Mapping[str, Callable[[], None]] = {
     check.__name__: check
-    for check in (the_device_itself, long_calls, scores_that_are_no_numbers, a_draft_process_elsewhere)
+    for check in (
+        the_device_itself,
+        long_calls,
+        scores_that_are_no_numbers,
+        windows_in_captured_rounds,
+        a_draft_process_elsewhere,
+    )
 }
 
 
