@@ -151,10 +151,10 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Unread(Protocol):
-    """A source whose noise by position is a function of tensors alone, so that the host need not know the positions."""
+    """A source whose noise by position is picked on the device, so that the host need not know the positions."""
 
-    def by_tensors(self, emitted: Tensor, deepest: int) -> Noise:
-        """`Source.by_position`, without the host's copy of `emitted`."""
+    def by_tensors(self, emitted: Tensor, deepest: int, ahead: int) -> Noise:
+        """`Source.by_position`; `begin` was told an earlier `emitted`, by at most `ahead` units a row."""
         ...
 
 

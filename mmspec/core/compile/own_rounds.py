@@ -65,7 +65,7 @@ def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched:
         while not state.finished:
             with state.report.phase("verify"):
                 state.source.begin(state.round().host_emitted)
-                captured.launch(state)
+                captured.launch(state, len(unread))
             with state.report.phase("rest"):
                 unread.append(Counts.of(state))
                 if len(unread) > late:

@@ -179,17 +179,18 @@ class CapturedRound:
         """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
         return self.source.numbers is None or not self.plan.warp.sample or isinstance(state.source, Unread)
 
-    def launch(self, state: State) -> None:
-        """Play a round of the call that was loaded last, its draft included."""
-        self._draw(state)
+    def launch(self, state: State, unread: int) -> None:
+        """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
+        self._draw(state, unread)
         self._play(state, self.plan.nodes > 1)
 
-    def _draw(self, state: State) -> None:
+    def _draw(self, state: State, unread: int = 0) -> None:
         """Draw the round's numbers by position."""
         if self.source.numbers is None or not self.plan.warp.sample:
             return
         if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
-            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
+            most = self.plan.deepest + 1
+            noise = state.source.by_tensors(state.emitted, self.plan.deepest, unread * most)
         else:
             noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
         self.source.numbers.copy_(noise.exponential(self.plan.vocab))
