@@ -56,6 +56,7 @@ class State:
     step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
     capture: Capture = field(default_factory=Capture)
+    counted: Tensor | None = None  # of a captured round, until the host reads them: `CapturedRound.counts`
 
     @classmethod
     def begin(
@@ -224,17 +225,26 @@ class State:
         self.arrived(self.counts().tolist())
 
     def counts(self) -> Tensor:
-        """What the host wants to know after a round: `[number, batch]` int64, for `arrived`."""
-        first = () if self.host.pads else (self.pads,)
-        return torch.stack([self.emitted, self.done.long(), self.live.nonfinite, *first, *self.budget.wanted()])
+        """What the host wants to know after a round, in one tensor `[number]` of int64, for `arrived`."""
+        more = [*(() if self.host.pads else (self.pads,)), *self.budget.wanted()]
+        if self.counted is None:
+            return torch.cat([self.emitted, self.done.long(), self.live.nonfinite, *more])
+        return torch.cat([self.counted, *more]) if more else self.counted
 
-    def arrived(self, counts: list[list[int]]) -> None:
+    def arrived(self, counts: list[int]) -> None:
         """Take `counts` that are on the host now.
 
         Raises:
             ValueError: As `sync`.
         """
-        emitted, done, nonfinite, *more = counts
+        rows = self.rows
+        emitted, done, nonfinite = (counts[number * rows : (number + 1) * rows] for number in range(3))
+        rest = counts[3 * rows :]
+        if self.counted is not None:
+            nodes = len(self.counted) - 3 * rows
+            self.report.add_read(rest[0], rest[1:nodes])
+            self.counted, rest = None, rest[nodes:]
+        more = [rest[first : first + rows] for first in range(0, len(rest), rows)]
         pads = self.host.pads or more.pop(0)
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:

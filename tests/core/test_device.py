@@ -136,7 +136,7 @@ OFTEN = (
 )
 """The cases of the fast tier: every kind of target, drafter and rule; the slow tier has all."""
 
-CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers", "windows_in_captured_rounds")
+CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers", "recorded_rounds")
 """Of `tests.support.device_checks`, in the process that fills the table."""
 
 

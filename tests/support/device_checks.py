@@ -9,26 +9,29 @@ from tests.support import device_run as run  # isort: skip # before torch, whose
 import json
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from mmspec.api.build import decoder_for
-from mmspec.core.compile import rounds
+from mmspec.core.compile import choice
+from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.drafters.jacobi import WindowInside
 from mmspec.core.warp import Warp
 from mmspec.hosts.slot_layer import BLOCK
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
-from tests.support import logical_device as logical
-from tests.support.device_cases import Case, copied
+from tests.support.device_cases import Case
 from tests.support.examined import examine_once
 from tests.support.examples import image
 from tests.support.logical_device import DEVICE, Meter
+
+GUIDED = Warp.sampling(0.9, guidance=2.0)
 
 
 def the_device_itself() -> None:
@@ -121,43 +124,47 @@ def a_draft_process_elsewhere() -> None:
             executor.close()
 
 
-class Alone:
-    """A captured round without a compiler: its function, which may not wait."""
+def recorded_rounds() -> None:
+    """A graph could hold them: a round waits for nothing, and outside of it there is little to launch."""
+    texts = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "jacobi-text": 1, "suffix": 40}
+    windows = {"gs-sjd": 1, "mc-sjd": 1, "sjd": 1, "gsd": 21, "lantern": 21}  # whose bias is counted outside
+    pictures, classes = image.llamagen().target.model, Condition(torch.tensor([0, 1], device="cpu"))
+    cases = {
+        **{name: (Case(tiny_models.llama(), tiny_models.prompt([0, 3]), name), most) for name, most in texts.items()},
+        **{name: (Case(pictures, classes, name, warp=GUIDED), most) for name, most in windows.items()},
+    }
+    inside = Counter[tuple[str, str]]()
+    launched = Counter[str]()
 
-    def __init__(self, method: Callable[[], Any], device: torch.device, frozen: bool = False) -> None:
-        self.warm = self.method = method
+    def metered(captured: CapturedRound) -> Any:
+        waits, launches = Counter(meter.waits), Counter(meter.launches)
+        step = one_round(captured)
+        inside.update(meter.waits - waits)
+        launched.update(meter.launches - launches)
+        return step
 
-    def __call__(self) -> Any:
-        meter, before = logical.meter(), logical.meter().waits.total()
-        found = self.method()
-        assert meter.waits.total() == before, meter.waits
-        return found
-
-
-def windows_in_captured_rounds() -> None:
-    """From the draft to the commit the host waits for nothing, and once a round in all."""
-    condition, warp = Condition(torch.tensor([0, 1], device="cpu")), Warp.sampling(0.9, guidance=2.0)
-    compiled, rounds.Compiled = rounds.Compiled, Alone
-    try:
-        for method in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern"):
-            case = Case(image.llamagen().target.model, condition, method, warp=warp, limit=20)
-            how = {"k": case.k, "compile": True}
-            here = decoder_for(copied(case.model, lambda model: model), method, **how)
-            expected = here.generate(condition, 20, warp=warp)
+    one_round = CapturedRound._round
+    with patch.object(choice, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
+        for method, (case, most) in cases.items():
+            expected = case.decoder(lambda model: model).generate(case.prompt, 12, seed=3, warp=case.warp)
             with Meter() as meter:
-                there, waits = decoder_for(copied(case.model, run.moved), method, **how), list[int]()
-                states = list[Any]()
-                for state in there.rounds(run.sent(condition), 20, warp=warp, watched=False):
-                    waits, states = [*waits, meter.waits.total()], [state]
-                    meter.reset()
-                (captured,) = there.captures.pool.rounds
-                assert isinstance(captured.plan.drafts, WindowInside), captured.plan
-                (state,) = states
-                assert max(waits[2:]) <= 1, waits
-                assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units], method
-                assert state.report.accepted == expected.report.accepted > 0
-    finally:
-        rounds.Compiled = compiled
+                decoder = case.decoder(run.moved)
+                for watched in (True, False):
+                    rounds = decoder.rounds(run.sent(case.prompt), 12, seed=3, warp=case.warp, watched=watched)
+                    for number, state in enumerate(rounds):
+                        outside = meter.launches.total() - launched.total()
+                        # Before the second round, prompts are read and rounds are recorded.
+                        assert number < 2 or (meter.waits.total() <= 1 and outside <= most), (
+                            method,
+                            state.host_emitted,
+                            outside,
+                        )
+                        meter.reset()
+                        launched.clear()
+                    assert state.report.recorded and not inside, (method, inside)
+                    drafts = state.capture.round.plan.drafts
+                    assert isinstance(drafts, WindowInside) == (method in windows or method == "jacobi-text"), drafts
+                    assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
 
 
 CHECKS: Mapping[str, Callable[[], None]] = {
@@ -166,8 +173,8 @@ CHECKS: Mapping[str, Callable[[], None]] = {
         the_device_itself,
         long_calls,
         scores_that_are_no_numbers,
-        windows_in_captured_rounds,
         a_draft_process_elsewhere,
+        recorded_rounds,
     )
 }
 

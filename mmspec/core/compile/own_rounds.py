@@ -21,7 +21,7 @@ from mmspec.core.state import State
 class Counts:
     """A round's counts on their way to the host."""
 
-    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`.
+    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`
     copied: torch.cuda.Event | None  # the event behind the copy; None: there was nothing to wait for
 
     @classmethod
@@ -29,17 +29,17 @@ class Counts:
         """Begin to copy the counts of a call."""
         counts = state.counts()
         if counts.device.type != "cuda":
-            return cls(counts, None)
+            return cls(counts.clone(), None)
         numbers = torch.empty_like(counts, device="cpu", pin_memory=True).copy_(counts, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record(torch.cuda.current_stream(counts.device))
         return cls(numbers, copied)
 
-    def read(self) -> list[list[int]]:
+    def read(self) -> list[int]:
         """The counts; the one wait of a round."""
         if self.copied is not None:
             self.copied.synchronize()
-        numbers: list[list[int]] = self.numbers.tolist()
+        numbers: list[int] = self.numbers.tolist()
         return numbers
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.compile.choice import warp_key
-from mmspec.core.compile.inductor import Compiled
+from mmspec.core.compile.launch import OneLaunch
 from mmspec.core.compile.pool import Pool, pool_on
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
@@ -50,7 +50,8 @@ class Plan:
     shape: Shape  # the shape of the draft
     k: int  # its budget
     shared: bool  # whether sampled drafts use the target's own noise
-    frozen: bool  # whether weights are baked in (`mmspec.core.frozen`).
+    compiled: bool  # whether torch compiles it; if not, it is recorded as it is
+    frozen: bool  # whether weights are baked in (`mmspec.core.frozen`)
 
 
 class CapturedDraft(ABC):
@@ -70,7 +71,7 @@ class CapturedDraft(ABC):
             vocab = plan.head.vocab if plan.shared and state.warp.sample else 0
             self.numbers = torch.ones(rows, self.levels if vocab else 0, vocab, device=device)
             self.key = None if plan.shared else torch.zeros(rows, 2, dtype=torch.int64, device=device)
-        self._run: Compiled[Draft] = Compiled(self._draft, device, plan.frozen)
+        self._run: OneLaunch[Draft] = OneLaunch(self._draft, device, compiled=plan.compiled, frozen=plan.frozen)
 
     @abstractmethod
     def begun(self) -> tuple[TargetOutput, Callable[[Draft, int], TargetOutput]]:
@@ -140,13 +141,13 @@ def lent(
         noise: What its sampled drafts use.
         beside: What else two calls must share for one captured draft to serve both.
     """
-    twin = twin_of(head, embedding)
+    twin, compiled = twin_of(head, embedding), state.capture.round.plan.compiled
     pool: Pool[Kind] = pool_on(twin)
     pool.renew([twin, *twin.borrowed])
 
     def capture() -> Kind | None:
         try:
-            captured = kind(Plan(twin, shape, k, noise.shared, pool.frozen), state)
+            captured = kind(Plan(twin, shape, k, noise.shared, compiled, pool.frozen and compiled), state)
             captured.warm(state)
         except Exception as error:
             if strict():
@@ -157,7 +158,7 @@ def lent(
         return captured
 
     settings = type(shape), tuple(sorted(vars(shape).items()))
-    key = (k, settings, warp_key(state.warp), noise.shared, state.rows, beside)
+    key = (k, settings, warp_key(state.warp), noise.shared, state.rows, compiled, beside)
     return pool.lend(key, state, capture)
 
 
