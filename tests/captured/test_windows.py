@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import StoppingCriteria
 
+import mmspec
 from mmspec.core.compile import rounds
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.initialisations import RandomUnit
@@ -70,18 +72,16 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in WINDOWS])
 def test_a_window_is_the_eager_loops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In lock-step, where every round is read; and late, where the next call begins with another one's memory."""
+    """In lock-step, where somebody watches, and late; each call begins with the buffers of another one."""
+    monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
     eager, captured = pictures(name)
     prompt = llamagen().prompt
     warps = [Warp.sampling(0.9, guidance=2.0), *[Warp.sampling(0, guidance=2.0)] * (WINDOWS[name][0] is Match)]
     for warp in warps:
         assert lockstep(eager, captured, prompt((0, 1)), 20, seed=3, warp=warp) > 3
-        monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
         for seed in (4, 5):
             call: dict[str, Any] = {"seed": seed, "warp": warp}
             assert_same(captured.generate(prompt((2, 3)), 13, **call), eager.generate(prompt((2, 3)), 13, **call))
-        monkeypatch.undo()
-        monkeypatch.setattr("mmspec.core.compile.inductor.BACKEND", "eager")
     assert len(played(captured)) == len(warps) and all(isinstance(drafts, WindowInside) for drafts in played(captured))
 
 
@@ -104,6 +104,30 @@ def test_what_a_round_cannot_fill_is_drafted_outside() -> None:
         forget(target.model)
         decoder = Decoder(target, ImageJacobi(JacobiOptions(**options)), k=4, shape="one", compile=True)
         assert decoder.generate(prompt, 8, **call).report.compiled and played(decoder) == [None]
+
+
+def test_drafts_end_where_a_criterion_draws_from_the_generator() -> None:
+    """A round that drafts by itself is left, too."""
+    model = one_layer()
+
+    class Drawing(StoppingCriteria):
+        """Draws, and stops nobody."""
+
+        def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+            torch.rand(1)
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    def generated() -> tuple[Any, Any]:
+        torch.manual_seed(5)
+        call: dict[str, Any] = {"do_sample": True, "max_new_tokens": 12, "stopping_criteria": [Drawing()]}
+        return model.generate(**ragged(), **call), torch.get_rng_state()
+
+    stock = generated()
+    with mmspec.enable(model, "jacobi-text", k=4, shape="one", compile=True) as spec:
+        with pytest.warns(UserWarning, match="this call goes on without drafts"):
+            found = generated()
+        assert all(torch.equal(a, b) for a, b in zip(found, stock, strict=True))
+        assert spec.report is not None and spec.report.compiled and spec.report.drafted <= 12
 
 
 @pytest.mark.slow

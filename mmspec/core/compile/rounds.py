@@ -193,19 +193,18 @@ class CapturedRound:
 
     def launch(self, state: State, unread: int) -> None:
         """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
-        self._draw(state, unread)
+        self._draw(state, self.plan.deepest, unread)
         self._play(state)
 
-    def _draw(self, state: State, unread: int = 0) -> None:
-        """Draw the round's numbers by position, unless it draws them itself."""
+    def _draw(self, state: State, deepest: int, unread: int = 0) -> None:
+        """Draw the round's numbers by position, for nodes as deep as that, unless it draws them itself."""
         if self.source.numbers is None or self.plan.by_key or not self.plan.warp.sample:
             return
         if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
-            most = self.plan.deepest + 1
-            noise = state.source.by_tensors(state.emitted, self.plan.deepest, unread * most)
+            noise = state.source.by_tensors(state.emitted, deepest, unread * (deepest + 1))
         else:
-            noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
-        self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+            noise = state.source.by_position(state.emitted, state.round().host_emitted, deepest)
+        self.source.numbers[:, : deepest + 1].copy_(noise.exponential(self.plan.vocab))
 
     def _draw_by_key(self) -> None:
         if self.source.numbers is not None and self.plan.warp.sample:
@@ -235,7 +234,7 @@ class CapturedRound:
             near = index.depth <= self.plan.deepest  # a drafter goes no deeper, unless it is wrong
             self.parent.copy_(torch.where(near, index.parent, 0))
             self.valid &= near[:, 1:]
-        self._draw(state)
+        self._draw(state, min(draft.index.deepest, self.plan.deepest))
 
     def run(self) -> Step:
         """The round of what the buffers hold."""

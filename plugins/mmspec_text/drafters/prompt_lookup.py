@@ -59,7 +59,9 @@ class PromptLookup:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return LookupInside(self.options, k).propose(state.seen, noise)
+        seen = state.prompt_length + max(state.host_emitted)
+        units, found = copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
+        return Draft.chain(units, valid=found)
 
     def observe(self, state: State, step: Step) -> None:
         """Do nothing: drafts depend on the history alone."""
