@@ -41,6 +41,7 @@ from mmspec.core.round import Pending, decided, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
+from mmspec.core.transfer import moved
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
@@ -180,6 +181,8 @@ class Decoder:
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None
+        if warp.forced is not None:  # a round that is recorded cannot send it
+            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
         state.capture.eager = way is None

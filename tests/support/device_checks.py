@@ -32,6 +32,7 @@ from tests.support.examples import image
 from tests.support.logical_device import DEVICE, Meter
 
 GUIDED = Warp.sampling(0.9, guidance=2.0)
+FORCED = torch.tensor([-1, 3, -1, -1, 3, -1, 1], device="cpu")
 
 
 def the_device_itself() -> None:
@@ -132,6 +133,7 @@ def recorded_rounds() -> None:
     cases = {
         **{name: (Case(tiny_models.llama(), tiny_models.prompt([0, 3]), name), most) for name, most in texts.items()},
         **{name: (Case(pictures, classes, name, warp=GUIDED), most) for name, most in windows.items()},
+        "gs-sjd, forced": (Case(pictures, classes, "gs-sjd", warp=replace(GUIDED, forced=FORCED)), 1),
     }
     inside = Counter[tuple[str, str]]()
     launched = Counter[str]()
@@ -163,7 +165,9 @@ def recorded_rounds() -> None:
                         launched.clear()
                     assert state.report.recorded and not inside, (method, inside)
                     drafts = state.capture.round.plan.drafts
-                    assert isinstance(drafts, WindowInside) == (method in windows or method == "jacobi-text"), drafts
+                    assert isinstance(drafts, WindowInside) == (case.model is pictures or method == "jacobi-text"), (
+                        drafts
+                    )
                     assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
 
 
