@@ -334,7 +334,7 @@ class Decoder:
         draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
         if draft is not None:
             draft = with_forced(draft, state.warp, state.live, min(budget, bounds.width - 1))
-            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab)
+            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab, draft)
         if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
             bounds.note(draft, state.done)
         return None if draft is None or not draft.units.shape[1] else draft.compact()

@@ -22,9 +22,9 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "auto": (1, 500),
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
-    "suffix": (1, 320),
-    "suffix, samples": (1, 320),
-    "rest": (1, 340),
+    "suffix": (1, 270),
+    "suffix, samples": (1, 270),
+    "rest": (1, 320),
     "rasd": (3, 1500),  # both trees are read, and united on the host
     # Their draft models run here in the call's own thread, and each of their passes reads what it was asked.
     "pearl": (14, 900),
@@ -36,7 +36,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "vocab-trim": (1, 1260),
     "vocab-trim, its own output": (1, 1260),
     "omnidraft": (2, 1800),  # how many pieces the longest row has is read now and then
-    "grammar": (1, 320),
+    "grammar": (1, 270),
     "jacobi-text": (1, 350),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
@@ -71,7 +71,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),
     "mtp": (1, 1520),
-    "a drafter in Python": (1, 320),
+    "a drafter in Python": (1, 270),
     "draft-model, another vocabulary": (1, 1520),
     "draft-model, another vocabulary and a short context": (3, 1330),  # near its end, shapes are read twice
     "prompt-lookup, a stopping criterion": (

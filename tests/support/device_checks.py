@@ -127,7 +127,7 @@ def a_draft_process_elsewhere() -> None:
 
 def recorded_rounds() -> None:
     """A graph could hold them: a round waits for nothing, and outside of it there is little to launch."""
-    texts = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "jacobi-text": 1, "suffix": 40}
+    texts = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "jacobi-text": 1, "suffix": 18}
     windows = {"gs-sjd": 1, "mc-sjd": 1, "sjd": 1, "gsd": 21, "lantern": 21}  # whose bias is counted outside
     pictures, classes = image.llamagen().target.model, Condition(torch.tensor([0, 1], device="cpu"))
     cases = {
