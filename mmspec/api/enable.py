@@ -93,7 +93,8 @@ class Enabled:
     def width(self) -> int | None:
         """Nodes of every pass after the prefill; None: any number.
 
-        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives.
+        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives, but
+        for trees in half precision on a GPU: a call's report says which (`report.shape`).
         """
         return self._decoder.one_width()
 

@@ -28,6 +28,7 @@ from mmspec.core.one_shape import (
     one_width,
     plain_width,
     shape_to_compile,
+    shows_trees,
     started,
     verified,
 )
@@ -171,6 +172,8 @@ class Decoder:
             way = None
         fixed = self._one_width(way)  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
+        if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
+            report.width, report.exactness = None, "lossless"
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
         if self.ranks is not None:
@@ -185,7 +188,7 @@ class Decoder:
             warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
-        state.capture.eager = way is None
+        state.capture.way = way
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
@@ -265,6 +268,7 @@ class Decoder:
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
+            state.capture.outside = False
             while not state.finished:
                 captured = self.captures.drafting_round(state, self.policy)
                 if captured is None:
@@ -294,7 +298,7 @@ class Decoder:
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and truth is None and state.budget.fixed and self.captures.way is not None:
+        if pending is None and truth is None and state.budget.fixed and state.capture.way is not None:
             proposed = self._propose(state)
             draft = Draft.empty(state.root) if proposed is None else proposed
             captured = self.captures.round_for(state, draft)

@@ -34,7 +34,8 @@ class Capture:
     """How captured rounds stand to a call (`mmspec.core.compile.choice`)."""
 
     round: Any = None  # the one that runs it; None: the eager loop does
-    eager: bool = False  # whether it is settled that the eager loop runs it
+    way: str | None = None  # how its rounds are to be captured; None: the eager loop runs it
+    outside: bool = False  # whether it is settled that drafts come from outside of rounds, up to the next pause
     stale: bool = False  # whether something changed that captured rounds bake in, such as a guidance scale
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.fingerprint import code, settings
 from mmspec.hosts.flex_attention import FLEX, fits
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
@@ -52,6 +53,7 @@ class BufferCache(SlotCache):
         """A cache for passes of a transformers model, with the faster attention where they can have it."""
         buffers = cls(layers, call, most, index)
         buffers.attention = FLEX if fits(passes, call) else NAME
+        buffers.fused = FusedLayers.of(passes.model_info.model)
         return buffers
 
     def load(self, call: SlotCache) -> "BufferCache":

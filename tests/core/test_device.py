@@ -136,7 +136,13 @@ OFTEN = (
 )
 """The cases of the fast tier: every kind of target, drafter and rule; the slow tier has all."""
 
-CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers", "recorded_rounds")
+CHECKS = (
+    "the_device_itself",
+    "long_calls",
+    "scores_that_are_no_numbers",
+    "recorded_rounds",
+    "passes_that_a_graph_may_record",
+)
 """Of `tests.support.device_checks`, in the process that fills the table."""
 
 

@@ -221,7 +221,7 @@ def test_one_graph_a_draft_on_cuda(form: dict[str, Any], warp: Any, rows: dict[s
     target = TransformersTarget(copy.deepcopy(llama()).cuda())
     there = {key: value.cuda() for key, value in rows.items()}
     found = []
-    for compile in (None, True):
+    for compile in (False, True):
         drafter = Eagle(EagleOptions(model=checkpoint("eagle-3"), probe=False, **form))
         decoder = Decoder(target, drafter, k=3, shape="one", compile=compile)
         found.append([decoder.generate(there, limit, seed=5, warp=warp) for limit in (30, 17, 29)])

@@ -5,7 +5,7 @@ counts as one launch, since on a GPU it would be at least one, and every value t
 these are reads that the library makes on a CPU only, where they cost nothing: waits on a CPU are an upper bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.protocols import Target
@@ -58,6 +59,8 @@ class StaticTree:
     """
 
     needs = frozenset({"discrete"})
+    everywhere = False
+    captured_modules = ()
 
     def __init__(self, nodes: int, depth: int) -> None:
         self.parents = likeliest_tree(RATES, min(depth, nodes), nodes)[0] if depth < nodes else range(-1, nodes - 1)
@@ -77,11 +80,42 @@ class StaticTree:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """The units that follow the root's id; siblings have distinct ones."""
-        after = torch.arange(1, len(self.parents) + 1, device=state.root.device)
-        return Draft.tree((state.root[:, None] + after) % self._vocab, self.parents)
+        return self._behind(state.root)
 
     def observe(self, state: State, step: Step) -> None:
         pass
+
+    def captured_key(self, state: State) -> Hashable:
+        return tuple(self.parents)
+
+    def inside(self, k: int, state: State) -> "StaticInside":
+        return StaticInside(self)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
+
+    def _behind(self, root: Tensor) -> Draft:
+        after = torch.arange(1, len(self.parents) + 1, device=root.device)
+        return Draft.tree((root[:, None] + after) % self._vocab, self.parents)
+
+
+class StaticInside:
+    """`StaticTree` inside of a captured round."""
+
+    def __init__(self, drafter: StaticTree) -> None:
+        self.drafter, self.parents = drafter, drafter.parents
+
+    def load(self, drafter: Any, state: State) -> None:
+        """Do nothing: there is no memory."""
+
+    def unload(self, drafter: Any, state: State) -> None:
+        """Do nothing: there is no memory."""
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        return self.drafter._behind(live.root)
+
+    def observe(self, live: Live, step: Step) -> None:
+        """Do nothing: there is no memory."""
 
 
 def passes(subject: Subject) -> None:
@@ -121,7 +155,7 @@ def rounds(subject: Subject) -> None:
     """Whole rounds of the loop at the smallest context: beside `ms`, launches, waits, and the time outside the pass."""
     calls = list(subject.calls(subject.sizes.contexts[:1]))
     # One variant after the other: a slow one takes no time from those before it.
-    for variant, (rows, context), nodes in product(VARIANTS, calls, subject.sizes.nodes):
+    for variant, (rows, context), nodes in product(subject.variants, calls, subject.sizes.nodes):
         size = {"rows": rows, "nodes": nodes, "context": context}
         try:
             figures = _round(subject, variant, **size)

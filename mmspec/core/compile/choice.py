@@ -106,7 +106,7 @@ class Captures:
         before: CapturedRound | None = state.capture.round
         if before is not None and not state.capture.stale and before.plan.drafts is None and before.fits(draft):
             return before
-        if before is None and (state.capture.eager or self._refused or self.way is None):
+        if before is None and (state.capture.way is None or self._refused):
             return None
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
         index = draft.index.padded(state.budget.width)
@@ -124,17 +124,13 @@ class Captures:
             state: The call, between two rounds.
             policy: The call's policy; its budget must be the same in all rounds.
         """
-        drafter, device = self.drafter, state.emitted.device
-        if self._refused or self._outside or not state.budget.fixed or self.way is None:
+        drafter, device, capture = self.drafter, state.emitted.device, state.capture
+        if capture.way is None or capture.outside or self._refused or self._outside:
             return None
-        if type(policy) is not Fixed or not isinstance(drafter, DraftsInside) or not state.budget.drafting:
+        capture.outside = not self._may_draft_inside(state, policy)
+        if capture.outside or not isinstance(drafter, DraftsInside) or not drafter.fits_inside(state):
             return None
-        if read_at_once(device) and not drafter.everywhere:
-            return None
-        if state.capture.eager or not drafter.fits_inside(state):
-            return None
-        if self.refusal(state.warp, state.source) or drafts_forbidden_by(state.warp.processors):
-            return None
+        assert isinstance(policy, Fixed)
         k = min(policy.k, state.budget.k)
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
@@ -143,11 +139,20 @@ class Captures:
         key = type(drafter), drafter.captured_key(state), k
         return self._take_over(state, self._plan(state, tree, drafts=inside), key)
 
+    def _may_draft_inside(self, state: State, policy: Policy) -> bool:
+        drafter, budget = self.drafter, state.budget
+        if not isinstance(drafter, DraftsInside) or type(policy) is not Fixed or not (budget.fixed and budget.drafting):
+            return False
+        if read_at_once(state.emitted.device) and not drafter.everywhere:
+            return False
+        return not self.refusal(state.warp, state.source) and not drafts_forbidden_by(state.warp.processors)
+
     def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
         deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
-        more["by_key"] = isinstance(state.source, PhiloxSource) and not read_at_once(state.emitted.device)
-        more["compiled"] = self.way == "compiled"
+        ahead = read_at_once(state.emitted.device) or not isinstance(state.source, PhiloxSource)
+        more["keyed"] = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
+        more["compiled"] = state.capture.way == "compiled"
         return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
 
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
@@ -172,7 +177,8 @@ class Captures:
             if captured is None:
                 state.cache, state.live = before
         state.capture.round, state.capture.stale = captured, False
-        state.capture.eager = captured is None and plan.drafts is None
+        if captured is None and plan.drafts is None:
+            state.capture.way = None
         state.report.compiled = captured is not None and plan.compiled
         state.report.recorded = captured is not None and not plan.compiled
         return captured

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,10 +22,10 @@ from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
 from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
 from mmspec.core.forced import with_forced
 from mmspec.core.live import Live
-from mmspec.core.noise import Counting, Round, Unread
+from mmspec.core.noise import Counting, Round, Source, Unread
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import tallied
-from mmspec.core.round import DrawnSource, play_round
+from mmspec.core.round import DrawnDraftNoise, DrawnSource, play_round
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -43,6 +44,9 @@ def read_at_once(device: torch.device) -> bool:
     return device.type in READ_AT_ONCE
 
 
+Keyed = Literal["all", "fresh", "none"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The static shape of a round."""
@@ -57,7 +61,7 @@ class Plan:
     family: Family | None = None  # what drafted units were drawn from; None: from no distribution, or nobody reads it
     compiled: bool = True  # whether torch compiles the round; if not, it is recorded as it is
     frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`)
-    by_key: bool = False  # whether numbers by position are functions of the call's key, which the round has
+    keyed: Keyed = "none"  # which numbers are functions of the call's key, which the round then has
     lone: bool = False  # whether a round without a draft has one node
     drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
@@ -71,7 +75,7 @@ class Plan:
     def key(self) -> Hashable:
         """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
         tree = None if self.index is None else self.index.listed
-        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone, self.compiled, self.by_key
+        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone, self.compiled, self.keyed
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""
@@ -99,11 +103,12 @@ class CapturedRound:
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device)
-            numbers = None
-            if draws_by_position(plan.rule) and (plan.compiled or not plan.by_key):
-                positions = plan.deepest + 1 if plan.warp.sample else 0
-                numbers = torch.ones(rows, positions, plan.vocab, device=device)
-            self.source = DrawnSource(numbers, self.key, by_key=numbers is None and plan.by_key)
+            positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
+            self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
+            fresh = None if plan.keyed == "none" else self.key
+            self.source: Source = DrawnSource(self.numbers if draws_by_position(plan.rule) else None, fresh)
+            if plan.keyed == "all" and not plan.compiled:  # with the kernels that draw in the eager loop
+                self.source = PhiloxSource(self.key, ahead=False)
             self.proposal = plan.buffers(device)
             # What the host reads of a round: for every row `emitted`, `done`, `nonfinite`; then the round's tallies.
             self.counts = torch.zeros(3 * rows + plan.nodes, dtype=torch.int64, device=device)
@@ -116,7 +121,7 @@ class CapturedRound:
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
             lone = CapturedRound(plan, self.target, self.cache, self.live)
-            lone.source = replace(lone.source, key=self.key)
+            lone.key = self.key
             lone.warm()
         except Exception as error:
             if strict():
@@ -128,7 +133,7 @@ class CapturedRound:
     def warm(self) -> None:
         """Compile the round, again if the target's pass has changed."""
         plan, before = self.plan, None
-        if plan.compiled and plan.by_key and self.source.numbers is not None:
+        if plan.compiled and plan.keyed == "all":
             before = self._draw_by_key
         device = self.live.emitted.device
         self._run = OneLaunch(self._round, device, compiled=plan.compiled, frozen=plan.frozen, before=before)
@@ -188,8 +193,7 @@ class CapturedRound:
 
     def needs_no_counts(self, state: State) -> bool:
         """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
-        given = self.source.numbers is not None and not self.plan.by_key
-        return not given or not self.plan.warp.sample or isinstance(state.source, Unread)
+        return not self.numbers.numel() or self.plan.keyed == "all" or isinstance(state.source, Unread)
 
     def launch(self, state: State, unread: int) -> None:
         """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
@@ -198,18 +202,18 @@ class CapturedRound:
 
     def _draw(self, state: State, deepest: int, unread: int = 0) -> None:
         """Draw the round's numbers by position, for nodes as deep as that, unless it draws them itself."""
-        if self.source.numbers is None or self.plan.by_key or not self.plan.warp.sample:
+        if self.plan.keyed == "all" or not self.numbers.numel():
             return
         if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
             noise = state.source.by_tensors(state.emitted, deepest, unread * (deepest + 1))
         else:
             noise = state.source.by_position(state.emitted, state.round().host_emitted, deepest)
-        self.source.numbers[:, : deepest + 1].copy_(noise.exponential(self.plan.vocab))
+        self.numbers[:, : deepest + 1].copy_(noise.exponential(self.plan.vocab))
 
     def _draw_by_key(self) -> None:
-        if self.source.numbers is not None and self.plan.warp.sample:
+        if self.numbers.numel():
             noise = PhiloxSource(self.key).by_tensors(self.live.emitted, self.plan.deepest)
-            self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+            self.numbers.copy_(noise.exponential(self.plan.vocab))
 
     def _play(self, state: State) -> None:
         state.step = step = self.run()
@@ -275,8 +279,10 @@ class CapturedRound:
             index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             return Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
-        draft = plan.drafts.propose(live, self.source.draft_noise(plan.rule, live.emitted))
-        draft = with_forced(draft, plan.warp, live, 0)
+        noise = plan.rule.draft_noise(Round(self.source, live.emitted, ()))
+        if noise.shared and isinstance(self.source, DrawnSource):
+            noise = DrawnDraftNoise(noise.round, True)
+        draft = with_forced(plan.drafts.propose(live, noise), plan.warp, live, 0)
         units, drawn = draft.units, draft.distribution
         missing = plan.nodes - 1 - units.shape[1]
         known = draft.valid & (units >= 0) & (units < plan.vocab)
