@@ -93,16 +93,17 @@ class CapturedRound:
         target: Runs the passes.
         cache: Its cache.
         live: Buffers for the rows of a call.
+        key: The buffer of the call's key, of another round over the same rows; None: a new one.
     """
 
-    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live) -> None:
+    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live, key: Tensor | None = None) -> None:
         self.plan, self.target, self.cache, self.live = plan, target, cache, live
         device, rows = live.emitted.device, plan.rows
         with torch.inference_mode(False):
             self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
-            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device)
+            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device) if key is None else key
             positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
             self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
             fresh = None if plan.keyed == "none" else self.key
@@ -120,8 +121,7 @@ class CapturedRound:
         root = TreeIndex.static([-1], self.live.emitted.device)
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(plan, self.target, self.cache, self.live)
-            lone.key = self.key
+            lone = CapturedRound(plan, self.target, self.cache, self.live, self.key)
             lone.warm()
         except Exception as error:
             if strict():
