@@ -51,7 +51,7 @@ class FusedLayers:
             yield
         finally:
             for norm in self.norms:
-                del norm.forward
+                vars(norm).pop("forward", None)
 
 
 def rotated(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -11,12 +11,12 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.compile import own_rounds, rounds
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.policies import Fixed
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import random_model
-from mmspec_text.drafters.prompt_lookup import LookupInside
 from mmspec_text.drafters.token_recycling import TokenRecycling
 from tests.captured.conftest import forget, rounds_of
 from tests.captured.test_text import WIDE, ragged
@@ -175,7 +175,7 @@ def test_scores_that_are_not_finite_are_named(own: Any) -> None:
 
 def test_a_drafter_that_cannot_be_traced_drafts_outside(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     eager, captured = both(own, "prompt-lookup")
-    monkeypatch.setattr(LookupInside, "propose", lambda self, live: live.root.tolist())
+    monkeypatch.setattr(DraftsOfRows, "propose", lambda self, live, noise: live.root.tolist())
     with pytest.warns(UserWarning, match="drafts are made outside of captured rounds"):
         output = captured.generate(ragged(), 20, seed=1)
     assert_same(output, eager.generate(ragged(), 20, seed=1))

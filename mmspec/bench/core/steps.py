@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
-from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.protocols import Target
@@ -88,8 +88,8 @@ class StaticTree:
     def captured_key(self, state: State) -> Hashable:
         return tuple(self.parents)
 
-    def inside(self, k: int, state: State) -> "StaticInside":
-        return StaticInside(self)
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        return DraftsOfRows(self.parents, lambda live: self._behind(live.root))
 
     def fits_inside(self, state: State) -> bool:
         return True
@@ -97,25 +97,6 @@ class StaticTree:
     def _behind(self, root: Tensor) -> Draft:
         after = torch.arange(1, len(self.parents) + 1, device=root.device)
         return Draft.tree((root[:, None] + after) % self._vocab, self.parents)
-
-
-class StaticInside:
-    """`StaticTree` inside of a captured round."""
-
-    def __init__(self, drafter: StaticTree) -> None:
-        self.drafter, self.parents = drafter, drafter.parents
-
-    def load(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
-
-    def unload(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
-
-    def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        return self.drafter._behind(live.root)
-
-    def observe(self, live: Live, step: Step) -> None:
-        """Do nothing: there is no memory."""
 
 
 def passes(subject: Subject) -> None:

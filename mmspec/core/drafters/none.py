@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from mmspec.core.live import Live
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -36,26 +36,8 @@ class NoDraft:
     def captured_key(self, state: State) -> Hashable:
         return ()
 
-    def inside(self, k: int, state: State) -> "NothingInside":
-        return NothingInside()
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        return DraftsOfRows((), lambda live: Draft.empty(live.root))
 
     def fits_inside(self, state: State) -> bool:
         return True
-
-
-class NothingInside:
-    """`NoDraft` inside a captured round."""
-
-    parents = ()
-
-    def load(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
-
-    def unload(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
-
-    def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        return Draft.empty(live.root)
-
-    def observe(self, live: Live, step: Step) -> None:
-        """Do nothing: there is no memory."""

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -72,8 +73,12 @@ class PromptLookup:
     def captured_key(self, state: State) -> Hashable:
         return self.options
 
-    def inside(self, k: int, state: State) -> "LookupInside":
-        return LookupInside(self.options, k)
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        def draft(live: Live) -> Draft:
+            units, found = copied(self.options, live.history, live.known - 1, live.pads, k)
+            return Draft.chain(units, valid=found)
+
+        return DraftsOfRows(range(-1, k - 1), draft)
 
     def fits_inside(self, state: State) -> bool:
         return True
@@ -90,27 +95,6 @@ class LookupOfTexts:
         last = torch.tensor([len(text) - 1 for text in tokens])
         units, found = copied(self.options, pad_sequence(texts, batch_first=True), last, torch.zeros_like(last), k)
         return [row if there[0] else [] for row, there in zip(units.tolist(), found.tolist(), strict=True)]
-
-
-class LookupInside:
-    """`PromptLookup` inside a captured round."""
-
-    def __init__(self, options: PromptLookupOptions, k: int) -> None:
-        self.options, self.k = options, k
-        self.parents = range(-1, k - 1)
-
-    def load(self, drafter: Any, state: State) -> None:
-        """Do nothing: the history is the memory."""
-
-    def unload(self, drafter: Any, state: State) -> None:
-        """Do nothing: the history is the memory."""
-
-    def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        units, found = copied(self.options, live.history, live.known - 1, live.pads, self.k)
-        return Draft.chain(units, valid=found)
-
-    def observe(self, live: Live, step: Step) -> None:
-        """Do nothing: the history is the memory."""
 
 
 def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
