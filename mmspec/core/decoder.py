@@ -42,6 +42,7 @@ from mmspec.core.round import Pending, decided, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
+from mmspec.core.transfer import moved
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
@@ -184,6 +185,8 @@ class Decoder:
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None
+        if warp.forced is not None:  # a round that is recorded cannot send it
+            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
         state.capture.way = way
@@ -335,8 +338,8 @@ class Decoder:
             return None
         draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
         if draft is not None:
-            draft = with_forced(draft, state, budget)
-            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab)
+            draft = with_forced(draft, state.warp, state.live, min(budget, bounds.width - 1))
+            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab, draft)
         if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
             bounds.note(draft, state.done)
         return None if draft is None or not draft.units.shape[1] else draft.compact()

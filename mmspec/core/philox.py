@@ -232,7 +232,7 @@ class PhiloxSource:
         noise = self.by_tensors(emitted, deepest)
         return BufferedNoise(noise, host_emitted, self._buffers) if self._ahead else noise
 
-    def by_tensors(self, emitted: Tensor, deepest: int) -> PhiloxNoise:
+    def by_tensors(self, emitted: Tensor, deepest: int, ahead: int = 0) -> PhiloxNoise:
         address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
         return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
 

@@ -89,6 +89,12 @@ class State:
         return self.live.history
 
     @property
+    def seen(self) -> Live:
+        """The rows, their history without the columns that no row can have reached."""
+        columns = self.prompt_length + max(self.host.emitted) + self.host.unread
+        return replace(self.live, history=self.history[:, :columns])
+
+    @property
     def pads(self) -> Tensor:
         """How many of the prompt's units are padding: `[batch]` int64."""
         return self.live.pads

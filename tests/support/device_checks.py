@@ -23,13 +23,20 @@ from transformers import MistralConfig
 
 from mmspec.core.compile import choice
 from mmspec.core.compile.rounds import CapturedRound
+from mmspec.core.drafters.jacobi import WindowInside
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
 from mmspec.hosts.slot_layer import BLOCK
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
 from tests.support.device_cases import Case, images, recurrent
 from tests.support.examined import examine_once
+from tests.support.examples import image
 from tests.support.logical_device import DEVICE, Meter, OnDevice
+
+GUIDED = Warp.sampling(0.9, guidance=2.0)
+FORCED = torch.tensor([-1, 3, -1, -1, 3, -1, 1], device="cpu")
 
 
 def the_device_itself() -> None:
@@ -124,7 +131,14 @@ def a_draft_process_elsewhere() -> None:
 
 def recorded_rounds() -> None:
     """A graph could hold them: a round waits for nothing, and outside of it there is little to launch."""
-    methods = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "suffix": 40}
+    texts = {"plain": 1, "prompt-lookup": 1, "token-recycling": 1, "jacobi-text": 1, "suffix": 18}
+    windows = {"gs-sjd": 1, "mc-sjd": 1, "sjd": 1, "gsd": 21, "lantern": 21}  # whose bias is counted outside
+    pictures, classes = image.llamagen().target.model, Condition(torch.tensor([0, 1], device="cpu"))
+    cases = {
+        **{name: (Case(tiny_models.llama(), tiny_models.prompt([0, 3]), name), most) for name, most in texts.items()},
+        **{name: (Case(pictures, classes, name, warp=GUIDED), most) for name, most in windows.items()},
+        "gs-sjd, forced": (Case(pictures, classes, "gs-sjd", warp=replace(GUIDED, forced=FORCED)), 1),
+    }
     inside = Counter[tuple[str, str]]()
     launched = Counter[str]()
 
@@ -137,8 +151,7 @@ def recorded_rounds() -> None:
 
     one_round = CapturedRound._round
     with patch.object(choice, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
-        for method, most in methods.items():
-            case = Case(tiny_models.llama(), tiny_models.prompt([0, 3]), method)
+        for method, (case, most) in cases.items():
             expected = case.decoder(lambda model: model).generate(case.prompt, 12, seed=3, warp=case.warp)
             with Meter() as meter:
                 decoder = case.decoder(run.moved)
@@ -155,6 +168,10 @@ def recorded_rounds() -> None:
                         meter.reset()
                         launched.clear()
                     assert state.report.recorded and not inside, (method, inside)
+                    drafts = state.capture.round.plan.drafts
+                    assert isinstance(drafts, WindowInside) == (case.model is pictures or method == "jacobi-text"), (
+                        drafts
+                    )
                     assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
 
 

@@ -104,7 +104,7 @@ class Captures:
         so does a change from outside (`Capture.stale`).
         """
         before: CapturedRound | None = state.capture.round
-        if before is not None and not state.capture.stale and before.fits(draft):
+        if before is not None and not state.capture.stale and before.plan.drafts is None and before.fits(draft):
             return before
         if before is None and (state.capture.way is None or self._refused):
             return None

@@ -44,7 +44,7 @@ class Counts:
 
 
 def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched: bool) -> Iterator[State]:
-    """Decode to the end, or to the next pause: the state after every round.
+    """Decode to the end, or to the next pause, or until somebody who watches forbids drafts: the state of every round.
 
     Args:
         state: The call, which was loaded into `captured`.
@@ -62,10 +62,10 @@ def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched:
     assert drafts is not None
     drafts.load(drafter, state)
     try:
-        while not state.finished:
+        while not state.finished and (late or state.budget.drafting):
             with state.report.phase("verify"):
                 state.source.begin(state.round().host_emitted)
-                captured.launch(state)
+                captured.launch(state, len(unread))
             with state.report.phase("rest"):
                 unread.append(Counts.of(state))
                 if len(unread) > late:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from mmspec.core.compile.launch import OneLaunch
 from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
 from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
+from mmspec.core.forced import with_forced
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Source, Unread
 from mmspec.core.philox import PhiloxSource
@@ -92,16 +93,17 @@ class CapturedRound:
         target: Runs the passes.
         cache: Its cache.
         live: Buffers for the rows of a call.
+        key: The buffer of the call's key, of another round over the same rows; None: a new one.
     """
 
-    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live) -> None:
+    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live, key: Tensor | None = None) -> None:
         self.plan, self.target, self.cache, self.live = plan, target, cache, live
         device, rows = live.emitted.device, plan.rows
         with torch.inference_mode(False):
             self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
-            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device)
+            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device) if key is None else key
             positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
             self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
             fresh = None if plan.keyed == "none" else self.key
@@ -119,8 +121,7 @@ class CapturedRound:
         root = TreeIndex.static([-1], self.live.emitted.device)
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(plan, self.target, self.cache, self.live)
-            lone.key = self.key
+            lone = CapturedRound(plan, self.target, self.cache, self.live, self.key)
             lone.warm()
         except Exception as error:
             if strict():
@@ -194,20 +195,20 @@ class CapturedRound:
         """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
         return not self.numbers.numel() or self.plan.keyed == "all" or isinstance(state.source, Unread)
 
-    def launch(self, state: State) -> None:
-        """Play a round of the call that was loaded last, its draft included."""
-        self._draw(state)
+    def launch(self, state: State, unread: int) -> None:
+        """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
+        self._draw(state, self.plan.deepest, unread)
         self._play(state)
 
-    def _draw(self, state: State) -> None:
-        """Draw the round's numbers by position, unless it draws them itself."""
+    def _draw(self, state: State, deepest: int, unread: int = 0) -> None:
+        """Draw the round's numbers by position, for nodes as deep as that, unless it draws them itself."""
         if self.plan.keyed == "all" or not self.numbers.numel():
             return
         if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
-            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
+            noise = state.source.by_tensors(state.emitted, deepest, unread * (deepest + 1))
         else:
-            noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
-        self.numbers.copy_(noise.exponential(self.plan.vocab))
+            noise = state.source.by_position(state.emitted, state.round().host_emitted, deepest)
+        self.numbers[:, : deepest + 1].copy_(noise.exponential(self.plan.vocab))
 
     def _draw_by_key(self) -> None:
         if self.numbers.numel():
@@ -237,7 +238,7 @@ class CapturedRound:
             near = index.depth <= self.plan.deepest  # a drafter goes no deeper, unless it is wrong
             self.parent.copy_(torch.where(near, index.parent, 0))
             self.valid &= near[:, 1:]
-        self._draw(state)
+        self._draw(state, min(draft.index.deepest, self.plan.deepest))
 
     def run(self) -> Step:
         """The round of what the buffers hold."""
@@ -281,7 +282,7 @@ class CapturedRound:
         noise = plan.rule.draft_noise(Round(self.source, live.emitted, ()))
         if noise.shared and isinstance(self.source, DrawnSource):
             noise = DrawnDraftNoise(noise.round, True)
-        draft = plan.drafts.propose(live, noise)
+        draft = with_forced(plan.drafts.propose(live, noise), plan.warp, live, 0)
         units, drawn = draft.units, draft.distribution
         missing = plan.nodes - 1 - units.shape[1]
         known = draft.valid & (units >= 0) & (units < plan.vocab)
