@@ -110,12 +110,13 @@ class Captures:
         if self._refusal(state) or drafts_forbidden_by(state.warp.processors):
             return None
         k = min(policy.k, state.budget.k)
+        if state.warp.forced is not None and drafter.width(k):  # which drafts hold (`mmspec.core.forced`)
+            return None
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
             tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
             tree = tree.padded(state.budget.width)
-        key = type(drafter), drafter.captured_key(state), k
-        return self._take_over(state, self._plan(state, tree, drafts=inside), key)
+        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), inside.key, k))
 
     def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
@@ -175,8 +176,8 @@ class Captures:
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         models = [self.target.model] if isinstance(self.target, RunsModel) else []
-        if plan.drafts is not None and isinstance(self.drafter, DraftsInside):
-            models += self.drafter.captured_modules
+        if plan.drafts is not None:
+            models += plan.drafts.modules
         self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
         call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
@@ -189,6 +190,8 @@ class Captures:
         assert isinstance(target, Capturable)
         eager, expected = timed(lambda: eager_round(target, state, plan))
         cache = target.held(state.cache, plan.nodes, plan.index)
+        if plan.drafts is not None:
+            plan.drafts.reserve(state)
         captured = CapturedRound(plan, target, cache, buffers(state, columns))
         captured.load(state)
 

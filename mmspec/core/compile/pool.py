@@ -50,7 +50,7 @@ class Pool(Generic[Held]):
         self._shapes: dict[Hashable, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
         self._eager: set[Hashable] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
-        self._weights: Hashable = None
+        self._weights: weakref.WeakKeyDictionary[nn.Module, Hashable] = weakref.WeakKeyDictionary()
         self.frozen = True
 
     def renew(self, models: Sequence[nn.Module]) -> None:
@@ -66,11 +66,11 @@ class Pool(Generic[Held]):
         if not models or not all(map(freezable, models)):
             self.frozen = False
             return
-        weights = tuple(map(numbers, models))
-        if self._weights not in (None, weights):
+        weights = {model: numbers(model) for model in models}
+        if any(self._weights.get(model, now) != now for model, now in weights.items()):
             self.frozen = False
             self.clear()
-        self._weights = weights
+        self._weights.update(weights)
 
     @property
     def rounds(self) -> list[Held]:

@@ -1,8 +1,8 @@
 """Plain decoding: a drafter that never drafts."""
 
-from collections.abc import Hashable
 from typing import Any
 
+from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -16,7 +16,6 @@ class NoDraft:
     offers = frozenset({"chain"})
     needs: frozenset[str] = frozenset()
     everywhere = False
-    captured_modules = ()
 
     def bind(self, target: Target) -> None:
         pass
@@ -33,9 +32,6 @@ class NoDraft:
     def observe(self, state: State, step: Step) -> None:
         pass
 
-    def captured_key(self, state: State) -> Hashable:
-        return ()
-
     def inside(self, k: int, state: State) -> "NothingInside":
         return NothingInside()
 
@@ -43,16 +39,10 @@ class NoDraft:
         return True
 
 
-class NothingInside:
+class NothingInside(InsideDrafts):
     """`NoDraft` inside a captured round."""
 
     parents = ()
-
-    def load(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
-
-    def unload(self, drafter: Any, state: State) -> None:
-        """Do nothing: there is no memory."""
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         return Draft.empty(live.root)

@@ -6,7 +6,6 @@ reaches the end of the text continues periodically, so that a loop is drafted in
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -44,7 +44,6 @@ class PromptLookup:
 
     needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
     everywhere = False
-    captured_modules = ()
 
     def __init__(self, options: PromptLookupOptions = PromptLookupOptions()) -> None:
         self.options = options
@@ -69,9 +68,6 @@ class PromptLookup:
     def of_texts(self) -> "LookupOfTexts":
         return LookupOfTexts(self.options)
 
-    def captured_key(self, state: State) -> Hashable:
-        return self.options
-
     def inside(self, k: int, state: State) -> "LookupInside":
         return LookupInside(self.options, k)
 
@@ -92,18 +88,12 @@ class LookupOfTexts:
         return [row if there[0] else [] for row, there in zip(units.tolist(), found.tolist(), strict=True)]
 
 
-class LookupInside:
+class LookupInside(InsideDrafts):
     """`PromptLookup` inside a captured round."""
 
     def __init__(self, options: PromptLookupOptions, k: int) -> None:
         self.options, self.k = options, k
-        self.parents = range(-1, k - 1)
-
-    def load(self, drafter: Any, state: State) -> None:
-        """Do nothing: the history is the memory."""
-
-    def unload(self, drafter: Any, state: State) -> None:
-        """Do nothing: the history is the memory."""
+        self.key, self.parents = options, range(-1, k - 1)
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         units, found = copied(self.options, live.history, live.known - 1, live.pads, self.k)
