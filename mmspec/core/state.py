@@ -35,6 +35,7 @@ class Capture:
 
     round: Any = None  # the one that runs it; None: the eager loop does
     eager: bool = False  # whether it is settled that the eager loop runs it
+    outside: bool = False  # whether it is settled that its drafts are made outside
     stale: bool = False  # whether something changed that captured rounds bake in, such as a guidance scale
 
 

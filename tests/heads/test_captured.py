@@ -280,7 +280,8 @@ from tests.support.device_run import moved, sent
 from tests.support.examples import EXAMPLES
 
 for name in sys.argv[1:]:
-    _, example, *_ = EXAMPLES[f"text:{name}"]()
+    found = EXAMPLES[f"text:{name}"]()
+    example = found[1] if isinstance(found, list | tuple) else found
     def begun(place, send, compile):
         options = {key: copied(value, place) for key, value in vars(example.options).items()}
         model = copied(tiny_models.llama(), place)
@@ -304,7 +305,20 @@ for name in sys.argv[1:]:
 @pytest.mark.slow
 def test_one_wait_a_round_on_the_logical_device() -> None:
     """Of the captured round's function, untraced; the first round, which is captured, waits more often."""
-    kinds = ["eagle", "mtp", "medusa", "hydra", "clover", "mlp-speculator", "arctic-lstm", "dflash", "p-eagle", "ppd"]
+    kinds = [
+        "draft-model",
+        "draft-tree",
+        "eagle",
+        "mtp",
+        "medusa",
+        "hydra",
+        "clover",
+        "mlp-speculator",
+        "arctic-lstm",
+        "dflash",
+        "p-eagle",
+        "ppd",
+    ]
     command = [sys.executable, "-c", WAITS, *kinds, "apple-mtp"]
     root = Path(__file__).parents[2]
     path = os.pathsep.join(map(str, (root, root / "plugins", os.environ.get("PYTHONPATH", ""))))

@@ -105,13 +105,13 @@ class Captures:
             return None
         if read_at_once(device) and not drafter.everywhere:
             return None
-        if state.capture.eager or not drafter.fits_inside(state):
+        if state.capture.eager or state.capture.outside or not drafter.fits_inside(state):
             return None
         if self._refusal(state) or drafts_forbidden_by(state.warp.processors):
             return None
         k = min(policy.k, state.budget.k)
-        if state.warp.forced is not None and drafter.width(k):  # which drafts hold (`mmspec.core.forced`)
-            return None
+        if k < 1 <= state.budget.k or (state.warp.forced is not None and drafter.width(k)):
+            return None  # no drafts are wanted, or they hold units that are known (`mmspec.core.forced`)
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
             tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
@@ -146,6 +146,7 @@ class Captures:
                 state.cache, state.live = before
         state.capture.round, state.capture.stale = captured, False
         state.capture.eager = captured is None and plan.drafts is None
+        state.capture.outside |= captured is None and plan.drafts is not None
         state.report.compiled = captured is not None
         return captured
 

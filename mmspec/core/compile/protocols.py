@@ -60,7 +60,7 @@ class Capturable(Protocol):
         """A block in which `forward` over so many nodes may run, be traced or be replayed."""
         ...
 
-    def forward(self, cache: Any, draft: Draft) -> TargetOutput:
+    def forward(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """`Target.verify` inside of `ready`."""
         ...
 

@@ -6,7 +6,7 @@ Knob: the tree. A smaller budget cuts its lower levels off.
 """
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 from mmspec.core.drafters.shapes.siblings import distribution_of, race
 from mmspec.core.drafters.static_tree import levels_of
+from mmspec.core.once import known
 from mmspec.core.transfer import on_device
 
 
@@ -67,7 +68,7 @@ class Static:
         return levels_of(self.tree)
 
 
-@lru_cache(maxsize=64)
+@known
 def _places(shape: Static, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For the nodes at a depth: their parents' places in the level above, and their ranks."""
     above = shape.by_level[depth - 2] if depth > 1 else [-1]

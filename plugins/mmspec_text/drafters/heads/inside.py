@@ -47,7 +47,7 @@ class HeadInside(InsideDrafts):
         self.shape, self.k, self.levels, self.warp = shape, k, shape.levels(k), state.warp
         self.parents = shape.parents(k)
         self.modules = self.head, *self.head.borrowed
-        self.key = self.head, type(shape), tuple(sorted(vars(shape).items())), beside
+        self.key = self.head, shape, beside
 
     @abstractmethod
     def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
