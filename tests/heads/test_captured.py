@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
+from mmspec.registry import installed, pair
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.inside import NAME as HEADS
@@ -33,6 +35,7 @@ from mmspec_text.drafters.heads.inside import HeadInside, RowsInside
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.captured.conftest import _traced_alone, inductor, lockstep, rounds_of  # noqa: F401  fixtures
 from tests.heads.conftest import GREEDY, SAMPLED, checkpoint
+from tests.support.examples import EXAMPLES
 from tests.support.path_heads import KINDS, LAYOUTS
 
 TREE: dict[str, Any] = {"form": "rerank", "width": 3, "nodes": 8}
@@ -213,6 +216,27 @@ def test_heads_that_step_along_paths(
 
     vars(llama()).pop(NAME, None)
     vars(llama().get_input_embeddings()).pop(HEADS, None)
+    eager, captured = decoder(), decoder()
+    eager.captures.compile = None
+    assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
+    assert len(rounds_of(captured)) == len(drafting(captured)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("form", "rule"), [(TREE, Match), (CHAIN, Match), (CHAIN, Rejection)])
+@pytest.mark.parametrize("name", ["dflash", "p-eagle"])
+def test_heads_that_score_a_block(
+    name: str, form: dict[str, Any], rule: type, warp: Any, rows: dict[str, Tensor]
+) -> None:
+    example = EXAMPLES[f"text:{name}"]()[0]
+
+    def decoder() -> Decoder:
+        pairing = pair(installed(), f"text:{name}", offers=TransformersTarget(llama()).offers)
+        drafter = pairing.drafter.load()(replace(example.options, probe=False, **form))
+        return Decoder(TransformersTarget(llama()), drafter, rule(), k=3, shape=None, compile=True)
+
+    vars(llama()).pop(NAME, None)
     eager, captured = decoder(), decoder()
     eager.captures.compile = None
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3

@@ -75,12 +75,13 @@ class RowsInside(HeadInside):
     """
 
     def __init__(
-        self, head: Borrowing, shape: Shape, k: int, state: State, columns: slice = slice(None), beside: Hashable = ()
+        self, head: Borrowing, shape: Shape, k: int, state: State, columns: slice = slice(None), beside: Any = None
     ) -> None:
         cache = self.memory(state).cache
         own = columns.start, columns.stop, cache.halves, bucket(cache.most), beside
         super().__init__(head, shape, k, state, own)
-        self.columns = columns
+        self.columns, self.beside = columns, beside
+        self.cache: Any = None
 
     @staticmethod
     def memory(state: State) -> HeadMemory:
@@ -94,22 +95,28 @@ class RowsInside(HeadInside):
         features = unread.features
         with torch.inference_mode(False), torch.no_grad():
             slots = BufferCache(empty_layers(self.head.depth), cache.slots, bucket(cache.most)).load(cache.slots)
-            self.cache = HeadCache(self.head, state.rows, cache.most, state.root.device, cache.halves, slots)
-            self._open = self.cache.open
             count = torch.zeros_like(state.emitted)
             self.rows = Rows(features.new_zeros(len(features), self.levels + 1, features.shape[2]), count)
+            self.make(cache, slots, state)
             self.begun(state.live)  # which reads no row: now the layers of the cache have their buffers
-            self._states = self.cache.states.clone()
             self.ended()
+
+    def make(self, cache: Any, slots: BufferCache, state: State) -> None:
+        """Make the cache of buffers, given a call's."""
+        self.cache = HeadCache(self.head, state.rows, cache.most, state.root.device, cache.halves, slots)
+        self._open, self._states = self.cache.open, self.cache.states
 
     def load(self, drafter: Any, state: State) -> None:
         """The rows of a prompt, and of many rounds without a draft, are read here, as far as they are too many."""
         memory = self.memory(state)
         self._note(rest_of(memory, state, self.rows.features.shape[1]))
-        assert isinstance(self.cache.slots, BufferCache)
-        self.cache.slots.load(memory.cache.slots)
-        self._open.copy_(memory.cache.open)
+        self.take(memory.cache)
         memory.cache, memory.unread = self.cache, None
+
+    def take(self, cache: Any) -> None:
+        """Copy a call's cache."""
+        self.cache.slots.load(cache.slots)
+        self._open.copy_(cache.open)
 
     def unload(self, drafter: Any, state: State) -> None:
         self.memory(state).unread = Rows(self.rows.features.clone(), self.rows.count.clone()).trimmed()
