@@ -175,10 +175,8 @@ class TransformersTarget:
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
         assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
-        if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
-            whole = self.verify(cache, draft)
-            return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
-        with torch.inference_mode(), self.ready(cache, draft.nodes - first):  # a tenth faster than no_grad
+        nodes = draft.nodes - (0 if slots.recurrent else first)
+        with torch.inference_mode(), self.ready(cache, nodes):  # a tenth faster than no_grad
             return self.forward(cache, draft, first)
 
     @contextmanager
@@ -189,6 +187,9 @@ class TransformersTarget:
 
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots, guidance = cache.slots, cache.guidance
+        if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
+            whole = self.forward(cache, draft)
+            return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
         slots.scratch = not draft.index.is_chain
         valid = None if draft.index.nodes == 1 else guidance.physical(draft.valid[:, first:])
         units, index = guidance.physical(draft.units[:, first:]), guidance.index(draft.index)

@@ -5,7 +5,7 @@ counts as one launch, since on a GPU it would be at least one, and every value t
 these are reads that the library makes on a CPU only, where they cost nothing: waits on a CPU are an upper bound.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -60,7 +60,6 @@ class StaticTree:
 
     needs = frozenset({"discrete"})
     everywhere = False
-    captured_modules = ()
 
     def __init__(self, nodes: int, depth: int) -> None:
         self.parents = likeliest_tree(RATES, min(depth, nodes), nodes)[0] if depth < nodes else range(-1, nodes - 1)
@@ -85,11 +84,8 @@ class StaticTree:
     def observe(self, state: State, step: Step) -> None:
         pass
 
-    def captured_key(self, state: State) -> Hashable:
-        return tuple(self.parents)
-
     def inside(self, k: int, state: State) -> DraftsOfRows:
-        return DraftsOfRows(self.parents, lambda live: self._behind(live.root))
+        return DraftsOfRows(self.parents, lambda live: self._behind(live.root), tuple(self.parents))
 
     def fits_inside(self, state: State) -> bool:
         return True

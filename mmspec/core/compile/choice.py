@@ -132,12 +132,13 @@ class Captures:
             return None
         assert isinstance(policy, Fixed)
         k = min(policy.k, state.budget.k)
+        if k < 1 <= state.budget.k:
+            return None  # no drafts are wanted
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
             tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
             tree = tree.padded(state.budget.width)
-        key = type(drafter), drafter.captured_key(state), k
-        return self._take_over(state, self._plan(state, tree, drafts=inside), key)
+        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), inside.key, k))
 
     def _may_draft_inside(self, state: State, policy: Policy) -> bool:
         drafter, budget = self.drafter, state.budget
@@ -179,6 +180,7 @@ class Captures:
         state.capture.round, state.capture.stale = captured, False
         if captured is None and plan.drafts is None:
             state.capture.way = None
+        state.capture.outside |= captured is None and plan.drafts is not None
         state.report.compiled = captured is not None and plan.compiled
         state.report.recorded = captured is not None and not plan.compiled
         return captured
@@ -215,8 +217,8 @@ class Captures:
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         models = [self.target.model] if isinstance(self.target, RunsModel) else []
-        if plan.drafts is not None and isinstance(self.drafter, DraftsInside):
-            models += self.drafter.captured_modules
+        if plan.drafts is not None:
+            models += plan.drafts.modules
         self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
         call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
@@ -232,6 +234,8 @@ class Captures:
         cache = target.held(state.cache, plan.nodes, plan.index)
         if not plan.compiled:
             cache.fall_back()  # from what only a compiler can make fast
+        if plan.drafts is not None:
+            plan.drafts.reserve(state)
         captured = CapturedRound(plan, target, cache, buffers(state, columns))
         captured.load(state)
 

@@ -4,7 +4,7 @@ As in `mmspec.core.capabilities`, a class has a capability if it has the members
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class Capturable(Protocol):
         """A block in which `forward` over so many nodes may run, be traced or be replayed."""
         ...
 
-    def forward(self, cache: Any, draft: Draft) -> TargetOutput:
+    def forward(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """`Target.verify` inside of `ready`."""
         ...
 
@@ -76,14 +76,24 @@ class InsideDrafts(Protocol):
     """
 
     parents: Sequence[int] | None  # of the drafted nodes of every draft; -1: the root. None: each brings its own tree
+    key: Hashable = ()  # what two drafters, and two calls, must share for one captured round to serve both
+    modules: Sequence[nn.Module] = ()  # those whose weights drafts read, beside the target's
+
+    def reserve(self, state: State) -> None:
+        """Allocate buffers for calls like this one: once, before the round is captured; by default there are none."""
+        return
+
+    def ready(self) -> AbstractContextManager[None]:
+        """A block in which the round may run, be traced or be replayed."""
+        return nullcontext()
 
     def load(self, drafter: Any, state: State) -> None:
         """Copy the memory of a drafter and of a call into the buffers; called when the round takes over the call."""
-        ...
+        return
 
     def unload(self, drafter: Any, state: State) -> None:
         """Copy the buffers into the memory of both; called when the round is done with the call."""
-        ...
+        return
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         """`Drafter.propose`, given the rows alone; their `history` has all its columns. The draft is not rooted."""
@@ -94,22 +104,17 @@ class InsideDrafts(Protocol):
         ...
 
 
-class DraftsOfRows:
-    """The `InsideDrafts` of a drafter whose drafts depend on the rows alone: there is no memory to load or to keep.
+class DraftsOfRows(InsideDrafts):
+    """Drafts that depend on the rows alone.
 
     Args:
-        parents: As in `InsideDrafts`.
+        parents: As in the base.
         draft: Drafts for the rows.
+        key: As in the base.
     """
 
-    def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft]) -> None:
-        self.parents, self._draft = parents, draft
-
-    def load(self, drafter: Any, state: State) -> None:
-        pass
-
-    def unload(self, drafter: Any, state: State) -> None:
-        pass
+    def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft], key: Hashable = ()) -> None:
+        self.parents, self._draft, self.key = parents, draft, key
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         return self._draft(live)
@@ -124,17 +129,8 @@ class DraftsInside(Protocol):
 
     everywhere: bool  # whether it drafts inside on a CPU, too, where a host that drafts waits for nothing
 
-    @property
-    def captured_modules(self) -> Sequence[nn.Module]:
-        """The modules whose weights its drafts read, beside the target's."""
-        ...
-
-    def captured_key(self, state: State) -> Hashable:
-        """What two drafters, and two calls, must share for one captured round to serve both."""
-        ...
-
     def inside(self, k: int, state: State) -> InsideDrafts:
-        """New buffers for a captured round of such calls, for drafts of budget `k`."""
+        """What a captured round of such calls would hold, for drafts of budget `k`."""
         ...
 
     def fits_inside(self, state: State) -> bool:

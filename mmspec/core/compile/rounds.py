@@ -7,7 +7,7 @@ Fresh draws, which all rules but the invariant ones use, are functions of the ca
 """
 
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -178,6 +178,8 @@ class CapturedRound:
     def fits(self, draft: Draft) -> bool:
         """Whether a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""
         plan = self.plan
+        if plan.drafts is not None:  # it makes its own
+            return False
         if not draft.units.shape[1]:
             return True
         return plan.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
@@ -249,7 +251,8 @@ class CapturedRound:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        with torch.inference_mode(False), torch.no_grad(), self.target.ready(self.cache, self.plan.nodes):
+        drafts = nullcontext() if self.plan.drafts is None else self.plan.drafts.ready()
+        with torch.inference_mode(False), torch.no_grad(), self.target.ready(self.cache, self.plan.nodes), drafts:
             yield
 
     def _round(self) -> Step:

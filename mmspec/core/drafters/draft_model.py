@@ -9,6 +9,7 @@ was really drawn from.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded, LengthAware
+from mmspec.core.capabilities import Bounded, LengthAware, RunsModel
+from mmspec.core.compile.protocols import Capturable, InsideDrafts
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growing import Scratch, grown
+from mmspec.core.drafters.growing import LiveRows, Scratch, grown
 from mmspec.core.drafters.shapes import Chain, Ending, Level, Shape
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -49,6 +52,8 @@ class DraftModel:
         model: The draft model: any target that offers `grow` and has the same units as the call's target.
         shape: The shape of the draft tree; default: a chain.
     """
+
+    everywhere = True
 
     def __init__(self, model: Target, shape: Shape | None = None) -> None:
         self.model = model
@@ -82,9 +87,7 @@ class DraftModel:
         levels = memory.shape.levels(min(k, self._context(state)))
         if levels < 1:
             return Draft.empty(state.root)
-        if isinstance(self.model, LengthAware):
-            self.model.synced(memory.cache, state.host_emitted)
-        output, scored = self._catch_up(state, memory)
+        output, scored = self._begun(state, memory)
         feed = partial(self._feed, memory)
         draft, scratch, scored = grown(
             memory.shape, state, k, levels, noise, output, feed=feed, fed=scored, enough=_enough(memory.shape)
@@ -95,16 +98,27 @@ class DraftModel:
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory
         if memory.scratch is not None:
-            path, count = memory.scratch.follow(step)
-            self.model.commit(memory.cache, path, count)
-            memory.seen = memory.seen + count
             own = step.draft.nodes == memory.scratch.place.shape[1]
             memory.lag = 1 if own else step.draft.index.deepest + 1  # every node of its own with a child was fed
-            memory.scratch = None
+            _commit(self.model, memory, step)
         else:
             memory.lag += step.draft.index.deepest + 1
 
-    def _catch_up(self, state: State, memory: DraftModelMemory) -> tuple[TargetOutput, int]:
+    def inside(self, k: int, state: State) -> "DraftModelInside":
+        assert isinstance(self.model, Capturable)
+        return DraftModelInside(self.model, k, state)
+
+    def fits_inside(self, state: State) -> bool:
+        """Not where a host sync ends drafts, or the draft model's context; nor if a subclass drafts otherwise."""
+        kind, shape = type(self), self.shape
+        own = (kind.propose, kind.observe, kind._feed) == (DraftModel.propose, DraftModel.observe, DraftModel._feed)
+        if not own or not isinstance(self.model, Capturable) or not isinstance(self.model, RunsModel):
+            return False
+        context = self.model.context if isinstance(self.model, Bounded) else None
+        whole = state.prompt_length + state.limit + state.budget.k
+        return _enough(shape) is None and (context is None or whole <= context)
+
+    def _begun(self, state: State, memory: DraftModelMemory) -> tuple[TargetOutput, int]:
         """Feed the units that the cache lacks, and the root.
 
         Returns:
@@ -112,30 +126,25 @@ class DraftModel:
             0 if units before it were committed, which invalidates the scratch (the root is then fed again with the
             first level).
         """
-        lag = torch.where(state.done, 0, (state.emitted - 1 - memory.seen).clamp(min=0))
-        most = self._longest(memory, lag)
-        while most >= memory.width:
-            lag = lag - self._known(state, memory, lag, memory.width)[1]
-            most -= memory.width
-        output, _ = self._known(state, memory, lag, most + 1)
+        lag, most = self.catch_up(state, memory, memory.width - 1)
+        output, _ = _known(self.model, memory, state, lag, most + 1, partial(self._feed, memory))
         memory.lag = 0
         return (output.take(lag[:, None]), 0) if most else (output, 1)
 
-    @staticmethod
-    def _longest(memory: DraftModelMemory, lag: Tensor) -> int:
-        """The largest `lag`; off the CPU, where reading it is a sync, an upper bound."""
-        return int(lag.max()) if lag.device.type == "cpu" else memory.lag
+    def catch_up(self, state: State, memory: DraftModelMemory, left: int) -> tuple[Tensor, int]:
+        """Feed units that the cache lacks, until no row lacks more than `left` before the root.
 
-    def _known(self, state: State, memory: DraftModelMemory, lag: Tensor, nodes: int) -> tuple[TargetOutput, Tensor]:
-        """Feed `nodes` known units, beginning `lag [batch]` before the root; commit those before it, and count them."""
-        order = torch.arange(nodes, device=lag.device)
-        place = ((state.known - 1 - lag)[:, None] + order).clamp(max=state.history.shape[1] - 1)
-        units, count = take_nodes(state.history, place), lag.clamp(max=nodes)
-        output = self._feed(memory, Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
-        if nodes > 1:
-            self.model.commit(memory.cache, order[1:].expand(state.rows, -1), count)
-            memory.seen = memory.seen + count
-        return output, count
+        Returns:
+            How many each row lacks then, `[batch]`; and the most, or an upper bound where reading it is a sync.
+        """
+        if isinstance(self.model, LengthAware):
+            self.model.synced(memory.cache, state.host_emitted)
+        lag = _lag(memory, state)
+        most = int(lag.max()) if lag.device.type == "cpu" else memory.lag
+        while most > left:
+            lag = lag - _known(self.model, memory, state, lag, memory.width, partial(self._feed, memory))[1]
+            most = max(most - memory.width, 0)
+        return lag, most
 
     def _feed(self, memory: DraftModelMemory, draft: Draft, first: int) -> TargetOutput:
         """One pass of the draft model."""
@@ -150,6 +159,92 @@ class DraftModel:
             max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
         )
         return max(0, context - longest)
+
+
+class DraftModelInside(InsideDrafts):
+    """The drafts of a draft model inside of captured rounds.
+
+    A round leaves units to catch up with: the last one of an accepted path was not fed, and of a draft of one level
+    nothing is kept. So the first pass of a draft is always as wide as these and the root.
+    """
+
+    def __init__(self, model: Capturable, k: int, state: State) -> None:
+        assert isinstance(model, RunsModel)
+        shape, cache = state.memory.shape, state.memory.cache
+        self.model, self.k, self.levels, self.warp = model, k, shape.levels(k), state.warp
+        self.lag = 1 if self.levels > 1 else 2
+        self.parents, self.modules = shape.parents(k), (model.model,)
+        self.key = type(model), model.model, model.capture_key(cache), shape
+
+    def reserve(self, state: State) -> None:
+        memory: DraftModelMemory = state.memory
+        self._held = self.model.held(memory.cache, self.lag + 1, None)
+        if state.capture.way != "compiled":
+            self._held.fall_back()  # from what only a compiler can make fast
+        self._held.load(memory.cache)  # now its layers have their buffers
+        with torch.inference_mode(False):
+            self._seen = torch.zeros_like(memory.seen)
+        self._memory = DraftModelMemory(self._held, memory.shape, memory.width, self._seen)
+
+    def ready(self) -> AbstractContextManager[None]:
+        return self.model.ready(self._held, self.lag + 1)
+
+    def load(self, drafter: DraftModel, state: State) -> None:
+        memory: DraftModelMemory = state.memory
+        drafter.catch_up(state, memory, self.lag)
+        memory.cache = self._held.load(memory.cache)
+        self._seen.copy_(memory.seen)
+
+    def unload(self, drafter: DraftModel, state: State) -> None:
+        state.memory.seen, state.memory.lag = self._seen.clone(), self.lag
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        memory, feed = self._memory, partial(self.model.forward, self._held)
+        lag = _lag(memory, live)
+        output, _ = _known(self.model, memory, live, lag, self.lag + 1, feed)
+        rows, root = LiveRows(live, self.warp), output.take(lag[:, None])
+        draft, scratch, fed = grown(memory.shape, rows, self.k, self.levels, noise, root, feed=feed, fed=0)
+        memory.scratch = scratch if fed else None
+        return draft
+
+    def observe(self, live: Live, step: Step) -> None:
+        memory = self._memory
+        if memory.scratch is not None:
+            _commit(self.model, memory, step)
+        self._seen.copy_(memory.seen)
+        memory.seen = self._seen
+
+
+def _lag(memory: DraftModelMemory, known: State | Live) -> Tensor:
+    """Emitted units before the root that each row's cache lacks, `[batch]`."""
+    return torch.where(known.done, 0, (known.emitted - 1 - memory.seen).clamp(min=0))
+
+
+def _known(
+    model: Target | Capturable,
+    memory: DraftModelMemory,
+    known: State | Live,
+    lag: Tensor,
+    nodes: int,
+    feed: Callable[[Draft, int], TargetOutput],
+) -> tuple[TargetOutput, Tensor]:
+    """Feed `nodes` known units, beginning `lag [batch]` before the root; commit those before it, and count them."""
+    order = torch.arange(nodes, device=lag.device)
+    place = ((known.known - 1 - lag)[:, None] + order).clamp(max=known.history.shape[1] - 1)
+    units, count = take_nodes(known.history, place), lag.clamp(max=nodes)
+    output = feed(Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
+    if nodes > 1:
+        model.commit(memory.cache, order[1:].expand(len(lag), -1), count)
+        memory.seen = memory.seen + count
+    return output, count
+
+
+def _commit(model: Target | Capturable, memory: DraftModelMemory, step: Step) -> None:
+    """Keep what a round accepted of the scratch."""
+    assert memory.scratch is not None
+    path, count = memory.scratch.follow(step)
+    model.commit(memory.cache, path, count)
+    memory.seen, memory.scratch = memory.seen + count, None
 
 
 def _enough(shape: Shape) -> Callable[[Level], bool] | None:

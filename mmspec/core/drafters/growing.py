@@ -16,13 +16,14 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 
 
 class Rows(Protocol):
-    """What drafting reads of a call's rows: `mmspec.core.state.State` has it, and so do buffers of captured drafts."""
+    """What drafting reads of a call's rows: `mmspec.core.state.State` has it, and `LiveRows`."""
 
     @property
     def root(self) -> Tensor:
@@ -43,6 +44,26 @@ class Rows(Protocol):
     def prefix(self) -> Prefix:
         """The known units."""
         ...
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """The rows of a captured round, for drafts that are made inside of it."""
+
+    live: Live
+    warp: Warp
+
+    @property
+    def root(self) -> Tensor:
+        return self.live.root
+
+    @property
+    def room(self) -> Tensor:
+        return self.live.room
+
+    @property
+    def prefix(self) -> Prefix:
+        return Prefix(self.live.history, (), self.live.emitted)  # element-wise processors read no ids
 
 
 @dataclass(frozen=True)

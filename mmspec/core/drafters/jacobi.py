@@ -8,13 +8,13 @@ Knobs: the window (`k`): longer windows accept more per pass and cost more per p
 drawn anew from the last pass's distributions, as first published, which accepts less.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass, take_nodes, where_nodes
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, DraftNoise
@@ -72,7 +72,6 @@ class Jacobi:
     offers = frozenset({"chain", "window", "q"})
     needs = frozenset({"redraw"})
     everywhere = True
-    captured_modules = ()
 
     def __init__(self, initialisation: Initialisation, independent: bool = False) -> None:
         self.initialisation = initialisation
@@ -94,17 +93,13 @@ class Jacobi:
     def observe(self, state: State, step: Step) -> None:
         state.memory = self.moved_on(state.memory, step, step.draft.nodes - 1)
 
-    def captured_key(self, state: State) -> Hashable:
-        return self.initialisation, self.independent
-
     def fits_inside(self, state: State) -> bool:
         filling = self.initialisation
         kept = isinstance(filling, Traceable) and filling.traceable and not filling.reach
         return kept and isinstance(state.source, Counting) and state.step is not None and _is_dense(state.step)
 
     def inside(self, k: int, state: State) -> "WindowInside":
-        assert state.step is not None
-        return WindowInside(Jacobi(self.initialisation, self.independent), k, state.step)
+        return WindowInside(Jacobi(self.initialisation, self.independent), k)
 
     def drafted(self, live: Live, last: Window | None, k: int, noise: DraftNoise) -> Draft:
         """The units of the last window, as far as they were drawn, and behind them those of the initialisation."""
@@ -146,7 +141,7 @@ class Jacobi:
         return both.take(slot)
 
 
-class WindowInside:
+class WindowInside(InsideDrafts):
     """`Jacobi` inside a captured round: its memory is a window that never changes its size.
 
     Before the first pass no slot is drawn, so that what the buffers hold is not read.
@@ -154,19 +149,22 @@ class WindowInside:
     Args:
         drafter: Drafts, for nobody else.
         k: Slots of the window.
-        step: A round of the call, whose distributions are of the family of all others.
     """
 
-    def __init__(self, drafter: Jacobi, k: int, step: Step) -> None:
+    def __init__(self, drafter: Jacobi, k: int) -> None:
         self.parents = range(-1, k - 1)
+        self.key = drafter.initialisation, drafter.independent
         self._drafter = drafter
+
+    def reserve(self, state: State) -> None:
+        assert state.step is not None
+        found, k = state.step.scores.distribution, len(self.parents)  # of the family of all others of the call
         with torch.inference_mode(False):
-            numbers = _numbers(step.scores.distribution)
+            numbers = _numbers(found)
             numbers = numbers.new_zeros(len(numbers), k, *numbers.shape[2:])
-            units = torch.zeros(len(numbers), k, dtype=step.draft.units.dtype, device=numbers.device)
-            drawn = torch.zeros_like(units, dtype=torch.bool)
-            categorical = isinstance(step.scores.distribution, Categorical)
-            self._window = Window(units, Categorical(numbers) if categorical else PointMass(numbers), drawn)
+            units = torch.zeros(len(numbers), k, dtype=state.root.dtype, device=numbers.device)
+            distribution = Categorical(numbers) if isinstance(found, Categorical) else PointMass(numbers)
+            self._window = Window(units, distribution, torch.zeros_like(units, dtype=torch.bool))
 
     def load(self, drafter: Jacobi, state: State) -> None:
         self._keep(resized(state.live, state.memory, len(self.parents)))

@@ -1,6 +1,5 @@
 """Plain decoding: a drafter that never drafts."""
 
-from collections.abc import Hashable
 from typing import Any
 
 from mmspec.core.compile.protocols import DraftsOfRows
@@ -16,7 +15,6 @@ class NoDraft:
     offers = frozenset({"chain"})
     needs: frozenset[str] = frozenset()
     everywhere = False
-    captured_modules = ()
 
     def bind(self, target: Target) -> None:
         pass
@@ -32,9 +30,6 @@ class NoDraft:
 
     def observe(self, state: State, step: Step) -> None:
         pass
-
-    def captured_key(self, state: State) -> Hashable:
-        return ()
 
     def inside(self, k: int, state: State) -> DraftsOfRows:
         return DraftsOfRows((), lambda live: Draft.empty(live.root))

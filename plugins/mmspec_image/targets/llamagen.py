@@ -114,8 +114,8 @@ class LlamaGenTarget:
     def ready(self, cache: GuidedCache, nodes: int) -> AbstractContextManager[None]:
         return self.raster.ready(cache, nodes)
 
-    def forward(self, cache: GuidedCache, draft: Draft) -> TargetOutput:
-        return cache.output(*self.raster.forward(cache, draft))
+    def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
+        return cache.output(*self.raster.forward(cache, draft, first))
 
     def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)

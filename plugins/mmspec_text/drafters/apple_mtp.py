@@ -14,6 +14,7 @@ Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -105,6 +106,7 @@ class AppleMTP:
         self._lora.to(device_of(model), model.dtype)
         return AppleMTPMemory()
 
+    @torch.no_grad()
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         states, depth = state.memory.states, self._depth(k)
         if states is None or self.shape.levels(depth) < 1:

@@ -23,6 +23,7 @@ from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import IDS, Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.features import Features, features_of
+from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun, observed, proposed
 from mmspec_text.drafters.heads.stored import Convention
 from mmspec_text.training.lessons import EagleLesson
@@ -102,6 +103,7 @@ class Eagle(FamilyDrafter):
     """Drafts with a head of the EAGLE family, level by level."""
 
     kind, read = "eagle", staticmethod(read_checkpoint)
+    everywhere = True
 
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
         super().__init__(options)
@@ -111,6 +113,12 @@ class Eagle(FamilyDrafter):
 
     def observe(self, state: State, step: Step) -> None:
         observed(state.memory, state, step, self.columns)
+
+    def inside(self, k: int, state: State) -> RowsInside:
+        return RowsInside(self.network, self.shape, k, state, self.columns)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
     def lesson(self, loss: str, depth: int) -> EagleLesson:
         """What the head learns between calls; arguments and errors as in `Learns`."""

@@ -25,6 +25,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.features import Features
+from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
@@ -102,6 +103,8 @@ class Mtp:
         TypeError: `model` is not a name.
     """
 
+    everywhere = True
+
     def __init__(self, options: MtpOptions = MtpOptions()) -> None:
         if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):
             raise TypeError(f"the checkpoint is a folder or a hub name, not {type(options.model).__name__}")
@@ -152,6 +155,13 @@ class Mtp:
 
     def observe(self, state: State, step: Step) -> None:
         observed(state.memory, state, step)
+
+    def inside(self, k: int, state: State) -> RowsInside:
+        assert self._layers is not None
+        return RowsInside(self._layers.network, self.shape, k, state)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
     def _try(self, ids: Tensor, layers: Layers) -> None:
         trial = try_head(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)

@@ -15,14 +15,18 @@ target. Drafts may be deeper than those that the head was trained for, and then 
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec_text.drafters.eagle import EagleOptions, FamilyDrafter
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.cache import CHUNK, Unknown
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.inside import Feed, RowsInside
 from mmspec_text.drafters.heads.memory import HeadMemory, units_of, with_emitted
 
 
@@ -31,10 +35,21 @@ class PEagleOptions(EagleOptions):
     """Options of `p-eagle`."""
 
 
+class PEagleInside(RowsInside):
+    """Inside of captured rounds; `beside` is the mask token."""
+
+    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
+        unknown = Unknown(self.head.unknown(), self.beside, self.levels - 1)
+        self.cache.read(self.rows, units_of(live, self.rows), unknown)
+        block = Block(self.head, self.cache.states)
+        return block.at_root(live.root), block.grow
+
+
 class PEagle(FamilyDrafter):
     """Drafts with a head of P-EAGLE."""
 
     kind = "p-eagle"
+    everywhere = True
     read = staticmethod(partial(read_checkpoint, kind="p-eagle"))
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
@@ -50,6 +65,7 @@ class PEagle(FamilyDrafter):
                 f"the head {self.checkpoint.name!r} has the mask token {token}, and embeddings of {ids} ids"
             )
 
+    @torch.no_grad()
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         if self.shape.levels(k) < 1:
             return Draft.empty(state.root)
@@ -62,6 +78,12 @@ class PEagle(FamilyDrafter):
         memory.unread = with_emitted(memory.unread, step, self.columns)
         if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
             self._read(memory, state)
+
+    def inside(self, k: int, state: State) -> PEagleInside:
+        return PEagleInside(self.network, self.shape, k, state, self.columns, self.checkpoint.mask_token)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
     def _read(self, memory: HeadMemory, state: State) -> None:
         """Read the features that are not read yet, and score the deepest block that the call may want."""

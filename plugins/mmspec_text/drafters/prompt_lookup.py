@@ -6,7 +6,6 @@ reaches the end of the text continues periodically, so that a loop is drafted in
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -45,7 +44,6 @@ class PromptLookup:
 
     needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
     everywhere = False
-    captured_modules = ()
 
     def __init__(self, options: PromptLookupOptions = PromptLookupOptions()) -> None:
         self.options = options
@@ -70,15 +68,12 @@ class PromptLookup:
     def of_texts(self) -> "LookupOfTexts":
         return LookupOfTexts(self.options)
 
-    def captured_key(self, state: State) -> Hashable:
-        return self.options
-
     def inside(self, k: int, state: State) -> DraftsOfRows:
         def draft(live: Live) -> Draft:
             units, found = copied(self.options, live.history, live.known - 1, live.pads, k)
             return Draft.chain(units, valid=found)
 
-        return DraftsOfRows(range(-1, k - 1), draft)
+        return DraftsOfRows(range(-1, k - 1), draft, self.options)
 
     def fits_inside(self, state: State) -> bool:
         return True

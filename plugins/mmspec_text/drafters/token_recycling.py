@@ -14,7 +14,7 @@ tokens after 160 tokens of each of 16 held-out modules and after the two prompts
 temperature 0.8; the mean of the four (rank 0: 0.35, 0.15, 0.55, 0.33; rank 1: 0.08, 0.06, 0.13, 0.12).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
@@ -53,7 +54,6 @@ class TokenRecycling:
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
     everywhere = False
-    captured_modules = ()
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options
@@ -91,14 +91,9 @@ class TokenRecycling:
     def observe(self, state: State, step: Step) -> None:
         _note(self._rows, step)
 
-    def captured_key(self, state: State) -> Hashable:
-        return self.options
-
     def inside(self, k: int, state: State) -> "RecyclingInside":
         parents, ranks = self._tree(k)
-        tables = _level_tables(parents, ranks, state.root.device)
-        with torch.inference_mode(False):
-            return RecyclingInside(parents, tables, torch.full_like(self._rows, -1))
+        return RecyclingInside(self.options, parents, _level_tables(parents, ranks, state.root.device), self._rows)
 
     def fits_inside(self, state: State) -> bool:
         return True
@@ -121,11 +116,21 @@ class TokenRecycling:
         return likeliest_tree(self._rates, k, self.options.nodes)
 
 
-class RecyclingInside:
+class RecyclingInside(InsideDrafts):
     """`TokenRecycling` inside a captured round."""
 
-    def __init__(self, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
-        self.parents, self._levels, self._rows = parents, levels, rows
+    def __init__(
+        self,
+        options: TokenRecyclingOptions,
+        parents: Sequence[int],
+        levels: Sequence[tuple[Tensor, Tensor]],
+        rows: Tensor,
+    ) -> None:
+        self.key, self.parents, self._levels, self._rows = options, parents, levels, rows
+
+    def reserve(self, state: State) -> None:
+        with torch.inference_mode(False):
+            self._rows = torch.full_like(self._rows, -1)
 
     def load(self, drafter: TokenRecycling, state: State) -> None:
         self._rows.copy_(drafter._rows)

@@ -51,13 +51,15 @@ class Block:
     `states` are `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
     """
 
-    @torch.inference_mode()
     def __init__(self, head: Scorer, states: Tensor, sequel: Sequel | None = None) -> None:
         self.head, self.states, self.sequel = head, states, sequel
         self.scored = head.scored(states)
         self._carried: Tensor | None = None  # what the sequel returned second, at the nodes so far
 
-    @torch.inference_mode()
+    def at_root(self, root: Tensor) -> TargetOutput:
+        """The output at the root, `[batch]`."""
+        return self.grow(Draft.alone(root), 0)
+
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on; all of one level, level after level."""
         rows = len(self.states)
@@ -71,9 +73,8 @@ class Block:
         return TargetOutput(logits=self.head.over_target(scored))
 
 
+@torch.no_grad()
 def drafted(block: Block, shape: Shape, state: State, k: int, noise: DraftNoise) -> Draft:
     """Draft at most `k` units per path, at least one."""
-    levels = shape.levels(k)
-    output = block.grow(Draft.alone(state.root), 0)
-    draft, _, _ = grown(shape, state, k, levels, noise, output, feed=block.grow)
+    draft, _, _ = grown(shape, state, k, shape.levels(k), noise, block.at_root(state.root), feed=block.grow)
     return draft

@@ -12,13 +12,11 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
-from mmspec.core.live import bucket
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec_text.drafters.heads.cache import CHUNK, HeadCache
-from mmspec_text.drafters.heads.captured.draft import lent
-from mmspec_text.drafters.heads.captured.rows import RowsDraft
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.rows import Rows
 
@@ -29,9 +27,6 @@ class HeadMemory:
 
     cache: HeadCache
     unread: Rows | None  # features that it has not read yet; None after a draft
-    # Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly
-    captured: RowsDraft | None = None
-    eager: bool = False  # whether drafts of this call cannot be captured
 
 
 def begun(
@@ -65,28 +60,9 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
     if levels < 1:
         return Draft.empty(state.root)
     memory.cache.synced(state.host_emitted)
-    if memory.unread is not None and (captured := captured_for(memory, shape, state, k, noise)) is not None:
-        unread, memory.unread = memory.unread, None
-        return captured(unread, units_of(state, unread), state, noise)
     output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
     draft, _, _ = grown(shape, state, k, levels, noise, output, feed=memory.cache.grow)
     return draft
-
-
-def captured_for(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> RowsDraft | None:
-    """The compiled draft that takes the unread rows; None if the draft is eager."""
-    assert memory.unread is not None
-    if state.capture.round is None or memory.eager or k != state.budget.k:
-        return None
-    if memory.captured is None:
-        cache = memory.cache
-        beside = cache.halves, bucket(cache.most)
-        memory.captured = lent(
-            RowsDraft, cache.head, cache.head.borrowed[0], shape=shape, state=state, k=k, noise=noise, beside=beside
-        )
-        memory.eager = memory.captured is None
-    captured = memory.captured
-    return captured if captured is not None and captured.takes(memory.unread) else None
 
 
 def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slice(None)) -> None:
@@ -107,11 +83,16 @@ def of_prompt(state: State, columns: slice = slice(None), before: int = 0) -> Ro
 
 def with_emitted(unread: Rows | None, step: Step, columns: slice = slice(None)) -> Rows:
     """`unread` features, and then the target's of the units that a round emitted; `columns` as in `begun`."""
+    new = emitted_rows(step, columns).trimmed()
+    return new if unread is None else unread.followed(new)
+
+
+def emitted_rows(step: Step, columns: slice = slice(None)) -> Rows:
+    """The target's features of the units that a round emitted; `columns` as in `begun`."""
     hidden = step.scores.hidden
     assert hidden is not None, "the target returns hidden states in every round of such a call"
     nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
-    new = Rows.at_left(take_nodes(hidden[..., columns], nodes), step.count)
-    return new if unread is None else unread.followed(new)
+    return Rows.at_left(take_nodes(hidden[..., columns], nodes), step.count)
 
 
 def read(memory: HeadMemory, state: State) -> TargetOutput:
@@ -122,9 +103,21 @@ def read(memory: HeadMemory, state: State) -> TargetOutput:
     return output
 
 
-def units_of(state: State, rows: Rows) -> Tensor:
+def rest_of(memory: HeadMemory, state: State, columns: int) -> Rows:
+    """Let the head read what it has not read yet, but for the last `columns` columns, which are returned."""
+    rows = memory.unread
+    assert rows is not None
+    first = rows.features.shape[1] - columns
+    if first > 0:
+        early = Rows(rows.features[:, :first], (rows.count - columns).clamp(min=0))
+        memory.cache.read(early, units_of(state, rows)[:, :first])
+        memory.unread = rows = Rows(rows.features[:, first:], rows.count.clamp(max=columns))
+    return rows
+
+
+def units_of(known: State | Live, rows: Rows) -> Tensor:
     """The units of rows: known ones that end with the root, `[batch, column]`; 0 at positions of a condition."""
     columns = rows.features.shape[1]
-    place = state.known[:, None] - columns + torch.arange(columns, device=state.known.device)
-    units = take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))
-    return units if state.prompt_length else torch.where(place < 0, 0, units)  # a condition is no prompt of units
+    place = known.known[:, None] - columns + torch.arange(columns, device=known.known.device)
+    units = take_nodes(known.history, place.clamp(0, known.history.shape[1] - 1))
+    return torch.where(place < 0, 0, units)

@@ -111,7 +111,9 @@ class ProbedTarget:
             finally:
                 hook.remove()
 
-    def forward(self, cache: TransformersTargetCache, draft: Draft) -> TargetOutput:
+    def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
+        if first:
+            return self.target.forward(cache, draft, first)
         nodes, probes = draft.nodes, len(self.embeddings)
         with _probing.holding(Probing(self, nodes)):
             output = self.target.forward(cache, probed(draft, probes, self._trees.get(draft.index.listed)))

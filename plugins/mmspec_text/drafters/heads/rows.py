@@ -20,7 +20,7 @@ class Rows:
         """Rows of features whose first `count` columns count."""
         columns = features.shape[1]
         order = torch.arange(columns, device=features.device)
-        return Rows(take_nodes(features, (order - (columns - count)[:, None]).clamp(min=0)), count).trimmed()
+        return Rows(take_nodes(features, (order - (columns - count)[:, None]).clamp(min=0)), count)
 
     def followed(self, more: "Rows") -> "Rows":
         """These rows, and then others."""

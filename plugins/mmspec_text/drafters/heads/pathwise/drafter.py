@@ -13,13 +13,13 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.heads.captured.draft import lent
-from mmspec_text.drafters.heads.captured.rows import PathDraft
+from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.inside import Feed, HeadInside, RowsInside
 from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, of_prompt, units_of
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead, Walk
@@ -34,6 +34,7 @@ class PathDrafter(HeadDrafter):
     """Drafts with a head that steps along paths; no draft is deeper than the head's longest path."""
 
     stored = PathCheckpoint
+    everywhere = True
 
     def __init__(self, options: PathOptions = PathOptions()) -> None:
         super().__init__(options)
@@ -51,9 +52,6 @@ class PathDrafter(HeadDrafter):
         levels = self.shape.levels(depth)
         if levels < 1:
             return Draft.empty(state.root)
-        captured = self._captured(state, k, noise)
-        if captured is not None:
-            return captured(state.memory.feature, state, noise)
         walk = Walk(self.network, state.memory.root(state))
         draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), feed=walk.grow)
         return draft
@@ -61,18 +59,12 @@ class PathDrafter(HeadDrafter):
     def observe(self, state: State, step: Step) -> None:
         state.memory.observe(state, step)
 
-    def _captured(self, state: State, k: int, noise: DraftNoise) -> PathDraft | None:
-        """The compiled draft of a call whose rounds are captured; None if drafts are eager."""
-        memory = state.memory
-        if state.capture.round is None or k != state.budget.k or not isinstance(memory, Last) or memory.eager:
-            return None
-        if memory.captured is None:
-            embedding = self._target.model.get_input_embeddings()
-            memory.captured = lent(
-                PathDraft, self.network, embedding, shape=self.shape, state=state, k=self.depth(k), noise=noise
-            )
-            memory.eager = memory.captured is None
-        return memory.captured
+    def inside(self, k: int, state: State) -> HeadInside:
+        kind = PathInside if isinstance(state.memory, Last) else PrefixInside
+        return kind(self.network, self.shape, self.depth(k), state)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
 
 @dataclass
@@ -81,16 +73,12 @@ class Last:
 
     head: PathHead
     feature: Tensor  # `[batch, 1, width]`: of the unit before the root
-    # Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly
-    captured: PathDraft | None = None
-    eager: bool = False  # whether drafts of this call cannot be captured
 
-    @torch.inference_mode()
-    def root(self, state: State) -> Tensor:
+    def root(self, known: State | Live) -> Tensor:
         """The root's state, `[batch, 1, size]`."""
-        return self.head.rooted(self.feature, state.root[:, None])
+        return self.head.rooted(self.feature, known.root[:, None])
 
-    def observe(self, state: State, step: Step) -> None:
+    def observe(self, known: State | Live, step: Step) -> None:
         """Take the features of the units that a round emitted."""
         hidden = step.scores.hidden
         assert hidden is not None, "the target returns hidden states in every round of such a call"
@@ -115,6 +103,44 @@ class Whole:
 
     def observe(self, state: State, step: Step) -> None:
         observed(self.memory, state, step)
+
+
+class PathInside(HeadInside):
+    """Inside of captured rounds, from the last feature alone."""
+
+    def reserve(self, state: State) -> None:
+        with torch.inference_mode(False):
+            self._feature = torch.zeros_like(state.memory.feature)
+        self._memory = Last(self.head, self._feature)
+
+    def load(self, drafter: Any, state: State) -> None:
+        self._feature.copy_(state.memory.feature)
+
+    def unload(self, drafter: Any, state: State) -> None:
+        state.memory.feature = self._feature.clone()
+
+    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
+        walk = Walk(self.head, self._memory.root(live))
+        return walk.output(), walk.grow
+
+    def observe(self, live: Live, step: Step) -> None:
+        self._memory.observe(live, step)
+        self._feature.copy_(self._memory.feature)
+        self._memory.feature = self._feature
+
+
+class PrefixInside(RowsInside):
+    """Inside of captured rounds, from all features."""
+
+    @staticmethod
+    def memory(state: State) -> HeadMemory:
+        memory: Whole = state.memory
+        return memory.memory
+
+    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
+        self.read(live)
+        walk = Walk(self.head, self.cache.states[:, :1])
+        return walk.output(), walk.grow
 
 
 def begin(head: PathHead, shape: Shape, state: State) -> Last | Whole:

@@ -1,1 +1,0 @@
-"""Drafts of heads as compiled functions."""
