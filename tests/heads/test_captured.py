@@ -273,14 +273,16 @@ def test_one_graph_a_round_on_cuda(form: dict[str, Any], warp: Any, rows: dict[s
     target = TransformersTarget(copy.deepcopy(llama()).cuda())
     there = {key: value.cuda() for key, value in rows.items()}
     found = []
-    for compile in (False, True):
+    for compile in (False, None, True):
         drafter = Eagle(EagleOptions(model=checkpoint("eagle-3"), probe=False, **form))
         decoder = Decoder(target, drafter, k=3, shape="one", compile=compile)
         found.append([decoder.generate(there, limit, seed=5, warp=warp) for limit in (30, 17, 29)])
     assert len(drafting(decoder)) == 1
-    for eager, captured in zip(*found, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(eager.units, captured.units, strict=True))
-        assert captured.report.acceptance_length == pytest.approx(eager.report.acceptance_length, rel=0.2)
+    for eager, *captured in zip(*found, strict=True):
+        for each in captured:
+            assert all(torch.equal(a, b) for a, b in zip(eager.units, each.units, strict=True))
+            assert each.report.acceptance_length == pytest.approx(eager.report.acceptance_length, rel=0.2)
+    assert all(each.report.recorded for each in found[1]) and all(each.report.compiled for each in found[2])
 
 
 WAITS = """
