@@ -352,5 +352,6 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
     found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(kinds) + 1
     for case in found:
-        assert case["same"] and case["inside"] and len(case["waits"]) > 3, case
-        assert set(case["waits"][2:]) == {1}, case
+        probes = case["name"] in ("ppd", "apple-mtp")  # which draft outside: the first round has nothing to draft from
+        assert case["same"] and case["inside"] != probes and len(case["waits"]) > 3, case
+        assert set(case["waits"][2 + probes :]) == {1}, case
