@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mmspec.core.drafters.shapes.shape import Level as Level
     from mmspec.core.drafters.shapes.shape import Shape as Shape
     from mmspec.core.hidden import FINAL as FINAL
+    from mmspec.core.live import Live as Live
     from mmspec.core.noise import DraftNoise as DraftNoise
     from mmspec.core.noise import Noise as Noise
     from mmspec.core.noise import Round as Round
@@ -87,6 +88,7 @@ _EXPORTS = {
     "mmspec.core.drafters.jacobi": "Initialisation Jacobi Window",
     "mmspec.core.drafters.shapes.shape": "Frontier Level Shape",
     "mmspec.core.hidden": "FINAL",
+    "mmspec.core.live": "Live",
     "mmspec.core.noise": "DraftNoise Noise Round",
     "mmspec.core.policies": "Policy",
     "mmspec.core.protocols": "Drafter Target",

@@ -93,7 +93,8 @@ class Enabled:
     def width(self) -> int | None:
         """Nodes of every pass after the prefill; None: any number.
 
-        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives.
+        Under one shape and `match` the output equals to the bit what `enable(model, "plain", shape=width)` gives, but
+        for trees in half precision on a GPU: a call's report says which (`report.shape`).
         """
         return self._decoder.one_width()
 
@@ -107,6 +108,7 @@ class Enabled:
         """Give the model its own `generate` back, and free the memory that was taken for speed."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+        self._decoder.captures.free_recorded()
         for model in models_of(self._decoder):
             forget(model.parameters())
 
@@ -183,16 +185,18 @@ def enable(
         shape: Nodes of the passes after the prefill: `any`, as many as are drafted; `one`, one number for the whole
             call; or that number. Under one shape and `match` the output equals plain decoding of this width,
             `enable(model, "plain", shape=N)`, to the bit, in half precision too; `report` names N. Default: `one` on
-            CUDA in half precision, else `any`. The page "Shapes" says which models keep the promise.
-        compile: Whether rounds are compiled as one function, and on CUDA replayed as one graph. True: where that is
-            possible; else there is a warning that says why. `auto`: where it is faster here, measured in the first call
-            of every shape. Compiled rounds have one shape; under `match` a text equals the compiled `plain` of its
-            width to the bit, and rounds that are not compiled up to near-ties. The first call of a shape compiles for
-            seconds to minutes; the model keeps what was compiled.
+            CUDA, else `any`. The page "Shapes" says which models keep the promise.
+        compile: Default: on CUDA rounds are recorded as they are and replayed as one graph, where that is possible;
+            else there is a warning that says why. True: torch compiles them as well, on every device; `auto`: where
+            that is faster here, measured in the first call of a shape; False: neither. Such rounds have one shape;
+            under `match` a text equals the `plain` of its width to the bit, and rounds that were compiled otherwise
+            up to near-ties. The first call of a shape records for about a second, or compiles for seconds to minutes.
+            The model keeps what was compiled; what was recorded is freed with the handle.
         learn: Whether a drafter with a network (`eagle`, `draft-model`, `draft-tree`) learns between calls from what it
             drafted wrongly (online speculative decoding); `mmspec.Learning(…)` says how. A lesson runs when a call is
             over, before `generate` returns; the target never changes, and under `match` no output does. The drafter's
-            weights change in place, a live draft model's, too; `save_drafter(folder)` writes them. Not with `compile`.
+            weights change in place, a live draft model's, too; `save_drafter(folder)` writes them. Not with
+            `compile=True`.
         components: For pipelines: arguments of single components by name, such as `{"text_encoder": {"k": 4}}`, which
             take precedence over the others. A component that is named and cannot be enabled is an error.
         **options: Options of drafter, rule and policy.

@@ -73,7 +73,8 @@ def lifted_constraint(
             continue
         whole = config.max_length - known.prompt <= len(known.forced)
         if whole and _stand(known.forced.to(ids.device), processors[place + 1 :], vocab):
-            return [*processors[:place], OnlyAllowed(known), *processors[place + 1 :]], known.forced
+            only = OnlyAllowed(known, known.allowed.to(ids.device))
+            return [*processors[:place], only, *processors[place + 1 :]], known.forced
     return processors, None
 
 

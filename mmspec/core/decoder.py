@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
-from mmspec.core.compile.choice import Captures, Compile, checked_compile
+from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
 from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
@@ -28,6 +28,7 @@ from mmspec.core.one_shape import (
     one_width,
     plain_width,
     shape_to_compile,
+    shows_trees,
     started,
     verified,
 )
@@ -41,9 +42,11 @@ from mmspec.core.round import Pending, decided, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
+from mmspec.core.transfer import moved
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
+from mmspec.registry.warn import warn
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,12 @@ class Decoder:
             widest draft, so that in half precision, too, the output equals plain decoding's with the same rows and
             width, to the bit (`report.shape`). A number: always so many; without a drafter this is plain decoding at
             the width of a method. None: `one` where the target prefers it (on CUDA in half precision) or rounds are
-            compiled, else `any`.
-        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
-            that is possible. `auto`: where it is faster, which is measured in the first call of a shape. What cannot be
-            captured is decoded by the eager loop, with a warning that says why. Needs one shape: `one`, a number or
-            None; under a rule that is not invariant this is a shape alone, and promises no text.
+            captured, else `any`.
+        compile: How rounds are captured, which needs one shape: `one`, a number or None; under a rule that is not
+            invariant this is a shape alone, and promises no text. None: on CUDA a round is recorded as it is and
+            replayed as one graph. True: torch compiles it, too, on every device. `auto`: where that is faster, which is
+            measured in the first call of a shape. False: not at all. What cannot be captured is decoded by the eager
+            loop, with a warning that says why.
 
     Raises:
         ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
@@ -108,7 +112,7 @@ class Decoder:
         self.shape = checked_shape(shape)
         if self.compile:
             self.shape = shape_to_compile(self.shape, target)
-            self.compile = None if self.shape == "any" else self.compile  # another decoder like this one says it once
+            self.compile = False if self.shape == "any" else self.compile  # another decoder like this one says it once
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
@@ -120,12 +124,16 @@ class Decoder:
         self.ranks = ranks_of(self.target)
         if self.ranks is not None:
             refuse_parting(self.rule, self.policy, self.drafter)
-        self.one_width()  # refuses a shape that cannot be kept
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
+        self.one_width()  # refuses a shape that cannot be kept
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
-        return one_width(self.shape, self.target, self.drafter, self.rule, self.k, bool(self.compile))
+        return self._one_width(self.captures.way)
+
+    def _one_width(self, way: Way | None) -> int | None:
+        shape = "one" if self.shape is None and way == "recorded" else self.shape
+        return one_width(shape, self.target, self.drafter, self.rule, self.k, way is not None)
 
     def start(
         self,
@@ -154,8 +162,18 @@ class Decoder:
             raise ValueError(f"limit must be at least 1, got {limit}")
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
         report = Report(self.name, self.rule.exactness, wrt, repeatable=repeatable(self.rule, self.policy))
-        fixed = self.one_width()  # the same for every limit
+        warp = warp if warp is not None else Warp()
+        if warp.forced is None and isinstance(self.target, Forcing):
+            warp = replace(warp, forced=self.target.forced)
+        way = self.captures.way
+        refusal = self.captures.refusal(warp, source) if way == "recorded" else ""
+        if refusal:
+            warn(f"this call is not recorded, and runs eagerly: {refusal}")
+            way = None
+        fixed = self._one_width(way)  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
+        if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
+            report.width, report.exactness = None, "lossless"
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
         if self.ranks is not None:
@@ -163,14 +181,15 @@ class Decoder:
         with report.phase("prefill"):
             prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
         report.prompts = prefill.prompts
-        warp = warp if warp is not None else Warp()
-        if warp.forced is None and isinstance(self.target, Forcing):
-            warp = replace(warp, forced=self.target.forced)
+        report.width = report.width if prefill.keeps_shape else None
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None
+        if warp.forced is not None:  # a round that is recorded cannot send it
+            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
+        state.capture.way = way
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
@@ -250,6 +269,7 @@ class Decoder:
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
+            state.capture.outside = False
             while not state.finished:
                 captured = self.captures.drafting_round(state, self.policy)
                 if captured is None:
@@ -279,7 +299,7 @@ class Decoder:
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and truth is None and state.budget.fixed and self.compile:
+        if pending is None and truth is None and state.budget.fixed and state.capture.way is not None:
             proposed = self._propose(state)
             draft = Draft.empty(state.root) if proposed is None else proposed
             captured = self.captures.round_for(state, draft)
@@ -318,8 +338,8 @@ class Decoder:
             return None
         draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
         if draft is not None:
-            draft = with_forced(draft, state, budget)
-            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab)
+            draft = with_forced(draft, state.warp, state.live, min(budget, bounds.width - 1))
+            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab, draft)
         if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
             bounds.note(draft, state.done)
         return None if draft is None or not draft.units.shape[1] else draft.compact()

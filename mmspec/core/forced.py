@@ -10,33 +10,40 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Distribution, Mixed, PointMass
-from mmspec.core.state import State
+from mmspec.core.live import Live
 from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
 
 
-def with_forced(draft: Draft, state: State, budget: int) -> Draft:
-    """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree."""
-    if state.warp.forced is None or not draft.index.is_chain:
+def with_forced(draft: Draft, warp: Warp, live: Live, nodes: int) -> Draft:
+    """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree.
+
+    Args:
+        draft: What was proposed.
+        warp: The call's warp.
+        live: Its rows.
+        nodes: Most units of a chain in the place of an empty one.
+    """
+    if warp.forced is None or not draft.index.is_chain:
         return draft
-    draft = _longer(draft, state, min(budget, state.budget.width - 1))
-    only = _known(state, draft.units.shape[1])
+    position = live.emitted[:, None] + torch.arange(draft.units.shape[1] or nodes, device=live.emitted.device)
+    only = warp.forced_at(position)
+    draft = _longer(draft, live.root, only)
     units = torch.where(only < 0, draft.units, only)
     return replace(draft, units=units, distribution=_points(draft.distribution, only >= 0, units))
 
 
-def _longer(draft: Draft, state: State, nodes: int) -> Draft:
-    """The chain with the forced units that follow it without a gap: in its own padding, or `nodes` if it is empty."""
-    missing = 0 if draft.units.shape[1] else nodes
-    if draft.distribution is not None or draft.score is not None or (draft.units.shape[1] == 0 and nodes <= 0):
+def _longer(draft: Draft, root: Tensor, only: Tensor) -> Draft:
+    """The chain with the forced units that follow it without a gap: in its own padding, or all places if it is empty.
+
+    Of the places, `only [batch, node]` are the forced units, -1 where they are free.
+    """
+    missing = only.shape[1] - draft.units.shape[1]
+    if draft.distribution is not None or draft.score is not None or not only.shape[1]:
         return draft
     given = torch.nn.functional.pad(draft.valid, (0, missing))
-    units = torch.cat([draft.units, state.root[:, None].expand(-1, missing)], 1)
-    return Draft.chain(units, valid=(given | (_known(state, units.shape[1]) >= 0)).cumprod(1).bool())
-
-
-def _known(state: State, nodes: int) -> Tensor:
-    """The forced units of the next `nodes` places, `[batch, node]`; -1: free."""
-    return state.warp.forced_at(state.emitted[:, None] + torch.arange(nodes, device=state.emitted.device))
+    units = torch.cat([draft.units, root[:, None].expand(-1, missing)], 1)
+    return Draft.chain(units, valid=(given | (only >= 0)).cumprod(1).bool())
 
 
 def _points(drawn: Distribution | None, here: Tensor, units: Tensor) -> Distribution | None:

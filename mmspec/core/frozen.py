@@ -29,6 +29,13 @@ def numbers(model: nn.Module) -> Hashable:
     return tuple(map(id, model.parameters())), checksums(model.parameters())
 
 
+def places(model: nn.Module) -> Hashable:
+    """A key that changes when a weight or a buffer of a model is another tensor, or lies elsewhere."""
+    plain = (Tensor, nn.Parameter)
+    weights = (*model.parameters(), *model.buffers())
+    return tuple((w.data_ptr() if type(w) in plain else id(w), w.dtype, w.device) for w in weights)
+
+
 def checksums(weights: Iterable[Tensor]) -> tuple[float, ...]:
     """A number for each weight that changes with it, whoever wrote it; one host sync."""
     sums = [checksum(checksum(weight)[None]) for weight in weights]

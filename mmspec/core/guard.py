@@ -52,10 +52,13 @@ def contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool =
         state.budget.drafting = state.budget.drafting and not fatal
 
 
-def draft_or_none(make: Callable[[], Draft], state: State, who: str, vocab: int | None) -> Draft | None:
-    """The draft that `make` proposes or trims, checked; None after a fault, for which `who` is named."""
+def draft_or_none(
+    make: Callable[[], Draft], state: State, who: str, vocab: int | None, known: Draft | None = None
+) -> Draft | None:
+    """The draft that `make` proposes or trims, checked unless it is `known`; None after a fault, which names `who`."""
     with contained(state, who):
-        return checked(make(), state, vocab)
+        draft = make()
+        return draft if known is not None and draft is known else checked(draft, state, vocab)
     return None
 
 

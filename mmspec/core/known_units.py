@@ -32,12 +32,12 @@ class OnlyAllowed:
     """
 
     known: KnowsUnits  # the constraint
+    allowed: Tensor  # its `allowed`, on the device of the scores
 
     speculative = "elementwise"
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab]`, -inf for other ids."""
-        allowed = self.known.allowed.to(scores.device)
-        of_allowed = scores.index_select(1, allowed)
+        of_allowed = scores.index_select(1, self.allowed)
         of_allowed = of_allowed.masked_fill(of_allowed.isneginf().all(1, keepdim=True), 0.0)
-        return scores.new_full(scores.shape, float("-inf")).index_copy(1, allowed, of_allowed)
+        return scores.new_full(scores.shape, float("-inf")).index_copy(1, self.allowed, of_allowed)

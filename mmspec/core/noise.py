@@ -151,10 +151,10 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Unread(Protocol):
-    """A source whose noise by position is a function of tensors alone, so that the host need not know the positions."""
+    """A source whose noise by position is picked on the device, so that the host need not know the positions."""
 
-    def by_tensors(self, emitted: Tensor, deepest: int) -> Noise:
-        """`Source.by_position`, without the host's copy of `emitted`."""
+    def by_tensors(self, emitted: Tensor, deepest: int, ahead: int) -> Noise:
+        """`Source.by_position`; `begin` was told an earlier `emitted`, by at most `ahead` units a row."""
         ...
 
 
@@ -201,13 +201,17 @@ class DraftNoise:
             emitted = self.round.emitted + (first - 1)
             host_emitted = [e + first - 1 for e in self.round.host_emitted]
             return self.round.source.by_position(emitted, host_emitted, count - 1)
-        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
+        return self.fresh(first, count)
 
     def level(self, depth: int, first: int, count: int) -> Noise:
         """Noise for nodes `first … first + count - 1`, all at one `depth` of a tree: `[batch, count]`."""
         if self.shared:
             together = torch.zeros(1, count, dtype=torch.int64, device=self.round.emitted.device)
             return SpreadNoise(self.chain(depth, 1), together)
+        return self.fresh(first, count)
+
+    def fresh(self, first: int, count: int) -> Noise:
+        """Noise for nodes `first … first + count - 1` that nothing else has, whatever the rule: `[batch, count]`."""
         return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
 

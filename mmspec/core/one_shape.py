@@ -4,6 +4,7 @@ In half precision a pass over one node and a pass over nine round differently, s
 every pass has one width and the same rows, what a node's scores are does not depend on what the other nodes hold, nor
 on how many of them are right: the output equals plain decoding's at that width, to the bit. Rounds without a
 draft, the last rounds of a text and rows that ended are padded too. A drafter's own passes may have any shape.
+Trees keep that in half precision on a CPU alone: elsewhere such a call is lossless, and names no width.
 
 Padding exists in the target's pass only: drafter, rule and policy see the draft as it was proposed.
 """
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mmspec.core.capabilities import Bounded, OneShape, Widening
+from mmspec.core.capabilities import Bounded, OneShape, RunsModel, Widening
 from mmspec.core.manifest import SYNTHETIC
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
@@ -107,6 +108,17 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
 def plain_width(target: Target, nodes: int | None) -> int | None:
     """The width of plain decoding that a call equals whose drafts have room for `nodes` nodes; None: any number."""
     return target.pass_nodes(nodes) if nodes is not None and isinstance(target, Widening) else nodes
+
+
+def shows_trees(target: Target, drafter: Drafter) -> bool:
+    """Whether the rounding of later passes shows which units came in a tree: measured on CUDA, in half precision.
+
+    A commit moves the keys of a tree's units to other slots, which changes the order of sums; on a CPU these are
+    float64. The keys of a chain stay where they are.
+    """
+    weights = target.model.parameters() if isinstance(target, RunsModel) and "tree" in drafter.offers else ()
+    half = (torch.float16, torch.bfloat16)
+    return any(weight.dtype in half and weight.device.type != "cpu" for weight in weights)
 
 
 def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) -> Prefill:

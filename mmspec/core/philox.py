@@ -194,10 +194,12 @@ class PhiloxSource:
 
     Args:
         key: `[batch, 2]` int64, two 32-bit words per row.
+        ahead: Whether noise is computed ahead on the CPU; if not, all of it is a function of tensors alone.
     """
 
-    def __init__(self, key: Tensor) -> None:
+    def __init__(self, key: Tensor, ahead: bool = True) -> None:
         self.key = key
+        self._ahead = ahead and key.device.type == "cpu"
         self._buffers: dict[int, Buffer] = {}
 
     @classmethod
@@ -228,9 +230,9 @@ class PhiloxSource:
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
         noise = self.by_tensors(emitted, deepest)
-        return BufferedNoise(noise, host_emitted, self._buffers) if emitted.device.type == "cpu" else noise
+        return BufferedNoise(noise, host_emitted, self._buffers) if self._ahead else noise
 
-    def by_tensors(self, emitted: Tensor, deepest: int) -> PhiloxNoise:
+    def by_tensors(self, emitted: Tensor, deepest: int, ahead: int = 0) -> PhiloxNoise:
         address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
         return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
 

@@ -8,9 +8,10 @@ the target's own weights, which acceptance length leaves out.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -77,10 +78,12 @@ class Report:
     repeatable: bool = True
     # Nodes of every pass after the prefill, if that is one number for the whole call; None: any number
     width: int | None = None
-    compiled: bool = False  # whether captured rounds ran
+    compiled: bool = False  # whether captured rounds ran that torch compiled
+    recorded: bool = False  # whether captured rounds ran as they are, each as one graph
     trace: Any = None  # what every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
+    _read: list[int] = field(default_factory=list)  # of captured rounds: drafted nodes, then accepted ones by depth
     _bias_sums: Tensor | None = None
 
     @contextmanager
@@ -110,6 +113,10 @@ class Report:
         self._drafted = drafted if self._drafted is None else self._drafted + drafted
         self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
 
+    def add_read(self, drafted: int, accepted: Sequence[int]) -> None:
+        """Add one round's tallies that the host has read."""
+        self._read = [a + b for a, b in zip_longest(self._read, (drafted, *accepted), fillvalue=0)]
+
     def add_bias(self, draft: Draft, verdict: Verdict, count: Tensor) -> None:
         """Add one round's bias, if the rule measured it, without a host sync.
 
@@ -133,12 +140,13 @@ class Report:
     @property
     def drafted(self) -> int:
         """Drafted nodes that were verified."""
-        return 0 if self._drafted is None else int(self._drafted)
+        return (0 if self._drafted is None else int(self._drafted)) + (self._read[0] if self._read else 0)
 
     @property
     def accepted_by_depth(self) -> list[int]:
         """How often a node of depth 1, 2, … was accepted."""
-        return [] if self._accepted is None else self._accepted.tolist()
+        counted = [] if self._accepted is None else self._accepted.tolist()
+        return [a + b for a, b in zip_longest(counted, self._read[1:], fillvalue=0)]
 
     @property
     def accepted(self) -> int:
@@ -186,6 +194,8 @@ class Report:
         reports = list(reports)
         whole = cls(**report_views.summed(reports)) if reports else cls()
         for report in reports:
+            if report._read:
+                whole.add_read(report._read[0], report._read[1:])
             if report._drafted is not None and report._accepted is not None:
                 whole.add(report._drafted, report._accepted)
             if report._bias_sums is not None:

@@ -76,6 +76,7 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "repeatable": all(report.repeatable for report in reports),
         "width": widths.pop() if len(widths) == 1 else None,
         "compiled": all(report.compiled for report in reports),
+        "recorded": all(report.recorded for report in reports),
     }
 
 

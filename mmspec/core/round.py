@@ -113,15 +113,10 @@ class DrawnDraftNoise(DraftNoise):
 
 @dataclass(frozen=True)
 class DrawnSource:
-    """The source of a captured round: numbers by position, drawn before it, or fresh ones, computed inside of it."""
+    """The source of a captured round: numbers by position, drawn before it, and fresh ones, computed inside of it."""
 
     numbers: Tensor | None  # exp(1) by position, `[batch, deepest + 1, size]`, for an invariant rule; else None
-    key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers for all other rules; else None
-
-    def draft_noise(self, rule: Rule, emitted: Tensor) -> DraftNoise:
-        """The noise of drafts that are made inside of the round."""
-        noise = rule.draft_noise(Round(self, emitted, ()))
-        return DrawnDraftNoise(noise.round, True) if noise.shared else noise
+    key: Tensor | None  # `[batch, 2]` int64, the key of fresh numbers; None: there are none
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: there are numbers for one round only."""
@@ -133,7 +128,7 @@ class DrawnSource:
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
         if self.key is None:
-            raise ValueError("a captured round under an invariant rule has noise by position only")
+            raise ValueError("this captured round has noise by position only")
         return PhiloxSource(self.key).fresh(emitted, first, count)
 
     def sheltered(self) -> AbstractContextManager[None]:

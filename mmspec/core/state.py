@@ -34,8 +34,8 @@ class Capture:
     """How captured rounds stand to a call (`mmspec.core.compile.choice`)."""
 
     round: Any = None  # the one that runs it; None: the eager loop does
-    eager: bool = False  # whether it is settled that the eager loop runs it
-    outside: bool = False  # whether it is settled that its drafts are made outside
+    way: str | None = None  # how its rounds are to be captured; None: the eager loop runs it
+    outside: bool = False  # whether it is settled that drafts come from outside of rounds, up to the next pause
     stale: bool = False  # whether something changed that captured rounds bake in, such as a guidance scale
 
 
@@ -57,6 +57,7 @@ class State:
     step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
     capture: Capture = field(default_factory=Capture)
+    counted: Tensor | None = None  # of a captured round, until the host reads them: `CapturedRound.counts`
 
     @classmethod
     def begin(
@@ -86,6 +87,12 @@ class State:
     def history(self) -> Tensor:
         """`[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch."""
         return self.live.history
+
+    @property
+    def seen(self) -> Live:
+        """The rows, their history without the columns that no row can have reached."""
+        columns = self.prompt_length + max(self.host.emitted) + self.host.unread
+        return replace(self.live, history=self.history[:, :columns])
 
     @property
     def pads(self) -> Tensor:
@@ -219,17 +226,26 @@ class State:
         self.arrived(self.counts().tolist())
 
     def counts(self) -> Tensor:
-        """What the host wants to know after a round: `[number, batch]` int64, for `arrived`."""
-        first = () if self.host.pads else (self.pads,)
-        return torch.stack([self.emitted, self.done.long(), self.live.nonfinite, *first, *self.budget.wanted()])
+        """What the host wants to know after a round, in one tensor `[number]` of int64, for `arrived`."""
+        more = [*(() if self.host.pads else (self.pads,)), *self.budget.wanted()]
+        if self.counted is None:
+            return torch.cat([self.emitted, self.done.long(), self.live.nonfinite, *more])
+        return torch.cat([self.counted, *more]) if more else self.counted
 
-    def arrived(self, counts: list[list[int]]) -> None:
+    def arrived(self, counts: list[int]) -> None:
         """Take `counts` that are on the host now.
 
         Raises:
             ValueError: As `sync`.
         """
-        emitted, done, nonfinite, *more = counts
+        rows = self.rows
+        emitted, done, nonfinite = (counts[number * rows : (number + 1) * rows] for number in range(3))
+        rest = counts[3 * rows :]
+        if self.counted is not None:
+            nodes = len(self.counted) - 3 * rows
+            self.report.add_read(rest[0], rest[1:nodes])
+            self.counted, rest = None, rest[nodes:]
+        more = [rest[first : first + rows] for first in range(0, len(rest), rows)]
         pads = self.host.pads or more.pop(0)
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:

@@ -173,6 +173,8 @@ class Prefill:
             unit. Units of an earlier turn have no column; the columns of padding are not to be read.
         prompts: The number of prompts that were read, negative ones included, where several rows have the same; None:
             every row's own.
+        keeps_shape: Whether one shape is a promise to the bit: what a unit's scores are depends on the shape of passes
+            alone.
     """
 
     cache: Any
@@ -181,6 +183,7 @@ class Prefill:
     pads: Tensor
     hidden: Tensor | None = None
     prompts: int | None = None
+    keeps_shape: bool = True
 
 
 @dataclass(frozen=True)

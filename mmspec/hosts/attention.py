@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mmspec.hosts.masks import NAME, current
+from mmspec.hosts.masks import NAME, added, current
 
 _IGNORED = frozenset(
     {
@@ -66,18 +66,15 @@ def packed_attention(
     geometry, dtype = current.get(), query.dtype
     if geometry is not None and geometry.exact:
         query, key, value = query.double(), key.double(), value.double()
-        if attention_mask is not None and attention_mask.is_floating_point():  # terms that the model made of the mask
-            attention_mask = attention_mask.double()
     group = heads // key.shape[1]
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
     mask = attention_mask
     if mask is not None and mask.shape[1] == heads > 1:  # one mask per head (Doge); packed as the queries are
-        mask = mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1])
-    elif mask is not None and group > 1:
-        mask = mask.repeat(1, 1, group, 1) if geometry is None else geometry.repeated(mask, group)
-    if mask is not None and geometry is not None and geometry.exact and mask.is_floating_point():
-        mask = mask.double()
+        mask = added(mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1]), 1, query.dtype)
+    elif mask is not None:
+        form = mask, group, query.dtype
+        mask = added(*form) if geometry is None else geometry.shared(added, *form)
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:
@@ -100,7 +97,7 @@ def _scored(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        scores = scores + mask
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype).expand(len(scores), -1, -1, -1)], -1)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.fingerprint import code
+from mmspec.hosts.fingerprint import code, settings
 from mmspec.hosts.flex_attention import FLEX, fits
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
@@ -52,6 +53,7 @@ class BufferCache(SlotCache):
         """A cache for passes of a transformers model, with the faster attention where they can have it."""
         buffers = cls(layers, call, most, index)
         buffers.attention = FLEX if fits(passes, call) else NAME
+        buffers.fused = FusedLayers.of(passes.model_info.model)
         return buffers
 
     def load(self, call: SlotCache) -> "BufferCache":
@@ -118,10 +120,21 @@ class BufferCache(SlotCache):
 def captured_shape(model: nn.Module, call: SlotCache, most: int) -> tuple[Any, ...]:
     """What two calls of a model share if one captured round over `most` slots a row can serve both.
 
-    A captured round runs the code that the model had when it was traced: hooks that were set since need another one.
+    A captured round runs the code that the model had when it was traced or recorded: hooks that were set since, or
+    adapters that were switched, need another one.
     """
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)
     rings = tuple(sorted(call.rings.items()))
     placed = None if call.places is None else call.places.shape
-    return code(model), len(call.length), most, call.holes is None, call.shift.shape, placed, rings, held
+    return (
+        code(model),
+        settings(model),
+        len(call.length),
+        most,
+        call.holes is None,
+        call.shift.shape,
+        placed,
+        rings,
+        held,
+    )

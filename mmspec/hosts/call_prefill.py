@@ -126,7 +126,8 @@ class CallPrefill:
         slots = self._slots(mask, self._rings(earlier, mask.shape[1]))
         with Reading(self.target.model_info, self.target.boundaries) as record:
             logits = prefill.continue_from(self.passes, slots, ids, earlier, mask)
-        return _Read(slots, logits, mask, record.states)
+        new = mask.shape[1] - prompt.cached_columns(earlier)
+        return _Read(slots, logits, mask, None if record.states is None else record.states[:, :new])
 
     def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:
         target, model_info = self.target, self.target.model_info

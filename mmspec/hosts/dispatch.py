@@ -1,4 +1,4 @@
-"""The functions that recurrent layers call, replaced by tree operations for the duration of a pass.
+"""The functions that layers call, replaced for the duration of a pass: recurrent ones by tree operations.
 
 transformers' mixers call their operations as functions of their modelling module, by name. During a pass each declared
 name is bound to a dispatcher. In the thread and context of the pass it calls the tree operation, everywhere else the
@@ -15,11 +15,12 @@ from typing import Any
 
 from torch import nn
 
+from mmspec.hosts.fused_layers import ROTARY, rotated
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.traceable import Traceable
 from mmspec.hosts.tree_op import Branches, TreeOp
 
-Run = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Run = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], Any]
 Sites = Sequence[tuple[dict[str, Any], str]]
 """Pairs of a module's globals and one name in them."""
 
@@ -40,7 +41,7 @@ class _PatchedName:
         @functools.wraps(original)
         def dispatch(*args: Any, **kwargs: Any) -> Any:
             run = _running.get()
-            return original(*args, **kwargs) if run is None else run(name, args, kwargs)
+            return original(*args, **kwargs) if run is None else run(name, original, args, kwargs)
 
         self.dispatch = dispatch
 
@@ -73,7 +74,9 @@ def dispatched(sites: Sites) -> Iterator[None]:
 def running(ops: Mapping[str, TreeOp], cache: SlotCache, branches: Branches) -> Iterator[None]:
     """Inside the block, which torch may trace, dispatchers run over the tree and read the states of `cache`."""
 
-    def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == ROTARY:
+            return rotated(original, *args, **kwargs)
         return cache.run(ops[name], branches, args, kwargs)
 
     with _running.holding(run):

@@ -92,6 +92,26 @@ def code(model: nn.Module) -> Hashable:
         )
 
 
+def settings(model: nn.Module) -> Hashable:
+    """The plain attributes of a model's modules, such as the adapters that are active."""
+    return tuple(
+        (name, value if isinstance(value, _PLAIN) else repr(value))
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in _TORCHS and _is_plain(value)
+    )
+
+
+_PLAIN = (bool, int, float, str, type(None))
+_TORCHS = frozenset(vars(nn.Module())) - {"training"}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+
+
 def _own_code(modules: list[nn.Module]) -> Iterator[Hashable]:
     """What modules run beside the code of their classes, and where."""
     for place, module in enumerate(modules):

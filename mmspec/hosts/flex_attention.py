@@ -181,7 +181,8 @@ def block_attention(
     """
     refuse_unknown(module, kwargs, bool(dropout) or not isinstance(attention_mask, BlockMask))
     batch, heads, nodes, width = query.shape
-    group = heads // key.shape[1]
+    group, geometry = heads // key.shape[1], current.get()
+    assert geometry is not None, "a mask of blocks outside of a pass"
 
     def capped(score: Tensor, *indices: Tensor) -> Tensor:
         assert softcap is not None
@@ -192,7 +193,7 @@ def block_attention(
         key,
         value,
         score_mod=None if softcap is None else capped,
-        block_mask=packed(attention_mask, group),
+        block_mask=geometry.shared(packed, attention_mask, group),
         scale=scaling,
         return_aux=None if s_aux is None else AuxRequest(lse=True),
     )

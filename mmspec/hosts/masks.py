@@ -7,7 +7,7 @@ on cache slots, and intersects it with the tree. So every pattern that transform
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from mmspec.core.once import once
 from mmspec.hosts.traceable import Traceable
 
 NAME = "mmspec"
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -39,7 +40,7 @@ class PassGeometry:
     rings: Mapping[int, int] = field(default_factory=dict)
     # The places of the ring that this geometry is about, so that slots lie around it; 0: slots lie in order
     ring: int = 0
-    _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
+    _made: list[tuple[Any, tuple[Any, ...], Any]] = field(default_factory=list)
     _around: "dict[int, PassGeometry]" = field(default_factory=dict)
 
     @once
@@ -81,13 +82,17 @@ class PassGeometry:
     @once
     def _node(self) -> Tensor:
         """The id of the node in every slot, clamped to the nodes of the draft: `[batch, visible]`."""
-        return (self._slot - self.length[:, None]).clamp(0, self.depth.shape[1] - 1)
+        return self._relative.clamp(0, self.depth.shape[1] - 1)
+
+    @once
+    def _relative(self) -> Tensor:
+        """The slot at every place, counted from the root's: `[batch, visible]`."""
+        return self._slot - self.length[:, None]
 
     @once
     def _inside(self) -> Tensor:
         """`[batch, visible]` bool: slots of the draft's nodes."""
-        relative = self._slot - self.length[:, None]
-        return (relative >= 0) & (relative < self.depth.shape[1])
+        return (self._relative >= 0) & (self._relative < self.depth.shape[1])
 
     def within(self, pattern: Callable[..., Tensor]) -> Tensor:
         """The tree mask intersected with a pattern of transformers: `[batch, 1, node, visible]` bool."""
@@ -103,21 +108,33 @@ class PassGeometry:
         if not 0 < ring < self.visible:
             return self
         if ring not in self._around:
-            self._around[ring] = replace(self, visible=ring, ring=ring, _repeated=[], _around={})
+            self._around[ring] = replace(self, visible=ring, ring=ring, _made=[], _around={})
         return self._around[ring]
 
-    def repeated(self, mask: Tensor, group: int) -> Tensor:
-        """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it.
+    def shared(self, make: Callable[..., Made], mask: Any, *form: Any) -> Made:
+        """What `make(mask, *form)` returns for a mask of this pass; kept, because layers of one kind share it.
 
         A layer on another device gets a copy of the mask for itself, which no other layer will bring: it is not kept.
         """
-        if mask.device != self.length.device or torch.compiler.is_compiling():  # the compiler finds what layers share
-            return mask.repeat(1, 1, group, 1)
-        for known, size, result in self._repeated:
-            if known is mask and size == group:
-                return result
-        self._repeated.append((mask, group, mask.repeat(1, 1, group, 1)))
-        return self._repeated[-1][2]
+        for known, known_form, made in self._made:
+            if known is mask and known_form == form:
+                return made
+        made = make(mask, *form)
+        if not isinstance(mask, Tensor) or mask.device == self.length.device:
+            self._made.append((mask, form, made))
+        return made
+
+
+def added(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+    """A mask as terms that are added to scores of a dtype, repeated for every query of a group.
+
+    What is not seen gets an infinite term; in half precision one that torch gives cuDNN, which may make a NaN of it.
+    """
+    if mask.dtype == torch.bool:
+        mask = mask.to(dtype).log_()  # of 1 and 0
+        mask = mask if dtype.itemsize > 2 else mask.clamp_(min=-65504.0)
+    mask = mask.to(torch.promote_types(mask.dtype, dtype))
+    return mask.repeat(1, 1, group, 1) if group > 1 else mask
 
 
 def latest_slot(place: Tensor, last: Tensor, ring: int) -> Tensor:

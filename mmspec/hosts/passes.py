@@ -20,6 +20,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import PassGeometry, current
 from mmspec.hosts.model_info import ModelInfo
@@ -103,7 +104,7 @@ class Passes:
         packed = narrow(self.kernels, 0 if cache.fixed else units)  # which it chooses by measured times
         kind = cache.length.device.type
         routed = self.experts.decoding(units, kind, cache.fixed) if decoding else nullcontext()
-        with self.attending(cache.attention), packed, routed:
+        with self.attending(cache.attention, cache.fused), packed, routed:
             yield
 
     def run(
@@ -144,14 +145,15 @@ class Passes:
         return arguments
 
     @contextmanager
-    def attending(self, attention: str) -> Iterator[None]:
+    def attending(self, attention: str, fused: FusedLayers = SlotCache.fused) -> Iterator[None]:
         """Inside the block `forward` runs: the model attends through our attention, its operations through ours.
 
         Args:
             attention: The name of the attention function, for models that take theirs from the interface.
+            fused: The parts of layers that kernels compute.
         """
         ours = tree_attention(self.model_info.config, attention) if self.manner == "interface" else nullcontext()
-        with model_lock(self.model_info.model), ours, dispatched(self.sites):
+        with model_lock(self.model_info.model), ours, dispatched([*self.sites, *fused.sites]), fused.used():
             yield
 
     def forward(
@@ -221,15 +223,18 @@ STATES = (
 """The warning of a call with one shape whose model has recurrent layers, where float64 is not affordable."""
 
 
-def warn_of_limits(passes: Passes, slots: SlotCache, units: int) -> None:
-    """Warn of what rounds otherwise in a call of one shape.
+def warned_of_limits(passes: Passes, slots: SlotCache, units: int) -> bool:
+    """Warn of what rounds otherwise in a call of one shape; whether anything does.
 
     Args:
         passes: Runs the model.
         slots: The call's cache.
         units: The units of a pass, all rows together.
     """
-    if passes.model_info.has_experts and not passes.experts.batched(units):
+    experts = passes.model_info.has_experts and not passes.experts.batched(units)
+    states = bool(passes.model_info.ops) and not slots.exact
+    if experts:
         warn(EXPERTS)
-    if passes.model_info.ops and not slots.exact:
+    if states:
         warn(STATES)
+    return experts or states

@@ -16,6 +16,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.prompt import cached_columns, padding
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import in_powers
 from mmspec.hosts.tree_op import KeptNodes
 
 CHUNK = 512
@@ -57,12 +58,16 @@ def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) 
     padding.
     """
     present, lengths = cache.length, mask.sum(1)
-    order = torch.arange(int(lengths.max()), device=ids.device)
+    units, longest = int(lengths.max()), cache.longest
+    size = RECURRENT_CHUNK if cache.recurrent else CHUNK
+    # Off the CPU the last pass is padded, so that there are few sizes (`SlotCache.open`).
+    missing = 0 if cache.free_to_read or not units % size else in_powers(units % size) - units % size
+    order = torch.arange(units + missing, device=ids.device)
     # Rows move to the left edge; slots behind a row's end are overwritten before they become visible.
     aligned = ids.gather(1, ((mask.shape[1] - lengths)[:, None] + order).clamp(max=ids.shape[1] - 1))
     last = lengths - 1
     result: Tensor | None = None
-    size = RECURRENT_CHUNK if cache.recurrent else CHUNK
+    cache.reading = True
     for first in range(0, aligned.shape[1], size):
         chunk = aligned[:, first : first + size]
         inside = (last >= first) & (last < first + chunk.shape[1])
@@ -78,7 +83,7 @@ def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) 
         cache.length = present + (lengths.clamp(max=end) if cache.rings else end)
         cache.longest += chunk.shape[1]
     assert result is not None
-    cache.length = present + lengths
+    cache.reading, cache.longest, cache.length = False, longest + units, present + lengths
     return result
 
 

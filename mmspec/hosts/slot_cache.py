@@ -22,9 +22,10 @@ from transformers.cache_utils import (
 )
 
 from mmspec.core.tree import TreeIndex
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks, move_accepted
+from mmspec.hosts.slot_layer import BLOCK, Places, RingLayer, SlotLayer, in_blocks, in_powers, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
@@ -57,7 +58,9 @@ class SlotCache(Cache):
             Windows and chunks count these slots, as transformers does.
         start: The first slot that the present pass writes, if it is the same for all rows; else None.
         slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
+        written: Where these lie in layers of every form, once a layer has asked.
         visible: The number of slots that the present pass attends over.
+        reading: Whether passes read a prompt, whose shapes follow from the prompt alone.
         end: `[batch]` int64: the slot behind the last one that any pass wrote; counted where there are rings.
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
         recurrent: The recurrent layers by layer number.
@@ -66,6 +69,7 @@ class SlotCache(Cache):
     """
 
     attention = NAME
+    fused = FusedLayers()  # the parts of layers that kernels compute in passes over it
 
     def __init__(
         self,
@@ -89,9 +93,11 @@ class SlotCache(Cache):
         self.origin = self.length
         self.holes: Tensor | None = None
         self.slots = self.length[:, None]
+        self.written: dict[tuple[int, int, torch.device], Places] = {}
         self.start: int | None = None
-        self.visible = 0
+        self.visible, self.reading = 0, False
         self.scratch = False
+        self._tables: dict[int, Any] = {}
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
         self.recurrent = {i: RecurrentLayer(self.state_dtype) for i in stateful}
         self.running: RecurrentLayer | None = None
@@ -141,13 +147,14 @@ class SlotCache(Cache):
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
             blocks = self.most if self.fixed else min(self.most, in_blocks(used))
             self.visible = used if uniform and nodes == 1 else blocks
-        elif self.fixed:
+        elif self.fixed and not self.reading:
             self.visible = self.most
         elif self.longest + first + nodes > self.visible:
             if self.unsure >= BLOCK:  # a host sync, where nobody told the lengths
                 self.longest, self.unsure = int(self.length.max()), 0
-            self.visible = max(self.visible, min(self.most, in_blocks(self.longest + first + nodes)))
-        self.reserve(self.visible)
+            # Few sizes: cuDNN takes 50 ms to plan attention over another number of slots.
+            self.visible = max(self.visible, min(self.most, in_powers(self.longest + first + nodes)))
+        self.reserve(self.most if self.fixed else self.visible)
         if self.rings:
             self.reach(first + nodes)
         if self.start is None:
@@ -162,6 +169,8 @@ class SlotCache(Cache):
         slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
         # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
         self.slots = slots.clamp(max=self.most - 1)
+        if not torch.compiler.is_compiling():  # compiled code asks for none
+            self.written.clear()
 
     def reserve(self, slots: int) -> None:
         """Allocate at least so many slots (never more than `most`)."""
@@ -202,7 +211,7 @@ class SlotCache(Cache):
         """`commit` without the lengths."""
         # The accepted nodes of a chain are in the right slots already.
         if self.scratch and path.shape[1]:
-            move_accepted(self.owning, self.length, path, count)
+            move_accepted(self.owning, self.length, path, count, self._tables)
         self.commit_states(KeptNodes.along(path, count))
 
     def synced(self, emitted: Sequence[int]) -> None:

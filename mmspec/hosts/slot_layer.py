@@ -17,9 +17,14 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
 
 from mmspec.core import kernels
+from mmspec.core.once import known
 
 BLOCK = 64
 """Slots are allocated, and attended over, in multiples of so many."""
+
+
+Places = tuple[Tensor, Tensor, Tensor]
+"""Row, head and place of states: int64 tensors that broadcast to `[batch, heads, n]`."""
 
 
 class Slots(Protocol):
@@ -30,6 +35,7 @@ class Slots(Protocol):
     visible: int
     start: int | None
     slots: Tensor
+    written: "dict[tuple[int, int, torch.device], Places]"
 
 
 class SlotLayer(CacheLayerMixin):
@@ -80,7 +86,7 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.owner.start is None:
-            self.write(self.owner.slots, key_states, value_states)
+            self._put(self._written(), key_states, value_states)
         else:
             self._write_run(self.owner.start, key_states, value_states)
         visible = min(self.owner.visible, self.places)
@@ -97,9 +103,28 @@ class SlotLayer(CacheLayerMixin):
 
     def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
         """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
-        at = (self._rows, self._heads, self.place(slots)[:, None])
+        self._put(self._at(slots), key_states, value_states)
+
+    def _put(self, at: Places, key_states: Tensor, value_states: Tensor) -> None:
         self.keys.index_put_(at, key_states)  # compiled, `scatter_` would copy all slots
         self.values.index_put_(at, value_states)
+
+    def _at(self, slots: Tensor) -> Places:
+        return self._rows, self._heads, self.place(slots)[:, None]
+
+    def _written(self) -> Places:
+        """Where the present pass writes; computed once for all layers of one form.
+
+        On CUDA `index_put_` copies the tensors of an index in every call, unless all of them have the same strides.
+        Compiled code computes places where it uses them.
+        """
+        if torch.compiler.is_compiling():
+            return self._at(self.owner.slots)
+        written, form = self.owner.written, (self.places, len(self._heads), self.keys.device)
+        if form not in written:
+            place = self.place(self.owner.slots)[:, None].expand(-1, len(self._heads), -1).contiguous()
+            written[form] = *_rows_and_heads(place.shape, place.device), place
+        return written[form]
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of slots `[batch, n]`, or `[batch, heads, n]` if heads differ: `[batch, heads, n, width]`."""
@@ -124,6 +149,14 @@ class SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.owner.most
+
+
+@known
+def _rows_and_heads(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The row and the head of every entry of a tensor `[batch, heads, n]`."""
+    with torch.inference_mode(False):  # passes outside of inference mode use them, too
+        row, head, _ = (torch.arange(size, device=device) for size in shape)
+        return row[:, None, None].expand(shape).contiguous(), head[:, None].expand(shape).contiguous()
 
 
 class RingLayer(SlotLayer):
@@ -157,6 +190,11 @@ def in_blocks(slots: int) -> int:
     return -(-slots // BLOCK) * BLOCK
 
 
+def in_powers(slots: int) -> int:
+    """So many slots, rounded up to a power of two of blocks."""
+    return BLOCK << (in_blocks(slots) // BLOCK - 1).bit_length()
+
+
 def _longer(states: Tensor, capacity: int) -> Tensor:
     """States `[batch, heads, slots, width]` with more slots, which are 0."""
     with torch.inference_mode(False):  # a cache that grew in a pass is written outside of inference mode, too
@@ -165,7 +203,9 @@ def _longer(states: Tensor, capacity: int) -> Tensor:
     return longer
 
 
-def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> None:
+def move_accepted(
+    layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor, tables: dict[int, Any]
+) -> None:
     """Put accepted nodes into the slots behind the root.
 
     Args:
@@ -173,8 +213,15 @@ def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, cou
         length: `[batch]` int64: committed units; the root's slot follows them.
         path: `[batch, depth]`: node ids after the root, -1 padded.
         count: `[batch]` int64: kept nodes, root included; the others of `path` stay where they are.
+        tables: What a kernel keeps of these layers.
     """
-    if _moved_at_once(layers, length, path, count):
+    states = [states for layer in layers for states in (layer.keys, layer.values)]
+    # Not inside traced code, which would not know what the kernel writes.
+    one_device = kernels.available(path.device) and all(each.device == path.device for each in states)
+    if states and one_device and not torch.compiler.is_compiling():
+        from mmspec.core.kernels import commit
+
+        commit.move_accepted(states, length, path, count, tables)
         return
     order = torch.arange(1, path.shape[1] + 1, device=path.device)
     destination = length[:, None] + order
@@ -182,22 +229,6 @@ def move_accepted(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, cou
     source = torch.where(kept, length[:, None] + path.clamp(min=0), destination)
     for layer in layers:
         layer.write(destination, *layer.read(source))
-
-
-def _moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> bool:
-    """Move all layers' keys in one launch, where a kernel can; whether it did.
-
-    Not inside traced code, which would not know what the kernel writes.
-    """
-    states = [states for layer in layers for states in (layer.keys, layer.values)]
-    if not kernels.available(path.device) or any(each.device != path.device for each in states):
-        return False
-    if not states or torch.compiler.is_compiling():
-        return False
-    from mmspec.core.kernels import commit
-
-    commit.move_accepted(states, length, path, count)
-    return True
 
 
 ROLL_BACK = 4

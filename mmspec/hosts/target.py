@@ -32,7 +32,7 @@ from mmspec.hosts.linear import renew
 from mmspec.hosts.memory import Memory
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.offers import ATTENTION, RECURRENT
-from mmspec.hosts.passes import warn_of_limits
+from mmspec.hosts.passes import warned_of_limits
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -144,8 +144,8 @@ class TransformersTarget:
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         prefill = self._begin(inputs, limit, width, fixed=True)
-        warn_of_limits(prefill.cache.passes, prefill.cache.slots, len(prefill.prompt) * width)
-        return prefill
+        limited = warned_of_limits(prefill.cache.passes, prefill.cache.slots, len(prefill.prompt) * width)
+        return replace(prefill, keeps_shape=not limited)
 
     @property
     def prefers_one_shape(self) -> bool:

@@ -6,19 +6,18 @@ is the only one that writes states.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.once import once
+from mmspec.core.once import known, once
 from mmspec.core.transfer import on_device, widest
 from mmspec.core.tree import TreeIndex
 
 
-@lru_cache(maxsize=256)
+@known
 def _levels(parents: tuple[int, ...], device: torch.device) -> list[tuple[Tensor, Tensor]]:
     place, levels = {-1: 0}, []
     level = [node for node, parent in enumerate(parents) if parent < 0]
@@ -118,7 +117,7 @@ class Branches:
         return None if listed is None else _levels(listed, self.parent.device)
 
 
-@lru_cache(maxsize=256)
+@known
 def _kept(parents: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Branches:
     return Branches(TreeIndex.static(parents, device), dtype)
 

@@ -96,7 +96,7 @@ def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
     with torch.no_grad():
         for weight in other.parameters():
             if weight.numel() > 1 and weight.is_floating_point():
-                weight.add_(torch.randn(weight.shape, generator=generator) * amount * weight.std())
+                weight.add_(torch.randn(weight.shape, generator=generator).to(weight.device) * amount * weight.std())
     return other
 
 

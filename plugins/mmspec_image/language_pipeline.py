@@ -210,5 +210,6 @@ class WrittenPipeline(LanguageModelPipeline):
 
     def asked(self, condition: Written, warp: Warp | None) -> Asked:
         constraint, warp = condition.constraint, Warp() if warp is None else warp
-        only = replace(warp, processors=[OnlyAllowed(constraint), *warp.processors], forced=constraint.forced)
+        allowed = OnlyAllowed(constraint, constraint.allowed.to(condition.inputs["input_ids"].device))
+        only = replace(warp, processors=[allowed, *warp.processors], forced=constraint.forced)
         return Asked(condition.inputs, constraint.grid, only)

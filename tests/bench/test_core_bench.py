@@ -74,13 +74,13 @@ def test_a_round_launches_more_than_its_pass(measured: list[dict[str, Any]]) -> 
 
 def test_the_contestants_take_turns(measured: list[dict[str, Any]]) -> None:
     race = of(measured, "race")
-    names = ["plain, eager", "synthetic, 8 nodes, eager", "synthetic, 16 nodes, eager", "generate"]
+    names = ["plain, default", "synthetic, 8 nodes, default", "synthetic, 16 nodes, default", "generate"]
     names.append("generate, prompt lookup")
     assert [line["contestant"] for line in race if line["repeat"] == 0] == names
     assert [line["contestant"] for line in race if line["repeat"] == 1] == [*names[1:], names[0]]
     by_name = {line["contestant"]: line for line in race}
-    assert by_name["plain, eager"]["acceptance_length"] == 1
-    assert by_name["synthetic, 8 nodes, eager"]["acceptance_length"] > 1.5
+    assert by_name["plain, default"]["acceptance_length"] == 1
+    assert by_name["synthetic, 8 nodes, default"]["acceptance_length"] > 1.5
     assert by_name["generate"]["acceptance_length"] is None
 
 
@@ -108,6 +108,7 @@ def test_a_contestant_that_cannot_be_made_harms_no_other(monkeypatch: pytest.Mon
     lines = Lines()
     subject = small_subject("llama-1b", lines, races=1)
     monkeypatch.setitem(subject_module.VARIANTS, "wrong", {"shape": "round"})  # type: ignore[arg-type]
+    monkeypatch.setattr(subject_module.Subject, "variants", ["default", "wrong"])
     with torch.no_grad():
         Race(subject).run(Clock.of(FREE))
     failed = [line["contestant"] for line in lines.of("race") if "failed" in line]

@@ -11,13 +11,12 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.compile import own_rounds, rounds
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.policies import Fixed
-from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import random_model
-from mmspec_text.drafters.prompt_lookup import LookupInside
 from mmspec_text.drafters.token_recycling import TokenRecycling
 from tests.captured.conftest import forget, rounds_of
 from tests.captured.test_text import WIDE, ragged
@@ -137,11 +136,18 @@ def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
     assert seen == sorted(set(seen)) and seen[-1] == output.report.emitted
 
 
-@pytest.mark.slow
-def test_stock_numbers_need_the_host(model: Any, events: list[str]) -> None:
-    captured = both(model, "prompt-lookup")[1]
-    source = TorchSource(torch.Generator().manual_seed(0), 3, torch.device("cpu"))
-    assert captured.generate(ragged(), 12, source=source).report.compiled and at_once(events)
+def test_stock_numbers_are_drawn_ahead(model: Any, events: list[str]) -> None:
+    """The units are the unmodified model's, and the generator is left where that leaves it."""
+    for limit, ends in ((24, [7, 11]), (17, [60, 59])):
+        call: dict[str, Any] = {"do_sample": True, "max_new_tokens": limit, "eos_token_id": ends, "pad_token_id": 0}
+        torch.manual_seed(limit)
+        stock, state = model.generate(**ragged(), **call), torch.get_rng_state()
+        with mmspec.enable(model, "token-recycling", k=4, shape="one", compile=True) as spec:
+            torch.manual_seed(limit)
+            events.clear()
+            assert torch.equal(model.generate(**ragged(), **call), stock)
+        assert torch.equal(torch.get_rng_state(), state) and events[:2] == ["launch", "launch"]
+        assert spec.report is not None and spec.report.compiled and spec.report.accepted
 
 
 def test_an_abandoned_call_leaves_the_round_to_the_next(model: Any, events: list[str]) -> None:
@@ -169,7 +175,7 @@ def test_scores_that_are_not_finite_are_named(own: Any) -> None:
 
 def test_a_drafter_that_cannot_be_traced_drafts_outside(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     eager, captured = both(own, "prompt-lookup")
-    monkeypatch.setattr(LookupInside, "propose", lambda self, live: live.root.tolist())
+    monkeypatch.setattr(DraftsOfRows, "propose", lambda self, live, noise: live.root.tolist())
     with pytest.warns(UserWarning, match="drafts are made outside of captured rounds"):
         output = captured.generate(ragged(), 20, seed=1)
     assert_same(output, eager.generate(ragged(), 20, seed=1))

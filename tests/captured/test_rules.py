@@ -102,7 +102,7 @@ def both(model: Any, made: Callable[[], Decoder]) -> tuple[Decoder, Decoder]:
     """Two decoders of one width, of which the first runs the eager loop."""
     forget(model)
     eager, captured = made(), made()
-    eager.captures.compile = None
+    eager.captures._refused = True
     return eager, captured
 
 
@@ -121,6 +121,14 @@ def test_every_rule_with_every_kind_of_draft(model: Any, rule: str, kind: str) -
     torch._dynamo.utils.counters.clear()
     lockstep(eager, captured, ragged(), 17, **{**OPTIONS, "seed": 4})
     assert not torch._dynamo.utils.counters["stats"].get("unique_graphs"), "the second call traces nothing"
+
+
+def test_rounds_without_a_draft_draw_with_the_calls_key(model: Any) -> None:
+    """They may have a captured round of one node, over the same rows."""
+    target = TransformersTarget(model)
+    eager, captured = both(model, lambda: Decoder(target, Drawing("dense"), Rejection(), k=4, shape=None, compile=True))
+    lockstep(eager, captured, ragged(), 24, **OPTIONS)
+    assert set(captured.generate(ragged(), 24, **OPTIONS).report.sizes) == {1, 5}
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "auto": (1, 500),
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
-    "suffix": (1, 320),
-    "suffix, samples": (1, 320),
-    "rest": (1, 340),
+    "suffix": (1, 270),
+    "suffix, samples": (1, 270),
+    "rest": (1, 320),
     "rasd": (3, 1500),  # both trees are read, and united on the host
     # Their draft models run here in the call's own thread, and each of their passes reads what it was asked.
     "pearl": (14, 900),
@@ -36,8 +36,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "vocab-trim": (1, 1260),
     "vocab-trim, its own output": (1, 1260),
     "omnidraft": (2, 1800),  # how many pieces the longest row has is read now and then
-    "grammar": (1, 320),
-    "jacobi-text": (1, 380),
+    "grammar": (1, 270),
+    "jacobi-text": (1, 350),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),
@@ -71,7 +71,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),
     "mtp": (1, 1520),
-    "a drafter in Python": (1, 320),
+    "a drafter in Python": (1, 270),
     "draft-model, another vocabulary": (1, 1520),
     "draft-model, another vocabulary and a short context": (3, 1330),  # near its end, shapes are read twice
     "prompt-lookup, a stopping criterion": (
@@ -84,20 +84,20 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "token-recycling, history processors": (1, 700),
     "auto, history processors": (1, 890),
     "plain, llamagen": (1, 240),
-    "gs-sjd, llamagen": (1, 380),
-    "mc-sjd, llamagen": (1, 1100),
-    "sjd, llamagen": (1, 1280),
-    "gs-sjd-pac, llamagen": (1, 590),
-    "sjd-pac, llamagen": (1, 1400),
-    "spatial-head, llamagen": (1, 620),
-    "gsd, llamagen": (1, 1780),
-    "lantern, llamagen": (1, 1720),
+    "gs-sjd, llamagen": (1, 340),
+    "mc-sjd, llamagen": (1, 620),
+    "sjd, llamagen": (1, 740),
+    "gs-sjd-pac, llamagen": (1, 520),
+    "sjd-pac, llamagen": (1, 800),
+    "spatial-head, llamagen": (1, 540),
+    "gsd, llamagen": (1, 1400),
+    "lantern, llamagen": (1, 1350),
     "eagle, llamagen": (1, 1560),
     "eagle, llamagen, relaxed": (1, 2350),
-    "gs-sjd, janus": (1, 360),
+    "gs-sjd, janus": (1, 320),
     "plain, glm-image": (1, 195),
     "token-recycling, emu3": (1, 380),
-    "gs-sjd, chameleon": (1, 380),
+    "gs-sjd, chameleon": (1, 300),
     "plain, bamba": (1, 250),
     "prompt-lookup, bamba": (1, 390),
     "token-recycling, bamba": (1, 400),
@@ -116,7 +116,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "plain, mixtures": (1, 270),
     "reflection, mixtures": (3, 1850),  # each block of proposals says which nodes still wait: there is no cut-off
     "plain, codes": (1, 230),
-    "frame-gs-sjd, codes": (1, 370),
+    "frame-gs-sjd, codes": (1, 320),
     "plain, frames": (1, 580),
     "branch-prediction, frames": (
         4,
@@ -136,7 +136,13 @@ OFTEN = (
 )
 """The cases of the fast tier: every kind of target, drafter and rule; the slow tier has all."""
 
-CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers")
+CHECKS = (
+    "the_device_itself",
+    "long_calls",
+    "scores_that_are_no_numbers",
+    "recorded_rounds",
+    "passes_that_a_graph_may_record",
+)
 """Of `tests.support.device_checks`, in the process that fills the table."""
 
 

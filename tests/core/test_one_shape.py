@@ -28,6 +28,7 @@ class Watched(HistoryTarget):
 
     def __init__(self, table: torch.Tensor) -> None:
         super().__init__(table)
+        self.model = torch.nn.Module()
         self.passes: list[int] = []
         self.widths: list[int] = []
 
@@ -144,3 +145,26 @@ def test_padding_is_invalid_and_can_be_embedded() -> None:
     assert draft.valid.tolist() == [[True, True, False, False]] * 2
     numbers = padded(Draft.alone(torch.randn(2, 3)), 4)
     assert numbers.units.shape == (2, 4, 3) and numbers.units.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("drafter", "device", "dtype", "promise"),
+    [
+        ("tree", "meta", torch.bfloat16, None),
+        ("model", "meta", torch.bfloat16, "chains keep their slots"),
+        ("tree", "meta", torch.float32, "that of float32"),
+        ("tree", "cpu", torch.bfloat16, "sums are float64"),
+    ],
+)
+def test_trees_elsewhere_than_on_a_cpu_promise_no_width(
+    drafter: str, device: str, dtype: torch.dtype, promise: str | None
+) -> None:
+    target = Watched(TABLE)
+    target.model = torch.nn.Linear(1, 1, device=device, dtype=dtype)
+    report = Decoder(target, DRAFTERS[drafter](), k=4, shape="one").generate(PROMPT, LIMIT, seed=3).report
+    assert len(report.sizes) == 1
+    if promise:
+        assert report.exactness == "invariant" and "to the bit" in report.shape and report.width in report.sizes
+    else:
+        assert report.exactness == "lossless" and report.width is None
+        assert "to the bit" not in str(report) + report.shape and "not in units" in report.shape

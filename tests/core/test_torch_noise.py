@@ -27,6 +27,11 @@ def stock(prompts: list[list[int]], limit: int, generator: torch.Generator, end:
     return [row[len(p) :] for row, p in zip(rows, prompts, strict=True)]
 
 
+def blocks(source: TorchSource, host_emitted: list[int], deepest: int, size: int) -> torch.Tensor:
+    """`[batch, deepest + 1, size]`: every row's numbers of the positions `host_emitted + 0 … deepest`."""
+    return source.by_position(torch.tensor(host_emitted), host_emitted, deepest).exponential(size)
+
+
 @pytest.mark.parametrize("end", [None, 2])
 @pytest.mark.parametrize("drafter", [None, DraftModel(LARGE.near(1, 0.2)), DraftModel(HistoryTarget.random(5, 9))])
 def test_decoding_is_stock_sampling(drafter, end):
@@ -79,7 +84,7 @@ def test_torchs_default_dtype_is_not_that_of_the_blocks(dtype):
 def test_finish_goes_back_over_what_was_drawn_ahead():
     mine, theirs = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     source = TorchSource(mine, 2, torch.device("cpu"))
-    source.blocks([0, 0], 9, 7)
+    blocks(source, [0, 0], 9, 7)
     source.begin([2, 4])
     source.finish(5)
     for _ in range(5):
@@ -104,14 +109,6 @@ def test_the_default_generator_is_torchs():
     assert default_generator(torch.device("cpu")) is torch.default_generator
 
 
-def held(source: TorchSource) -> int:
-    """The numbers that a source keeps, each counted once."""
-    storages = {
-        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // 4 for k in source._kept for t in k.values()
-    }
-    return sum(storages.values())
-
-
 def test_memory_follows_the_depth_and_not_the_spread_of_the_rows():
     rows, size, depth = 3, 11, 4
     source = TorchSource(torch.Generator().manual_seed(6), rows, torch.device("cpu"))
@@ -120,14 +117,14 @@ def test_memory_follows_the_depth_and_not_the_spread_of_the_rows():
     at, most = [0] * rows, 0
     for round in range(100):
         source.begin(at)
-        got = source.blocks(at, depth, size)
-        most = max(most, held(source))
+        got = blocks(source, at, depth, size)
+        most = max(most, source._ring.numel())
         for row, first in enumerate(at):
             assert torch.equal(got[row], torch.stack([expected[first + d][row] for d in range(depth + 1)]))
         at = [at[0] + 1, at[1] + 1 + round % 2, at[2] + 4]
     assert max(at) - min(at) == 300 and most <= 2 * rows * 2 * (depth + 1) * size
     source.begin(at)
-    source.blocks(at, depth, size)
+    blocks(source, at, depth, size)
     source.finish(402)
     assert torch.equal(source._generator.get_state(), state_after(6, 402, rows, size))
 
@@ -142,13 +139,13 @@ def state_after(seed: int, blocks: int, rows: int, size: int) -> torch.Tensor:
 def test_rows_that_keep_step_make_no_block_twice(monkeypatch):
     source, made = TorchSource(torch.Generator(), 2, torch.device("cpu")), []
     again = source._again
-    monkeypatch.setattr(source, "_again", lambda position, size: made.append(position) or again(position, size))
+    monkeypatch.setattr(source, "_again", lambda position: made.append(position) or again(position))
     at = [0, 0]
     for step in range(20):
         source.begin(at)
         for depth in range(4):  # a draft model reads positions one by one
-            source.blocks([n + depth for n in at], 0, 7)
-        source.blocks(at, 4, 7)
+            blocks(source, [n + depth for n in at], 0, 7)
+        blocks(source, at, 4, 7)
         at = [at[0] + 1 + step % 3, at[1] + 1 + (step + 1) % 3]
     assert made == []
 
@@ -157,14 +154,31 @@ def test_a_block_after_numbers_of_others_is_made_again_as_it_was():
     generator = torch.Generator().manual_seed(2)
     source = TorchSource(generator, 2, torch.device("cpu"))
     source.begin([0, 0])
-    blocks = []
+    drawn = []
     for _ in range(40):
-        blocks.append(source.blocks([len(blocks)] * 2, 0, 5)[:, 0])
+        drawn.append(blocks(source, [len(drawn)] * 2, 0, 5)[:, 0])
         torch.rand(3, generator=generator)  # a criterion draws
     before = generator.get_state()
-    assert torch.equal(source.blocks([0, 38], 1, 5)[0], torch.stack([blocks[0][0], blocks[1][0]]))
-    assert torch.equal(source.blocks([20, 20], 9, 5), torch.stack(blocks[20:30], 1))
+    assert torch.equal(blocks(source, [0, 38], 1, 5)[0], torch.stack([drawn[0][0], drawn[1][0]]))
+    assert torch.equal(blocks(source, [20, 20], 9, 5), torch.stack(drawn[20:30], 1))
     assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_may_be_ahead_of_what_the_host_knows(rows):
+    """Told one round late, and at the end not at all, the source has the same numbers, and finishes the same."""
+    size, depth, late = 7, 3, torch.Generator().manual_seed(6)
+    source, theirs = TorchSource(late, rows, torch.device("cpu")), torch.Generator().manual_seed(6)
+    expected = torch.stack([torch.empty(rows, size).exponential_(1, generator=theirs) for _ in range(120)], 1)
+    at, told = [0] * rows, [0] * rows
+    for round in range(25):
+        source.begin(told)
+        got = source.by_tensors(torch.tensor(at), depth, depth + 1 if round else 0).exponential(size)
+        assert torch.equal(got, torch.stack([expected[row, now : now + depth + 1] for row, now in enumerate(at)]))
+        told, at = at, [now + 1 + (round + row) % (depth + 1) for row, now in enumerate(at)]
+    assert source._ring.numel() <= 2 * rows * (depth + 1) * size * (1 + (rows > 1))
+    source.finish(max(told))
+    assert torch.equal(late.get_state(), state_after(6, max(told), rows, size))
 
 
 def test_nodes_that_share_an_address_have_one_stream():

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.kernels import block, commit, coupling, race, random, siblings
+from mmspec.core.kernels import block, commit, coupling, layers, race, random, siblings
 from mmspec.core.noise import Substream
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
@@ -37,7 +37,7 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, num_warps: int 
         elif parameter.is_constexpr or value == 1:
             signature[name], constants[name] = "constexpr", value
         else:
-            signature[name] = "i32"
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
     key = self.fn.__name__, f"{signature}{constants}"
     if key not in compiled:
         made = triton.compile(ASTSource(self, signature, constants), TARGET, {"num_warps": num_warps})
@@ -57,7 +57,10 @@ def launch_all(rows: int, index: TreeIndex, vocab: int, dtype: torch.dtype) -> N
     draft = Draft(units, index, valid)
     race.walk(draft, winners)
     path = torch.zeros(rows, max(1, index.deepest), dtype=torch.int64)
-    commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted)
+    commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted, {})
+    layers.normalised(torch.zeros(rows, nodes, 96, dtype=dtype), torch.zeros(96, dtype=dtype), 1e-6)
+    q, k, turn = (torch.zeros(rows, *size, 64, dtype=dtype) for size in ((4, nodes), (2, nodes), (nodes,)))
+    layers.rotated(q, k, turn, turn)
     if nodes > 1:
         p, q = torch.zeros(rows, nodes, vocab), torch.zeros(rows, nodes - 1, vocab)
         coupling.couple(p, q, key, emitted, draft.drafted, valid[:, 1:])

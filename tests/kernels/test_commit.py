@@ -49,7 +49,7 @@ def test_a_ring_and_two_sizes_of_numbers(device):
     ring = torch.arange(2 * 8, device=device, dtype=torch.float32).reshape(1, 1, 8, 2)
     half = ring.half()
     length, path, count = (torch.tensor(each, device=device) for each in ([6], [[2, 5]], [3]))
-    commit.move_accepted([ring, half], length, path, count)
+    commit.move_accepted([ring, half], length, path, count, {})
     assert torch.equal(half.float(), ring)
     assert ring[0, 0, 7].tolist() == [0, 1] and ring[0, 0, 0].tolist() == [6, 7]  # slots 7, 8 ← 8, 11
 

@@ -51,10 +51,11 @@ def test_float32_states_promise_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SlotCache, "exact", False)
     model: Any = build("bamba")
     with (
-        mmspec.enable(model, "prompt-lookup", shape="one"),
+        mmspec.enable(model, "prompt-lookup", shape="one") as spec,
         pytest.warns(UserWarning, match=r"no promise to the bit here .* 191 of 210"),
     ):
         model.generate(torch.tensor([[3, 4, 5, 3, 4]]), max_new_tokens=4, do_sample=False)
+    assert spec.report.width is None and "to the bit" not in spec.report.shape
 
 
 def test_float64_stays_inside() -> None:

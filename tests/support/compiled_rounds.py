@@ -65,12 +65,12 @@ def compiled_rounds(again: Again) -> Iterator[None]:
     """
     import torch
 
-    from mmspec.core.compile import inductor
+    from mmspec.core.compile import launch
 
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         if not again.inductor:
-            patch.setattr(inductor, "BACKEND", "eager")
+            patch.setattr(launch, "BACKEND", "eager")
         watch.patch(patch)
         try:
             yield

@@ -62,7 +62,7 @@ def test_blocks_are_not_drawn_inside_a_capture(monkeypatch: pytest.MonkeyPatch) 
     """The state of a CUDA generator cannot be read there; on the CPU there is no capture."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     source = TorchSource(torch.Generator(), 1, torch.device("cpu"))
-    source.blocks([0], 0, 3)
+    source.hold([0], 1, 3)
     source._device = torch.device("cuda")
     with pytest.raises(RuntimeError, match=r"while a CUDA graph is captured.*philox"):
-        source.blocks([0], 0, 3)
+        source.hold([0], 1, 3)

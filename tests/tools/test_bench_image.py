@@ -85,7 +85,7 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr("tools.bench.memory.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", _floor)
         patch.setattr(loops_module, "compiled_step", lambda: step)  # compiling takes half a minute
-        patch.setattr("mmspec.core.compile.inductor.BACKEND", "eager")
+        patch.setattr("mmspec.core.compile.launch.BACKEND", "eager")
         yield patch
 
 

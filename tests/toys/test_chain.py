@@ -26,8 +26,8 @@ class CopyLeft:
 
     reach = 0
 
-    def fill(self, state, window, noise):
-        return state.root[:, None].expand_as(window.units), None
+    def fill(self, live, window, noise):
+        return live.root[:, None].expand_as(window.units), None
 
 
 class Alternating:

@@ -23,8 +23,8 @@ class CopyLeft:
 
     reach = 0
 
-    def fill(self, state, window, noise):
-        return state.root[:, None].expand_as(window.units), None
+    def fill(self, live, window, noise):
+        return live.root[:, None].expand_as(window.units), None
 
 
 @pytest.mark.parametrize(("dim", "k", "rows", "tokens"), [(1, 0, 100_000, 3), (1, 3, 200_000, 4), (4, 8, 100_000, 2)])

@@ -82,7 +82,7 @@ class Race:
 
     def contestants(self) -> Mapping[str, Callable[[], Contestant]]:
         found: dict[str, Callable[[], Contestant]] = {}
-        for variant in VARIANTS:
+        for variant in self.subject.variants:
             found[f"plain, {variant}"] = partial(self._ours, variant, 0)
             for drafted in DRAFTED:
                 found[f"synthetic, {drafted + 1} nodes, {variant}"] = partial(self._ours, variant, drafted)

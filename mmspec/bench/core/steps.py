@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.out_of_memory import out_of_memory
@@ -58,6 +59,7 @@ class StaticTree:
     """
 
     needs = frozenset({"discrete"})
+    everywhere = False
 
     def __init__(self, nodes: int, depth: int) -> None:
         self.parents = likeliest_tree(RATES, min(depth, nodes), nodes)[0] if depth < nodes else range(-1, nodes - 1)
@@ -77,11 +79,20 @@ class StaticTree:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """The units that follow the root's id; siblings have distinct ones."""
-        after = torch.arange(1, len(self.parents) + 1, device=state.root.device)
-        return Draft.tree((state.root[:, None] + after) % self._vocab, self.parents)
+        return self._behind(state.root)
 
     def observe(self, state: State, step: Step) -> None:
         pass
+
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        return DraftsOfRows(self.parents, lambda live: self._behind(live.root), tuple(self.parents))
+
+    def fits_inside(self, state: State) -> bool:
+        return True
+
+    def _behind(self, root: Tensor) -> Draft:
+        after = torch.arange(1, len(self.parents) + 1, device=root.device)
+        return Draft.tree((root[:, None] + after) % self._vocab, self.parents)
 
 
 def passes(subject: Subject) -> None:
@@ -121,7 +132,7 @@ def rounds(subject: Subject) -> None:
     """Whole rounds of the loop at the smallest context: beside `ms`, launches, waits, and the time outside the pass."""
     calls = list(subject.calls(subject.sizes.contexts[:1]))
     # One variant after the other: a slow one takes no time from those before it.
-    for variant, (rows, context), nodes in product(VARIANTS, calls, subject.sizes.nodes):
+    for variant, (rows, context), nodes in product(subject.variants, calls, subject.sizes.nodes):
         size = {"rows": rows, "nodes": nodes, "context": context}
         try:
             figures = _round(subject, variant, **size)

@@ -16,8 +16,13 @@ from mmspec.bench.timing import timed
 from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
 
-VARIANTS: Mapping[str, Mapping[str, Any]] = {"eager": {}}
-"""The ways to run a round, as arguments of `Decoder`; another way is one more entry, and is measured everywhere.
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "eager": {"compile": False},
+    "compiled": {"compile": True},
+}
+"""The ways to run a round, as arguments of `Decoder`. Elsewhere than on CUDA the default is eager, and compiling takes
+minutes: there, the default alone is measured.
 
 In races one with `compiled` in its name gets more time to warm up, after the first turns of the others.
 """
@@ -60,6 +65,11 @@ class Subject:
     def __post_init__(self) -> None:
         self.work = Work.of(self.workload)
         self.target: Any = decoder_for(self.workload.model, PLAIN).target
+
+    @property
+    def variants(self) -> list[str]:
+        """The ways to run a round that are measured, those that need no compiler first."""
+        return list(VARIANTS) if self.device.type == "cuda" else ["default"]
 
     @property
     def trees(self) -> bool:

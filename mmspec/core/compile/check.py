@@ -12,6 +12,7 @@ import torch
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.compile.protocols import Capturable
 from mmspec.core.compile.rounds import Plan
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.round import play_round
 from mmspec.core.state import State
@@ -36,8 +37,10 @@ def eager_round(target: Capturable, state: State, plan: Plan) -> Scores:
     proposal = plan.buffers(units.device)
     drawn = None if proposal is None else proposal.distribution(units[:, 1:])
     draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool), drawn)
+    # The call's own source would draw ahead of what others draw from the same generator.
+    noise = replace(state.round(), source=PhiloxSource.seeded(0, state.rows, units.device))
     with torch.inference_mode(), target.ready(state.cache, plan.nodes):
-        return play_round(target, state.cache, live, draft, plan.warp, plan.rule, state.round())[1].scores
+        return play_round(target, state.cache, live, draft, plan.warp, plan.rule, noise)[1].scores
 
 
 def timed(run: Callable[[], Scores]) -> tuple[float, Scores]:

@@ -6,20 +6,22 @@ What cannot be captured is decoded by the eager loop, with one warning that says
 from collections.abc import Hashable
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import RunsModel, WithinPasses
+from mmspec.core.capabilities import OneShape, RunsModel, WithinPasses
 from mmspec.core.compile.check import eager_round, refuse_difference, rounding, timed
-from mmspec.core.compile.pool import Pool, pool_of
+from mmspec.core.compile.pool import MOST, MOST_RECORDED, Pool, pool_of
 from mmspec.core.compile.proposal import family_of
 from mmspec.core.compile.protocols import Capturable, DraftsInside
 from mmspec.core.compile.rounds import CapturedRound, Plan, buffers, read_at_once
 from mmspec.core.live import bucket
-from mmspec.core.noise import Counting
+from mmspec.core.noise import Counting, Source
 from mmspec.core.out_of_memory import out_of_memory
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.protocols import Drafter, Target
@@ -34,7 +36,13 @@ from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
-"""Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
+"""How rounds are captured. None: on CUDA recorded as they are, each as one graph, where possible; elsewhere not at all.
+True: compiled by torch, and on CUDA recorded, where possible. `auto`: where that is faster. False: not at all."""
+
+Way = Literal["compiled", "recorded"]
+
+RECORDING = ("cuda",)
+"""Kinds of devices that record graphs."""
 
 
 def checked_compile(compile: Any) -> Compile:
@@ -44,7 +52,7 @@ def checked_compile(compile: Any) -> Compile:
         ValueError: It is neither a truth value nor `auto`.
     """
     if compile is None or isinstance(compile, bool):
-        return compile or None
+        return compile
     if compile != "auto":
         raise ValueError(unknown("compile", compile, ("auto",)) + ", True, False and None")
     return "auto"
@@ -66,10 +74,28 @@ class Captures:
         self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
         self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
-        self.pool: Pool[CapturedRound] = pool_of(target, rule) if compile else Pool()  # which leaves the model alone
         self._own_trees = False
         self._refused = False
         self._outside = False
+
+    @cached_property
+    def pool(self) -> Pool[CapturedRound]:
+        """What is captured; made when the first round is, so that other models carry none."""
+        return pool_of(self.target, self.rule)
+
+    @property
+    def way(self) -> Way | None:
+        """How rounds are to be captured, with the model where it is now; None: not at all."""
+        if self.compile:
+            return "compiled"
+        if self.compile is None and _recordable(self.target) and not isinstance(self.drafter, WithinPasses):
+            return "recorded"
+        return None
+
+    def free_recorded(self) -> None:
+        """Free the memory of rounds that were recorded; compiled ones are kept, because compiling takes long."""
+        if self.way == "recorded":
+            self.pool.clear()
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
@@ -78,9 +104,9 @@ class Captures:
         so does a change from outside (`Capture.stale`).
         """
         before: CapturedRound | None = state.capture.round
-        if before is not None and not state.capture.stale and before.fits(draft):
+        if before is not None and not state.capture.stale and before.plan.drafts is None and before.fits(draft):
             return before
-        if before is None and (state.capture.eager or self.compile is None or self._refused):
+        if before is None and (state.capture.way is None or self._refused):
             return None
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
         index = draft.index.padded(state.budget.width)
@@ -98,17 +124,13 @@ class Captures:
             state: The call, between two rounds.
             policy: The call's policy; its budget must be the same in all rounds.
         """
-        drafter, device = self.drafter, state.emitted.device
-        if self.compile is None or not state.budget.fixed or self._refused or self._outside:
+        drafter, device, capture = self.drafter, state.emitted.device, state.capture
+        if capture.way is None or capture.outside or self._refused or self._outside:
             return None
-        if type(policy) is not Fixed or not isinstance(drafter, DraftsInside) or not state.budget.drafting:
+        capture.outside = not self._may_draft_inside(state, policy)
+        if capture.outside or not isinstance(drafter, DraftsInside) or not drafter.fits_inside(state):
             return None
-        if read_at_once(device) and not drafter.everywhere:
-            return None
-        if state.capture.eager or state.capture.outside or not drafter.fits_inside(state):
-            return None
-        if self._refusal(state) or drafts_forbidden_by(state.warp.processors):
-            return None
+        assert isinstance(policy, Fixed)
         k = min(policy.k, state.budget.k)
         if k < 1 <= state.budget.k or (state.warp.forced is not None and drafter.width(k)):
             return None  # no drafts are wanted, or they hold units that are known (`mmspec.core.forced`)
@@ -118,9 +140,20 @@ class Captures:
             tree = tree.padded(state.budget.width)
         return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), inside.key, k))
 
+    def _may_draft_inside(self, state: State, policy: Policy) -> bool:
+        drafter, budget = self.drafter, state.budget
+        if not isinstance(drafter, DraftsInside) or type(policy) is not Fixed or not (budget.fixed and budget.drafting):
+            return False
+        if read_at_once(state.emitted.device) and not drafter.everywhere:
+            return False
+        return not self.refusal(state.warp, state.source) and not drafts_forbidden_by(state.warp.processors)
+
     def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
         deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
+        ahead = read_at_once(state.emitted.device) or not isinstance(state.source, PhiloxSource)
+        more["keyed"] = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
+        more["compiled"] = state.capture.way == "compiled"
         return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
 
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
@@ -132,7 +165,7 @@ class Captures:
             drafter: What tells one drafter inside of rounds from another.
         """
         before = state.cache, replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
-        why, captured = self._refusal(state), None
+        why, captured = self.refusal(state.warp, state.source), None
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
         else:
@@ -145,9 +178,11 @@ class Captures:
             if captured is None:
                 state.cache, state.live = before
         state.capture.round, state.capture.stale = captured, False
-        state.capture.eager = captured is None and plan.drafts is None
+        if captured is None and plan.drafts is None:
+            state.capture.way = None
         state.capture.outside |= captured is None and plan.drafts is not None
-        state.report.compiled = captured is not None
+        state.report.compiled = captured is not None and plan.compiled
+        state.report.recorded = captured is not None and not plan.compiled
         return captured
 
     def _give_up(self, error: Exception, inside: bool) -> None:
@@ -161,13 +196,18 @@ class Captures:
             self._refused = True
             warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
-    def _refusal(self, state: State) -> str:
-        """Why this call, unlike others of the decoder, cannot be captured; "" if it can."""
-        reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
+    def refusal(self, warp: Warp, source: Source | None) -> str:
+        """Why a call, unlike others of the decoder, cannot be captured; "" if it can.
+
+        Args:
+            warp: The call's warp.
+            source: Its noise; None: the decoder's own kind.
+        """
+        reading = [type(p).__name__ for p in warp.processors if not is_elementwise(p)]
         if reading:
             return f"{', '.join(reading)} read the history on the host"
-        if not draws_by_position(self.rule) and not isinstance(state.source, Counting):
-            return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
+        if source is not None and not draws_by_position(self.rule) and not isinstance(source, Counting):
+            return f"{type(source).__name__} has no fresh numbers that are functions of tensors alone"
         if isinstance(self.drafter, WithinPasses):
             return f"{type(self.drafter).__name__} {self.drafter.within} in the middle of the target's pass"
         return ""
@@ -183,16 +223,19 @@ class Captures:
         columns = bucket(state.prompt_length + state.limit + 1)
         call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
         key = type(self.target), plan.key, warp_key(state.warp), drafter, call
-        return self.pool.lend(key, state, lambda: self._captured(state, plan, columns))
+        most = MOST if plan.compiled else MOST_RECORDED
+        return self.pool.lend(key, state, lambda: self._captured(state, plan, columns), most)
 
     def _captured(self, state: State, plan: Plan, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
-        target, plan = copy(self.target), replace(plan, frozen=self.pool.frozen)  # as they are now; later calls differ
+        target, plan = copy(self.target), replace(plan, frozen=self.pool.frozen and plan.compiled)  # as they are now
         assert isinstance(target, Capturable)
         eager, expected = timed(lambda: eager_round(target, state, plan))
         cache = target.held(state.cache, plan.nodes, plan.index)
         if plan.drafts is not None:
             plan.drafts.reserve(state)
+        if not plan.compiled:
+            cache.fall_back()  # from what only a compiler can make fast
         captured = CapturedRound(plan, target, cache, buffers(state, columns))
         captured.load(state)
 
@@ -211,6 +254,14 @@ class Captures:
             warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
             compiled = compared()
         return None if self.compile == "auto" and eager <= compiled else captured
+
+
+def _recordable(target: Target) -> bool:
+    """Whether passes of a target may be recorded: they have one shape, and its model lies on a device with graphs."""
+    if not (isinstance(target, Capturable) and isinstance(target, OneShape) and isinstance(target, RunsModel)):
+        return False
+    first = next(target.model.parameters(), None)
+    return first is not None and first.device.type in RECORDING
 
 
 def _exact_on_cpu(target: Target) -> bool:

@@ -21,7 +21,7 @@ from mmspec.core.state import State
 class Counts:
     """A round's counts on their way to the host."""
 
-    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`.
+    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`
     copied: torch.cuda.Event | None  # the event behind the copy; None: there was nothing to wait for
 
     @classmethod
@@ -29,22 +29,22 @@ class Counts:
         """Begin to copy the counts of a call."""
         counts = state.counts()
         if counts.device.type != "cuda":
-            return cls(counts, None)
+            return cls(counts.clone(), None)
         numbers = torch.empty_like(counts, device="cpu", pin_memory=True).copy_(counts, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record(torch.cuda.current_stream(counts.device))
         return cls(numbers, copied)
 
-    def read(self) -> list[list[int]]:
+    def read(self) -> list[int]:
         """The counts; the one wait of a round."""
         if self.copied is not None:
             self.copied.synchronize()
-        numbers: list[list[int]] = self.numbers.tolist()
+        numbers: list[int] = self.numbers.tolist()
         return numbers
 
 
 def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched: bool) -> Iterator[State]:
-    """Decode to the end, or to the next pause: the state after every round.
+    """Decode to the end, or to the next pause, or until somebody who watches forbids drafts: the state of every round.
 
     Args:
         state: The call, which was loaded into `captured`.
@@ -62,10 +62,10 @@ def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched:
     assert drafts is not None
     drafts.load(drafter, state)
     try:
-        while not state.finished:
+        while not state.finished and (late or state.budget.drafting):
             with state.report.phase("verify"):
                 state.source.begin(state.round().host_emitted)
-                captured.launch(state)
+                captured.launch(state, len(unread))
             with state.report.phase("rest"):
                 unread.append(Counts.of(state))
                 if len(unread) > late:

@@ -9,11 +9,12 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.frozen import freezable, numbers
+from mmspec.core.frozen import freezable, numbers, places
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.state import State
@@ -21,8 +22,9 @@ from mmspec.core.state import State
 NAME = "_mmspec_captured"
 """The attribute of a model that holds its pool. A pool holds the model, so that any other owner would keep it alive."""
 
-MOST = 16
-"""Shapes whose rounds are kept."""
+MOST, MOST_RECORDED = 16, 4
+"""Shapes whose rounds are kept: that took minutes to compile, and that are recorded again within a second. Each holds a
+cache of its own."""
 
 STATELESS = (Match, Rejection, RecursiveRejection, Block)
 """Rules without options: whose instance a round holds is all the same."""
@@ -50,26 +52,26 @@ class Pool(Generic[Held]):
         self._shapes: dict[Hashable, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
         self._eager: set[Hashable] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
-        self._weights: weakref.WeakKeyDictionary[nn.Module, Hashable] = weakref.WeakKeyDictionary()
+        self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
         self.frozen = True
 
     def renew(self, models: Sequence[nn.Module]) -> None:
         """Decide whether weights are baked in; drop what has earlier weights. Called when a call begins.
 
-        Weights that changed once are not baked in again, because compiling takes longer than most calls.
+        Weights that changed once are not baked in again, because compiling takes longer than most calls. Others are
+        read where they lie, so that only new places count.
 
         Args:
             models: All modules whose weights are read; none, if that is not known.
         """
-        if not self.frozen:
-            return
-        if not models or not all(map(freezable, models)):
-            self.frozen = False
-            return
-        weights = {model: numbers(model) for model in models}
+        self.frozen = self.frozen and bool(models) and all(map(freezable, models))
+        weights = {model: (numbers if self.frozen else places)(model) for model in models}
         if any(self._weights.get(model, now) != now for model, now in weights.items()):
-            self.frozen = False
             self.clear()
+            self._weights.clear()
+            if self.frozen:
+                self.frozen = False
+                weights = {model: places(model) for model in models}
         self._weights.update(weights)
 
     @property
@@ -80,8 +82,9 @@ class Pool(Generic[Held]):
     def clear(self) -> None:
         """Free all but what calls have."""
         self._shapes.clear()
+        self._eager.clear()
 
-    def lend(self, key: Hashable, state: State, capture: Callable[[], Held | None]) -> Held | None:
+    def lend(self, key: Hashable, state: State, capture: Callable[[], Held | None], most: int = MOST) -> Held | None:
         """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
 
         A call may have several, and go back to one of them.
@@ -90,10 +93,11 @@ class Pool(Generic[Held]):
             key: The shape of the call.
             state: The call.
             capture: Captures it anew and loads the call; None if the eager loop is faster.
+            most: Shapes that are kept.
         """
         with self._lock:
             lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one
-            while len(self._shapes) > MOST:
+            while len(self._shapes) > most:
                 oldest = next(iter(self._shapes))
                 del self._shapes[oldest]
                 self._eager.discard(oldest)

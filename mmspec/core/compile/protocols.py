@@ -3,7 +3,7 @@
 As in `mmspec.core.capabilities`, a class has a capability if it has the members.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
@@ -102,6 +102,25 @@ class InsideDrafts(Protocol):
     def observe(self, live: Live, step: Step) -> None:
         """`Drafter.observe`; rows that are done have `step.count` 0."""
         ...
+
+
+class DraftsOfRows(InsideDrafts):
+    """The `InsideDrafts` of a drafter whose drafts depend on the rows alone: there is no memory to load or to keep.
+
+    Args:
+        parents: As in `InsideDrafts`.
+        draft: Drafts for the rows.
+        key: As in `InsideDrafts`.
+    """
+
+    def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft], key: Hashable = ()) -> None:
+        self.parents, self._draft, self.key = parents, draft, key
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        return self._draft(live)
+
+    def observe(self, live: Live, step: Step) -> None:
+        pass
 
 
 @runtime_checkable

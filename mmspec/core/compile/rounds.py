@@ -1,28 +1,31 @@
-"""A captured round: one function over fixed buffers, traced once, compiled, and on CUDA replayed as one graph.
+"""A captured round: a function over fixed buffers, compiled by torch or as it is, on CUDA replayed as one graph.
 
 The function is the round of the eager loop (`mmspec.core.round.play_round`). The draft comes from outside, since
-drafters may work on the host, or from a drafter that works on tensors alone. Draws by position are made before the
-round by the call's own source, so that they are the eager loop's numbers to the bit. Fresh draws, which all rules but
-the invariant ones use, are computed inside from the call's key and the number of committed units.
+drafters may work on the host, or from a drafter that works on tensors alone. Draws by position are the eager loop's
+numbers to the bit: its kernels make them, before what is compiled, or the call's own source does before the round.
+Fresh draws, which all rules but the invariant ones use, are functions of the call's key and the committed units.
 """
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from tqdm import tqdm
 
-from mmspec.core.compile.inductor import Compiled
+from mmspec.core.compile.launch import OneLaunch
 from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
 from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
+from mmspec.core.forced import with_forced
 from mmspec.core.live import Live
-from mmspec.core.noise import Counting, Round, Unread
+from mmspec.core.noise import Counting, Round, Source, Unread
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import tallied
-from mmspec.core.round import DrawnSource, play_round
+from mmspec.core.round import DrawnDraftNoise, DrawnSource, play_round
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -41,6 +44,9 @@ def read_at_once(device: torch.device) -> bool:
     return device.type in READ_AT_ONCE
 
 
+Keyed = Literal["all", "fresh", "none"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The static shape of a round."""
@@ -53,7 +59,9 @@ class Plan:
     warp: Warp  # turns scores into distributions; all its processors are element-wise
     rule: Rule  # decides which nodes are accepted
     family: Family | None = None  # what drafted units were drawn from; None: from no distribution, or nobody reads it
+    compiled: bool = True  # whether torch compiles the round; if not, it is recorded as it is
     frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`)
+    keyed: Keyed = "none"  # which numbers are functions of the call's key, which the round then has
     lone: bool = False  # whether a round without a draft has one node
     drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
@@ -67,7 +75,7 @@ class Plan:
     def key(self) -> Hashable:
         """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
         tree = None if self.index is None else self.index.listed
-        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone
+        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone, self.compiled, self.keyed
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""
@@ -85,22 +93,27 @@ class CapturedRound:
         target: Runs the passes.
         cache: Its cache.
         live: Buffers for the rows of a call.
+        key: The buffer of the call's key, of another round over the same rows; None: a new one.
     """
 
-    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live) -> None:
+    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live, key: Tensor | None = None) -> None:
         self.plan, self.target, self.cache, self.live = plan, target, cache, live
         device, rows = live.emitted.device, plan.rows
         with torch.inference_mode(False):
             self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
-            positions = plan.deepest + 1 if plan.warp.sample else 0
-            if draws_by_position(plan.rule):
-                self.source = DrawnSource(torch.ones(rows, positions, plan.vocab, device=device), None)
-            else:
-                self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))
+            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device) if key is None else key
+            positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
+            self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
+            fresh = None if plan.keyed == "none" else self.key
+            self.source: Source = DrawnSource(self.numbers if draws_by_position(plan.rule) else None, fresh)
+            if plan.keyed == "all" and not plan.compiled:  # with the kernels that draw in the eager loop
+                self.source = PhiloxSource(self.key, ahead=False)
             self.proposal = plan.buffers(device)
-        self._run: Compiled[tuple[Step, Tensor, Tensor]]
+            # What the host reads of a round: for every row `emitted`, `done`, `nonfinite`; then the round's tallies.
+            self.counts = torch.zeros(3 * rows + plan.nodes, dtype=torch.int64, device=device)
+        self._run: OneLaunch[Step]
 
     @cached_property
     def lone(self) -> "CapturedRound | None":
@@ -108,9 +121,7 @@ class CapturedRound:
         root = TreeIndex.static([-1], self.live.emitted.device)
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(plan, self.target, self.cache, self.live)
-            if self.source.key is not None:
-                lone.source = self.source
+            lone = CapturedRound(plan, self.target, self.cache, self.live, self.key)
             lone.warm()
         except Exception as error:
             if strict():
@@ -121,8 +132,13 @@ class CapturedRound:
 
     def warm(self) -> None:
         """Compile the round, again if the target's pass has changed."""
-        self._run = Compiled(self._round, self.live.emitted.device, self.plan.frozen)
-        bar = tqdm(total=1, desc=f"compiling rounds of {self.plan.nodes} nodes", leave=False, disable=None)
+        plan, before = self.plan, None
+        if plan.compiled and plan.keyed == "all":
+            before = self._draw_by_key
+        device = self.live.emitted.device
+        self._run = OneLaunch(self._round, device, compiled=plan.compiled, frozen=plan.frozen, before=before)
+        silent = None if plan.compiled else True
+        bar = tqdm(total=1, desc=f"compiling rounds of {plan.nodes} nodes", leave=False, disable=silent)
         with bar, self._no_effect(), self._ready():
             self._run.warm()
             bar.update()
@@ -130,7 +146,7 @@ class CapturedRound:
     def idle(self) -> Scores:
         """Run a round that changes nothing."""
         with self._no_effect():
-            return self.run()[0].scores
+            return self.run().scores
 
     @contextmanager
     def _no_effect(self) -> Iterator[None]:
@@ -155,9 +171,8 @@ class CapturedRound:
         for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.reach)):
             assert isinstance(number, Tensor)
             number.fill_(value)
-        if self.source.key is not None:
-            assert isinstance(state.source, Counting)
-            self.source.key.copy_(state.source.fresh_key)
+        if isinstance(state.source, Counting):
+            self.key.copy_(state.source.fresh_key)
         state.cache, state.live = self.cache.load(state.cache), live
 
     def fits(self, draft: Draft) -> bool:
@@ -175,56 +190,62 @@ class CapturedRound:
         if lone is not None:
             return lone(state, draft)
         self.place(state, draft)
-        self._play(state, draft.units.shape[1] > 0)
+        self._play(state)
         state.report.sizes[self.plan.nodes] += 1
 
     def needs_no_counts(self, state: State) -> bool:
         """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
-        return self.source.numbers is None or not self.plan.warp.sample or isinstance(state.source, Unread)
+        return not self.numbers.numel() or self.plan.keyed == "all" or isinstance(state.source, Unread)
 
-    def launch(self, state: State) -> None:
-        """Play a round of the call that was loaded last, its draft included."""
-        self._draw(state)
-        self._play(state, self.plan.nodes > 1)
+    def launch(self, state: State, unread: int) -> None:
+        """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
+        self._draw(state, self.plan.deepest, unread)
+        self._play(state)
 
-    def _draw(self, state: State) -> None:
-        """Draw the round's numbers by position."""
-        if self.source.numbers is None or not self.plan.warp.sample:
+    def _draw(self, state: State, deepest: int, unread: int = 0) -> None:
+        """Draw the round's numbers by position, for nodes as deep as that, unless it draws them itself."""
+        if self.plan.keyed == "all" or not self.numbers.numel():
             return
         if isinstance(state.source, Unread) and not read_at_once(state.emitted.device):
-            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
+            noise = state.source.by_tensors(state.emitted, deepest, unread * (deepest + 1))
         else:
-            noise = state.source.by_position(state.emitted, state.round().host_emitted, self.plan.deepest)
-        self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+            noise = state.source.by_position(state.emitted, state.round().host_emitted, deepest)
+        self.numbers[:, : deepest + 1].copy_(noise.exponential(self.plan.vocab))
 
-    def _play(self, state: State, drafted: bool) -> None:
-        step, units, accepted = self.run()
-        if drafted:
-            state.report.add(units.clone(), accepted.clone())  # the next round overwrites them
+    def _draw_by_key(self) -> None:
+        if self.numbers.numel():
+            noise = PhiloxSource(self.key).by_tensors(self.live.emitted, self.plan.deepest)
+            self.numbers.copy_(noise.exponential(self.plan.vocab))
+
+    def _play(self, state: State) -> None:
+        state.step = step = self.run()
+        state.counted = self.counts
         state.report.add_bias(step.draft, step.verdict, step.count)
-        state.step = step
 
     def place(self, state: State, draft: Draft) -> None:
         """Write a draft and the round's numbers into the buffers; behind the draft, padding."""
         drafted = draft.units.shape[1]
         self.units[:, :drafted].copy_(draft.units)
-        self.units[:, drafted:] = state.root[:, None]
+        if drafted < self.plan.nodes - 1:
+            self.units[:, drafted:] = state.root[:, None]
+            self.valid[:, drafted:] = False
         valid = draft.valid
         if self.proposal is not None:
             self.proposal.place(draft.distribution)
         elif draft.distribution is not None:
             valid = valid & draft.distribution.finite()
         self.valid[:, :drafted].copy_(valid)
-        self.valid[:, drafted:] = False
         if self.plan.index is None:
             index = draft.index.padded(self.plan.nodes)
             near = index.depth <= self.plan.deepest  # a drafter goes no deeper, unless it is wrong
             self.parent.copy_(torch.where(near, index.parent, 0))
             self.valid &= near[:, 1:]
-        self._draw(state)
+        self._draw(state, min(draft.index.deepest, self.plan.deepest))
 
-    def run(self) -> tuple[Step, Tensor, Tensor]:
-        """The round of what the buffers hold, and its tallies as `mmspec.core.report.tallied` counts."""
+    def run(self) -> Step:
+        """The round of what the buffers hold."""
+        if self._run.recorded:
+            return self._run()
         with self._ready():
             return self._run()
 
@@ -234,8 +255,8 @@ class CapturedRound:
         with torch.inference_mode(False), torch.no_grad(), self.target.ready(self.cache, self.plan.nodes), drafts:
             yield
 
-    def _round(self) -> tuple[Step, Tensor, Tensor]:
-        """The traced function. It reads and writes the buffers."""
+    def _round(self) -> Step:
+        """The function that is traced or recorded. It reads and writes the buffers."""
         plan, live = self.plan, self.live
         draft, active = self._draft(), ~live.done
         noise = Round(self.source, live.emitted, ())
@@ -245,9 +266,11 @@ class CapturedRound:
         live.root.copy_(after.root)
         live.done.copy_(after.done)
         live.nonfinite.copy_(after.nonfinite)
+        counts = after.emitted, after.done.long(), after.nonfinite, drafted[None], accepted
+        self.counts.copy_(torch.cat(counts))
         if plan.drafts is not None:
             plan.drafts.observe(live, step)
-        return step, drafted, accepted
+        return step
 
     def _draft(self) -> Draft:
         """The rooted draft."""
@@ -259,7 +282,10 @@ class CapturedRound:
             index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             return Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
-        draft = plan.drafts.propose(live, self.source.draft_noise(plan.rule, live.emitted))
+        noise = plan.rule.draft_noise(Round(self.source, live.emitted, ()))
+        if noise.shared and isinstance(self.source, DrawnSource):
+            noise = DrawnDraftNoise(noise.round, True)
+        draft = with_forced(plan.drafts.propose(live, noise), plan.warp, live, 0)
         units, drawn = draft.units, draft.distribution
         missing = plan.nodes - 1 - units.shape[1]
         known = draft.valid & (units >= 0) & (units < plan.vocab)

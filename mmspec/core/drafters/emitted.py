@@ -22,38 +22,41 @@ class EmittedUnits:
     """The emitted units of a call's rows, on the host; of a call whose first unit is emitted."""
 
     def __init__(self, state: State) -> None:
-        first = state.history[:, state.prompt_length : state.prompt_length + max(state.host_emitted)].tolist()
         self._read = [0] * state.rows
-        self._under_way = list[Tensor]()
-        self._arrived = [[[0, n, *units] for n, units in zip(state.host_emitted, first, strict=True)]]
+        # Of every round: its first unit, the units of all rows from there on, and how many each row had before
+        self._rounds = [(0, self._units(state, 0, max(state.host_emitted)).to("cpu"), self._read)]
 
     def observe(self, state: State, step: Step) -> None:
         """Start the copy of a settled round's units: before the sync of that round."""
-        units, _ = emitted_units(state, step)
-        found = torch.cat([(state.emitted - step.count)[:, None], step.count[:, None], units], 1)
-        self._under_way.append(found.to("cpu", non_blocking=True))  # in pinned memory, and complete after the sync
+        before = state.host_emitted
+        active = [n for n, done in zip(before, state.host_done, strict=True) if not done]
+        if active:
+            units = self._units(state, min(active), max(active) + step.verdict.path.shape[1] + 1)
+            copied = units.to("cpu", non_blocking=True)  # in pinned memory, and complete after the sync
+            self._rounds.append((min(active), copied, list(before)))
 
     def read(self, state: State) -> list[list[int]]:
         """The units of every row since the last reading: after a sync."""
-        rounds: list[list[list[int]]] = [*self._arrived, *(found.tolist() for found in self._under_way)]
-        self._arrived, self._under_way = [], []
         new: list[list[int]] = [[] for _ in range(state.rows)]
-        for rows in rounds:
-            for b, row in enumerate(rows):
-                before, count, units = row[0], row[1], row[2:]
+        ends = [*(before for _, _, before in self._rounds[1:]), state.host_emitted]
+        for (first, copied, _), end in zip(self._rounds, ends, strict=False):
+            for b, units in enumerate(copied.tolist()):
                 have = self._read[b] + len(new[b])
-                if before <= have:
-                    new[b] += units[have - before : max(min(before + count, state.host_emitted[b]) - before, 0)]
+                if first <= have:
+                    new[b] += units[have - first : max(min(end[b], state.host_emitted[b]) - first, 0)]
+        self._rounds = []
         known = [read + len(units) for read, units in zip(self._read, new, strict=True)]
         if any(n > m for n, m in zip(state.host_emitted, known, strict=True)):  # rounds that were not observed
             first = min(known)
-            late = state.history[
-                :, state.prompt_length + first : state.prompt_length + max(state.host_emitted)
-            ].tolist()
-            for b, units in enumerate(late):
+            for b, units in enumerate(self._units(state, first, max(state.host_emitted)).tolist()):
                 new[b] += units[known[b] - first : max(state.host_emitted[b], known[b]) - first]
         self._read = [read + len(units) for read, units in zip(self._read, new, strict=True)]
         return new
+
+    @staticmethod
+    def _units(state: State, first: int, end: int) -> Tensor:
+        """The places `first … end - 1` of all rows; behind a row's last unit they hold anything."""
+        return state.history[:, state.prompt_length + first : state.prompt_length + end]
 
 
 class KnownTexts:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.noise import Noise, Substream
-from mmspec.core.state import State
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,21 @@ class RandomUnit:
 
     vocab: int  # number of unit ids
 
-    reach = 0
+    reach, traceable = 0, True
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        # Under `match`, `noise` also decides the verdict; so these units use fresh noise in a substream of their own.
-        own = state.source.fresh(state.emitted, 1, window.units.shape[1]).substream(Substream.DRAFT)
-        return (own.uniform() * self.vocab).long(), None
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        # Under `match`, `noise` also decides the verdict; so these units use fresh noise.
+        return (noise.fresh(1, window.units.shape[1]).uniform() * self.vocab).long(), None
 
 
 @dataclass(frozen=True)
 class LeftUnit:
     """The last unit that is known or drawn, repeated."""
 
-    reach = 0
+    reach, traceable = 0, True
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        sequence = torch.cat([state.root[:, None], window.units], 1)
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        sequence = torch.cat([live.root[:, None], window.units], 1)
         last = window.drawn.sum(1, keepdim=True)  # drawn slots come first
         return sequence.gather(1, last).expand(-1, window.units.shape[1]), None
 
@@ -56,18 +55,18 @@ class EarlierUnit:
     distance: int  # units from the copied unit to its copy
     in_prompt: bool = False  # whether units of the prompt may be copied, too
 
-    reach = 0
+    reach, traceable = 0, True
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        left, _ = LeftUnit().fill(state, window, noise)
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        left, _ = LeftUnit().fill(live, window, noise)
         slot = torch.arange(window.units.shape[1], device=left.device)
-        index = state.known[:, None] + slot - self.distance  # in `history`
-        known = state.history.gather(1, index.clamp(min=0, max=state.history.shape[1] - 1))
+        index = live.known[:, None] + slot - self.distance  # in `history`
+        known = live.history.gather(1, index.clamp(min=0, max=live.history.shape[1] - 1))
         within = (slot - self.distance).clamp(min=0).expand_as(left)  # in the window
         in_window = (slot >= self.distance) & window.drawn.gather(1, within)
-        is_known = index < state.known[:, None]
+        is_known = index < live.known[:, None]
         earlier = torch.where(is_known, known, window.units.gather(1, within))
-        first = state.pads[:, None] if self.in_prompt else state.prompt_length
+        first = live.pads[:, None] if self.in_prompt else live.prompt_length
         return torch.where((index >= first) & (is_known | in_window), earlier, left), None
 
 
@@ -77,7 +76,7 @@ class LeftDistribution:
 
     reach: int = 1  # 1, the root's distribution
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
         return _drawn(window, _left(window, self.reach), noise)
 
 
@@ -92,11 +91,11 @@ class EarlierDistribution:
         """Number of emitted units whose distributions are needed."""
         return self.distance
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
         # Slot j is position `emitted + j`; entry j of past and window together is `distance` positions before it.
         slot = torch.arange(window.units.shape[1], device=window.drawn.device).expand_as(window.drawn)
         drawn = window.drawn.gather(1, (slot - self.distance).clamp(min=0))
-        emitted = state.emitted[:, None] + slot >= self.distance
+        emitted = live.emitted[:, None] + slot >= self.distance
         exists = torch.where(slot >= self.distance, drawn, emitted)
         return _drawn(window, torch.where(exists, slot, _left(window, self.reach)), noise)
 
@@ -107,10 +106,10 @@ def _left(window: Window, reach: int) -> Tensor:
     return last.expand_as(window.drawn)
 
 
-def _drawn(window: Window, source: Tensor, noise: Noise) -> tuple[Tensor, Distribution]:
+def _drawn(window: Window, source: Tensor, noise: DraftNoise) -> tuple[Tensor, Distribution]:
     """Draws from the distributions at `source [batch, k]`, an index into the past followed by the window."""
     assert window.past is not None, "no unit with a distribution was drawn yet"
     parts = [window.past] if window.distribution is None else [window.past, window.distribution]
     distribution: Distribution = type(window.past).cat(parts).take(source)
-    draws = distribution.draw(noise)
+    draws = distribution.draw(noise.chain(1, source.shape[1]))
     return distribution.units(draws), distribution.with_draws(draws)

@@ -8,14 +8,16 @@ Knobs: the window (`k`): longer windows accept more per pass and cost more per p
 drawn anew from the last pass's distributions, as first published, which accepts less.
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Distribution, Mixed, PointMass, take_nodes, where_nodes
-from mmspec.core.noise import DraftNoise, Noise, Substream
+from mmspec.core.compile.protocols import InsideDrafts
+from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass, take_nodes, where_nodes
+from mmspec.core.live import Live
+from mmspec.core.noise import Counting, DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
@@ -41,12 +43,23 @@ class Initialisation(Protocol):
         """Number of units emitted last whose distributions it needs (`window.past`); mostly 0."""
         ...
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
         """Units for all slots, `[batch, k, *unit]` (only those of new slots are read), and their distribution.
 
-        The distribution is None for point masses; else the units were drawn from it with `noise [batch, k]`.
+        The distribution is None for point masses; else the units were drawn from it with `noise.chain(1, k)`.
         """
         ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """An initialisation that keeps nothing and has no host sync: captured rounds may run it, and equal ones share one.
+
+    Attributes:
+        traceable: Whether it is so.
+    """
+
+    traceable: bool
 
 
 class Jacobi:
@@ -58,6 +71,7 @@ class Jacobi:
 
     offers = frozenset({"chain", "window", "q"})
     needs = frozenset({"redraw"})
+    everywhere = True
 
     def __init__(self, initialisation: Initialisation, independent: bool = False) -> None:
         self.initialisation = initialisation
@@ -74,8 +88,28 @@ class Jacobi:
         return None if past is None else Window(state.root[:, None][:, :0], None, state.done[:, None][:, :0], past)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        window = self._resized(state, k)
-        units, distribution = self.initialisation.fill(state, window, noise.chain(1, k))
+        return self.drafted(state.live, state.memory, k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        state.memory = self.moved_on(state.memory, step, step.draft.nodes - 1)
+
+    def fits_inside(self, state: State) -> bool:
+        filling = self.initialisation
+        kept = isinstance(filling, Traceable) and filling.traceable and not filling.reach
+        return kept and isinstance(state.source, Counting) and state.step is not None and _is_dense(state.step)
+
+    def inside(self, k: int, state: State) -> "WindowInside":
+        assert state.step is not None
+        return WindowInside(Jacobi(self.initialisation, self.independent), k, state.step)
+
+    def drafted(self, live: Live, last: Window | None, k: int, noise: DraftNoise) -> Draft:
+        """The units of the last window, as far as they were drawn, and behind them those of the initialisation."""
+        window = resized(live, last, k)
+        if self.independent and window.distribution is not None:
+            draws = window.distribution.draw(noise.fresh(1, k))
+            units, drawn_from = window.distribution.units(draws), window.distribution.with_draws(draws)
+            window = replace(window, units=units, distribution=drawn_from)
+        units, distribution = self.initialisation.fill(live, window, noise)
         units = where_nodes(window.drawn, window.units, units)
         if window.distribution is None:
             return Draft.chain(units, distribution)
@@ -83,19 +117,17 @@ class Jacobi:
             return Draft.chain(units, Mixed(window.distribution, window.drawn, units))
         return Draft.chain(units, _either(window.drawn, window.distribution, distribution))
 
-    def observe(self, state: State, step: Step) -> None:
-        """Slot j of the next window is the unit drawn at node `count + j`: both have the same position."""
-        nodes = step.draft.nodes
-        source = step.count[:, None] + torch.arange(nodes - 1, device=step.count.device)
-        drawn = source < nodes
-        distribution = step.scores.distribution.take(source.clamp(max=nodes - 1))
-        if self.independent:
-            # Substream DRAFT of the next round: its rule draws coins and residuals in other substreams.
-            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).substream(Substream.DRAFT))
-        else:
-            draws = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
-        past = self._past(None if state.memory is None else state.memory.past, step)
-        state.memory = Window(distribution.units(draws), distribution.with_draws(draws), drawn, past)
+    def moved_on(self, last: Window | None, step: Step, k: int) -> Window:
+        """The window of `k` slots behind a round: slot j is the unit drawn at node `count + j`, of the same position.
+
+        Under `independent` the distribution is the target's alone: the next draft draws from it.
+        """
+        source = step.count[:, None] + torch.arange(k, device=step.count.device)
+        drawn, source = source <= k, source.clamp(max=k)
+        distribution, draws = step.scores.distribution.take(source), take_nodes(step.verdict.drawn, source)
+        drawn_from = distribution if self.independent else distribution.with_draws(draws)
+        past = self._past(None if last is None else last.past, step)
+        return Window(distribution.units(draws), drawn_from, drawn, past)
 
     def _past(self, before: Distribution | None, step: Step) -> Distribution | None:
         """The distributions of the last `reach` emitted units; node j drew the j-th unit of a round."""
@@ -109,19 +141,77 @@ class Jacobi:
         both: Distribution = type(drawn).cat([before, drawn])
         return both.take(slot)
 
-    @staticmethod
-    def _resized(state: State, k: int) -> Window:
-        """The last window at this round's width; slots beyond it are empty."""
-        last: Window | None = state.memory
-        past = None if last is None else last.past
-        size = last.units.shape[1] if last is not None else 0
-        slot = torch.arange(k, device=state.emitted.device).expand(state.rows, -1)
-        if last is None or not size:
-            units = state.root[:, None].expand(-1, k, *state.root.shape[1:])
-            return Window(units, None, torch.zeros_like(slot, dtype=torch.bool), past)
-        within, index = slot < size, slot.clamp(max=size - 1)
-        distribution = None if last.distribution is None else last.distribution.take(index)
-        return Window(take_nodes(last.units, index), distribution, last.drawn.gather(1, index) & within, past)
+
+class WindowInside(InsideDrafts):
+    """`Jacobi` inside a captured round: its memory is a window that never changes its size.
+
+    Before the first pass no slot is drawn, so that what the buffers hold is not read.
+
+    Args:
+        drafter: Drafts, for nobody else.
+        k: Slots of the window.
+        step: A round of the call, whose distributions are of the family of all others.
+    """
+
+    def __init__(self, drafter: Jacobi, k: int, step: Step) -> None:
+        self.parents, self.key = range(-1, k - 1), (drafter.initialisation, drafter.independent)
+        self._drafter = drafter
+        with torch.inference_mode(False):
+            numbers = _numbers(step.scores.distribution)
+            numbers = numbers.new_zeros(len(numbers), k, *numbers.shape[2:])
+            units = torch.zeros(len(numbers), k, dtype=step.draft.units.dtype, device=numbers.device)
+            drawn = torch.zeros_like(units, dtype=torch.bool)
+            categorical = isinstance(step.scores.distribution, Categorical)
+            self._window = Window(units, Categorical(numbers) if categorical else PointMass(numbers), drawn)
+
+    def load(self, drafter: Jacobi, state: State) -> None:
+        self._keep(resized(state.live, state.memory, len(self.parents)))
+
+    def unload(self, drafter: Jacobi, state: State) -> None:
+        every = torch.arange(len(self.parents), device=state.root.device)[None]
+        window = self._window
+        assert window.distribution is not None
+        state.memory = Window(window.units.clone(), window.distribution.take(every), window.drawn.clone())
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        return self._drafter.drafted(live, self._window, len(self.parents), noise)
+
+    def observe(self, live: Live, step: Step) -> None:
+        self._keep(self._drafter.moved_on(self._window, step, len(self.parents)))
+
+    def _keep(self, window: Window) -> None:
+        mine = self._window
+        mine.units.copy_(window.units)
+        mine.drawn.copy_(window.drawn)
+        if window.distribution is not None:
+            _numbers(mine.distribution).copy_(_numbers(window.distribution))
+
+
+def _is_dense(step: Step) -> bool:
+    """Whether a round's distributions are point masses or categorical over the whole vocabulary."""
+    distribution = step.scores.distribution
+    return isinstance(distribution, PointMass) or (isinstance(distribution, Categorical) and distribution.ids is None)
+
+
+def _numbers(distribution: Distribution | None) -> Tensor:
+    """What a dense distribution consists of."""
+    assert isinstance(distribution, Categorical | PointMass)
+    return distribution.probs if isinstance(distribution, Categorical) else distribution.points
+
+
+def resized(live: Live, last: Window | None, k: int) -> Window:
+    """The last window with `k` slots; those beyond it are empty."""
+    size = 0 if last is None else last.units.shape[1]
+    if last is not None and size == k:
+        return last
+    past = None if last is None else last.past
+    slot = torch.arange(k, device=live.emitted.device).expand(len(live.emitted), -1)
+    if last is None or not size:
+        units = live.root[:, None].expand(-1, k, *live.root.shape[1:])
+        return Window(units, None, torch.zeros_like(slot, dtype=torch.bool), past)
+    within, index = slot < size, slot.clamp(max=size - 1)
+    distribution = None if last.distribution is None else last.distribution.take(index)
+    return Window(take_nodes(last.units, index), distribution, last.drawn.gather(1, index) & within, past)
 
 
 def _either(mask: Tensor, a: Any, b: Any) -> Distribution:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mmspec.core.compile.protocols import InsideDrafts
-from mmspec.core.live import Live
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -32,20 +31,8 @@ class NoDraft:
     def observe(self, state: State, step: Step) -> None:
         pass
 
-    def inside(self, k: int, state: State) -> "NothingInside":
-        return NothingInside()
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        return DraftsOfRows((), lambda live: Draft.empty(live.root))
 
     def fits_inside(self, state: State) -> bool:
         return True
-
-
-class NothingInside(InsideDrafts):
-    """`NoDraft` inside a captured round."""
-
-    parents = ()
-
-    def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        return Draft.empty(live.root)
-
-    def observe(self, live: Live, step: Step) -> None:
-        """Do nothing: there is no memory."""

@@ -5,9 +5,8 @@ node ids ascend, so that moves in its order never read a slot that was written b
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -35,7 +34,9 @@ def _move(table, length, path, count, deepest, WORD: tl.constexpr, FIELDS: tl.co
         tl.store(states + ((start + step + 1) % slots) * slot_stride + column, values, mask=inside)
 
 
-def move_accepted(states: Sequence[Tensor], length: Tensor, path: Tensor, count: Tensor) -> None:
+def move_accepted(
+    states: Sequence[Tensor], length: Tensor, path: Tensor, count: Tensor, tables: dict[int, Any]
+) -> None:
     """Move nodes of all layers in place: one launch for all states of one size of numbers.
 
     Args:
@@ -44,10 +45,15 @@ def move_accepted(states: Sequence[Tensor], length: Tensor, path: Tensor, count:
         length: `[batch]` int64: the slot of node 0.
         path: `[batch, depth]` int64: accepted node ids after the root, -1 padded.
         count: `[batch]` int64: the first `count - 1` nodes of the path move to the slots behind node 0.
+        tables: What was sent to the device for these layers, by size of numbers; kept as long as no layer grows,
+            since a graph that holds this launch reads it.
     """
     for size in {each.element_size() for each in states}:
         moved = [each for each in states if each.element_size() == size]
-        table = _table(tuple(_entry(each) for each in moved), length.device)
+        entries = tuple(_entry(each) for each in moved)
+        if tables.get(size, ())[:1] != (entries,):
+            tables[size] = entries, on_device(entries, length.device)
+        table = tables[size][1]
         most_heads, widest = max(each.shape[1] for each in moved), max(each.shape[3] for each in moved)
         with beside(length):
             _move[(len(path), most_heads, len(moved))](
@@ -60,9 +66,3 @@ def _entry(states: Tensor) -> tuple[int, ...]:
     """What the kernel reads of a tensor."""
     assert states.stride(3) == 1
     return states.data_ptr(), *states.stride()[:3], *states.shape[1:]
-
-
-@lru_cache(maxsize=16)
-def _table(entries: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
-    """The entries on the device; sent once for as long as no layer grows."""
-    return on_device(entries, device)

@@ -17,9 +17,10 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.devices import awake, hooks_of
+from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.guidance import GuidedCache
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
-from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.masks import PassGeometry, added
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.kits.pictures.conditions import Condition, lengthened
 
@@ -106,7 +107,7 @@ class Raster:
         """A block in which `forward` may run over so many nodes, or be traced, or be replayed."""
         # Which kernel is used depends on measured times.
         units = 0 if cache.slots.fixed else len(cache.slots.length) * nodes
-        with awake(self._module), narrow(self._kernels, units):
+        with awake(self._module), narrow(self._kernels, units), cache.slots.fused.used():
             yield
 
     def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> Passed:
@@ -172,7 +173,9 @@ class Raster:
         """
         if hooks_of(self._module):
             raise ValueError("offloaded weights move in every pass, which cannot be captured")
-        return replace(cache, slots=BufferCache(self._layers(), cache.slots, cache.slots.most))
+        slots = BufferCache(self._layers(), cache.slots, cache.slots.most)
+        slots.fused = FusedLayers.of(self._module)
+        return replace(cache, slots=slots)
 
     def _layers(self) -> list[DynamicLayer]:
         return [DynamicLayer() for _ in self.model.layers]
@@ -187,6 +190,8 @@ class Raster:
         geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)
+        if mask is not None and x.device.type != "cpu":  # else every layer converts it
+            mask = added(mask, 1, x.dtype)
         position = slots.length[:, None] + index.depth[:, first:]
         # Finished rows run too, one position beyond the picture; their scores are not used.
         position = position.clamp(max=len(self.model.rotary) - 1)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmspec.core.distributions import Distribution, Gaussian, take_nodes
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.noise import Noise
-from mmspec.core.state import State
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.toys.cache import UnitsCache
@@ -88,11 +88,11 @@ class RepeatLeft:
 
     reach = 0
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        mean = state.root[:, None]
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        mean = live.root[:, None]
         if isinstance(window.distribution, Gaussian):
             drawn = window.drawn.sum(1, keepdim=True)  # drawn slots come first
             last = take_nodes(window.distribution.mean, (drawn - 1).clamp(min=0))
             mean = torch.where((drawn > 0)[..., None], last, mean)
         distribution = Gaussian(mean.expand_as(window.units), self.sigma)
-        return distribution.draw(noise), distribution
+        return distribution.draw(noise.chain(1, window.units.shape[1])), distribution

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from mmspec.core.distributions import Mixed
+from mmspec.core.drafters.jacobi import resized
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft
@@ -35,7 +36,7 @@ class ContinuousSets(ContinuousJacobi):
         super().__init__(JacobiOptions(init=options.init))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        draft, drawn = super().propose(state, k, noise), self._resized(state, k).drawn
+        draft, drawn = super().propose(state, k, noise), resized(state.live, state.memory, k).drawn
         size = (state.budget.width - 1) // 2  # by the widest draft of the call, not by the budget of this round
         decided = drawn & (torch.arange(k, device=drawn.device) < size)
         assert draft.distribution is not None  # new slots are drawn from a distribution

@@ -17,9 +17,9 @@ from torch import Tensor
 from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
-from mmspec.core.noise import Noise
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
-from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt
 from mmspec_image.constraint import constrained_to
@@ -49,12 +49,12 @@ class Predicted:
 
     grid_width: int  # codes per row
 
-    reach = 0
+    reach, traceable = 0, True
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        left, _ = LeftUnit().fill(state, window, noise)
-        above, _ = EarlierUnit(self.grid_width).fill(state, window, noise)
-        corner, _ = EarlierUnit(self.grid_width + 1).fill(state, window, noise)
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        left, _ = LeftUnit().fill(live, window, noise)
+        above, _ = EarlierUnit(self.grid_width).fill(live, window, noise)
+        corner, _ = EarlierUnit(self.grid_width + 1).fill(live, window, noise)
         return torch.where(corner == above, left, above), None
 
 
@@ -63,20 +63,23 @@ class PreviousImage:
 
     def __init__(self, grid_width: int) -> None:
         self._above = EarlierUnit(grid_width)
-        self._now: tuple[Report, Tensor, int] | None = None  # of this call; its history, and where its codes begin
+        self._now: Live | None = None  # the rows of this call
         self._last: Tensor | None = None
 
     reach = 0
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        above, _ = self._above.fill(state, window, noise)
-        if self._now is not None and self._now[0] is not state.report:  # a call has one report from begin to end
-            self._last = self._now[1][:, self._now[2] : -1]
-        self._now = state.report, state.history, state.prompt_length
+    def begin(self) -> None:
+        """Begin a call: the codes of the one before are known."""
+        if self._now is not None:
+            self._last, self._now = self._now.history[:, int(self._now.prompt_length) : -1], None
+
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        above, _ = self._above.fill(live, window, noise)
+        self._now = live
         if self._last is None or self._last.device != above.device:
             return above, None
-        last = self._last[torch.arange(state.rows, device=above.device) % len(self._last)]
-        place = state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
+        last = self._last[torch.arange(len(live.emitted), device=above.device) % len(self._last)]
+        place = live.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
 
 
@@ -117,6 +120,8 @@ class ImageJacobi(Jacobi):
             grid = self._target.grid_of(inputs) or constrained_to(state.warp.processors)
             device = state.emitted.device
             self.initialisation = LeftUnit() if grid is None else grid_filling(grid, self.options.init, device)
+        if isinstance(self.initialisation, PreviousImage):
+            self.initialisation.begin()
         return super().start(state, inputs)
 
     def _filling(self, vocab: int, grid: int) -> Initialisation:

@@ -86,9 +86,9 @@ class SjdPac:
         return Memory(self.window.start(state, inputs))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        window = state.memory = state.memory.window
-        chain = with_forced(self.window.propose(state, k, noise), state, k)
+        window: Window | None = state.memory.window
         state.memory = Memory(window, k)
+        chain = with_forced(self.window.drafted(state.live, window, k, noise), state.warp, state.live, k)
         q, drawn = drawn_part(chain.distribution, torch.ones_like(chain.valid))
         front = self._front(k, chain.units.device)
         if self._siblings > 1 and isinstance(q, Categorical):
@@ -118,20 +118,18 @@ class SjdPac:
 
     def observe(self, state: State, step: Step) -> None:
         """The window observes a chain: the line through the last accepted node."""
-        draft, verdict, memory = step.draft, step.verdict, state.memory
-        if not draft.index.is_chain:
+        verdict, memory, k = step.verdict, state.memory, step.draft.nodes - 1
+        if not step.draft.index.is_chain:
             last = verdict.path.gather(1, (verdict.length - 1).clamp(min=0)[:, None])[:, 0]
-            front = self._front(memory.k, last.device)
+            k = memory.k
+            front = self._front(k, last.device)
             line = front.line[torch.where(verdict.length > 0, last, 0)]  # [batch, k + 1]
             step = replace(
                 step,
-                draft=replace(draft, units=take_nodes(draft.units, line)),
                 scores=replace(step.scores, distribution=step.scores.distribution.take(line)),
                 verdict=replace(verdict, drawn=take_nodes(verdict.drawn, line)),
             )
-        state.memory = memory.window
-        self.window.observe(state, step)
-        state.memory = Memory(state.memory, memory.k)
+        state.memory = Memory(self.window.moved_on(memory.window, step, k), memory.k)
 
     def _front(self, k: int, device: torch.device) -> Front:
         return _front(k, self._siblings, min(k, self.options.depth), device)

@@ -23,10 +23,13 @@ from mmspec.core.distributions import Categorical, Distribution, PointMass
 from mmspec.core.drafters.initialisations import LeftUnit
 from mmspec.core.drafters.jacobi import Jacobi, Window
 from mmspec.core.hidden import FINAL, Lends, Lent
-from mmspec.core.noise import DraftNoise, Noise
+from mmspec.core.history_processors import Prefix
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_as
 from mmspec.kits.pictures.grid_spec import Gridded
 from mmspec_image.drafters.grid_fillings import looked_up
@@ -49,26 +52,28 @@ class RowAhead:
     # `[batch, place, halves, dim]`: the states that codes were drawn from, as far as passes went; states behind the
     # emitted codes are of the last pass
     states: Tensor
+    warp: Warp  # the call's, in this round
+    prefix: Prefix  # the known units
 
     reach = 0
 
     @torch.no_grad()
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        left, _ = LeftUnit().fill(state, window, noise)
-        output, found = self._output(state, window)
-        rooted = Draft.chain(window.units[:, :-1]).rooted(state.root, torch.full_like(state.emitted, left.shape[1]))
-        distribution = state.warp(output, rooted, state.prefix).distribution
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        left, _ = LeftUnit().fill(live, window, noise)
+        output, found = self._output(live, window)
+        rooted = Draft.chain(window.units[:, :-1]).rooted(live.root, torch.full_like(live.emitted, left.shape[1]))
+        distribution = self.warp(output, rooted, self.prefix).distribution
         if isinstance(distribution, PointMass):
             return torch.where(found, distribution.points, left), None
         assert isinstance(distribution, Categorical)
-        units = torch.where(found, distribution.draw(noise), left)
+        units = torch.where(found, distribution.draw(noise.chain(1, left.shape[1])), left)
         size = distribution.size
         return units, Categorical(torch.where(found[..., None], distribution.on(None), one_hot(left, size).float()))
 
-    def _output(self, state: State, window: Window) -> tuple[TargetOutput, Tensor]:
+    def _output(self, live: Live, window: Window) -> tuple[TargetOutput, Tensor]:
         """The head's scores of the window's units, and where it has what it reads: `[batch, k]`."""
-        (above, is_above), (right, is_right) = (looked_up(table, state, window) for table in self.tables)
-        place = (state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)).clamp(
+        (above, is_above), (right, is_right) = (looked_up(table, live, window) for table in self.tables)
+        place = (live.emitted[:, None] + torch.arange(above.shape[1], device=above.device)).clamp(
             max=self.tables.shape[1] - 1
         )
         rows = torch.arange(len(place), device=place.device)[:, None]
@@ -101,7 +106,6 @@ class SpatialHeadWindow:
             raise ValueError("spatial-head needs a head: drafter=<folder or hub name>, or the option model=")
         named = isinstance(options.model, str)
         self.head: SpatialHead = load_as(SpatialHead, options.model, torch.float32) if named else options.model
-        self.window = Jacobi(LeftUnit())
 
     def wrap(self, target: Target) -> Target:
         """The target, with the states that its output layer reads.
@@ -132,15 +136,12 @@ class SpatialHeadWindow:
             torch.nn.Module.to(self.head, lent.device, lent.dtype)  # past diffusers' own, which warns
         place = torch.arange(states.shape[1], device=lent.device) - self._grid
         tables = torch.stack([place, torch.where(place < 0, -1, place + 1)]).clamp(min=-1)
-        return Memory(self.window.start(state, inputs), RowAhead(self.head, lent, tables, states))
+        return Memory(None, RowAhead(self.head, lent, tables, states, state.warp, state.prefix))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: Memory = state.memory
-        self.window.initialisation = memory.filling
-        state.memory = memory.window
-        draft = self.window.propose(state, k, noise)
-        state.memory = memory
-        return draft
+        filling = replace(memory.filling, warp=state.warp, prefix=state.prefix)
+        return Jacobi(filling).drafted(state.live, memory.window, k, noise)
 
     def observe(self, state: State, step: Step) -> None:
         """Node j's state is the one that the j-th code of this round was drawn from."""
@@ -151,6 +152,5 @@ class SpatialHeadWindow:
         rows = torch.arange(len(place), device=place.device)[:, None]
         place = place.clamp(max=states.shape[1] - 1)  # the last place is scratch
         states[rows, place] = hidden.unflatten(-1, (-1, self.head.config.dim))
-        state.memory = memory.window
-        self.window.observe(state, step)
-        state.memory = replace(memory, window=state.memory)
+        window = Jacobi(memory.filling).moved_on(memory.window, step, step.draft.nodes - 1)
+        state.memory = replace(memory, window=window)

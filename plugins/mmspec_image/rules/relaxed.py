@@ -137,7 +137,7 @@ def relax_tree(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> 
     return _measured(rule, verdict, draft, distribution) if rule.measure else verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Trial:
     """A child is kept with the probability of its group, and leaves the rule's residual."""
 

@@ -18,9 +18,11 @@ from torch import Tensor
 from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
-from mmspec.core.noise import Noise
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.types import Draft
 from mmspec_text.drafters.prompt_lookup import PromptLookupOptions, copied
 from mmspec_text.specs import JACOBI_TEXT
 
@@ -34,15 +36,16 @@ class JacobiTextOptions:
     )
 
 
+@dataclass(frozen=True)
 class CopiedUnit:
     """What followed the latest n-gram before, at the same distance; the last unit where there was none."""
 
-    reach = 0
+    reach, traceable = 0, True
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        last, _ = LeftUnit().fill(state, window, noise)
-        seen, k = state.prompt_length + max(state.host_emitted), window.units.shape[1]
-        units, found = copied(PromptLookupOptions(), state.history[:, :seen], state.known - 1, state.pads, k)
+    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
+        last, _ = LeftUnit().fill(live, window, noise)
+        k = window.units.shape[1]
+        units, found = copied(PromptLookupOptions(), live.history, live.known - 1, live.pads, k)
         return torch.where(found, units, last), None
 
 
@@ -64,3 +67,6 @@ class JacobiText(Jacobi):
             "random": RandomUnit(target.vocab),
         }
         self.initialisation = fillings[self.options.init]
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return self.drafted(state.seen, state.memory, k, noise)

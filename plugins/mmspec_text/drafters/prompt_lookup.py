@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmspec.core.compile.protocols import InsideDrafts
+from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -68,8 +68,12 @@ class PromptLookup:
     def of_texts(self) -> "LookupOfTexts":
         return LookupOfTexts(self.options)
 
-    def inside(self, k: int, state: State) -> "LookupInside":
-        return LookupInside(self.options, k)
+    def inside(self, k: int, state: State) -> DraftsOfRows:
+        def draft(live: Live) -> Draft:
+            units, found = copied(self.options, live.history, live.known - 1, live.pads, k)
+            return Draft.chain(units, valid=found)
+
+        return DraftsOfRows(range(-1, k - 1), draft, self.options)
 
     def fits_inside(self, state: State) -> bool:
         return True
@@ -86,21 +90,6 @@ class LookupOfTexts:
         last = torch.tensor([len(text) - 1 for text in tokens])
         units, found = copied(self.options, pad_sequence(texts, batch_first=True), last, torch.zeros_like(last), k)
         return [row if there[0] else [] for row, there in zip(units.tolist(), found.tolist(), strict=True)]
-
-
-class LookupInside(InsideDrafts):
-    """`PromptLookup` inside a captured round."""
-
-    def __init__(self, options: PromptLookupOptions, k: int) -> None:
-        self.options, self.k = options, k
-        self.key, self.parents = options, range(-1, k - 1)
-
-    def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        units, found = copied(self.options, live.history, live.known - 1, live.pads, self.k)
-        return Draft.chain(units, valid=found)
-
-    def observe(self, live: Live, step: Step) -> None:
-        """Do nothing: the history is the memory."""
 
 
 def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:

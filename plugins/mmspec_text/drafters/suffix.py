@@ -121,12 +121,12 @@ class Suffix:
         drafts = [[] if done else self.continued(row, k) for row, done in zip(rows, state.host_done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
-        units, scores = (
-            on_device([[pair[part] for pair in draft] for draft in filled], state.root.device, dtype)
-            for part, dtype in enumerate((torch.int64, torch.float32))
+        # One transfer for both: float32 has all integers up to 2²⁴, and so many ids no vocabulary has.
+        both = on_device(
+            [[pair[part] for draft in filled for pair in draft] for part in (0, 1)], state.root.device, torch.float32
         )
-        units, scores = (each.reshape(state.rows, width) for each in (units, scores))
-        return Draft.chain(units, valid=scores.isfinite(), score=scores)
+        units, scores = both.view(2, state.rows, width)
+        return Draft.chain(units.long(), valid=scores > -math.inf, score=scores)
 
     def observe(self, state: State, step: Step) -> None:
         state.memory.emitted.observe(state, step)

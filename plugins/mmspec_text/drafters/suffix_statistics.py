@@ -54,12 +54,14 @@ class NgramCounts:
     def guess(self, text: Sequence[int]) -> Guess | None:
         """See `Statistics`; among equally frequent continuations, the latest."""
         found: dict[int, int] | None = None
-        matched = self.shortest - 1
-        while matched < min(self.longest, len(text)):
-            counts = self._after.get(tuple(text[-matched - 1 :]))
-            if counts is None:  # then no longer suffix is known either
-                break
-            found, matched = counts, matched + 1
+        matched, most = self.shortest - 1, min(self.longest, len(text))
+        while matched < most:  # where a suffix is known, all shorter ones are
+            length = (matched + most + 1) // 2
+            counts = self._after.get(tuple(text[-length:]))
+            if counts is None:
+                most = length - 1
+            else:
+                found, matched = counts, length
         if found is None:
             return None
         unit = max(reversed(found), key=found.__getitem__)

@@ -1,5 +1,7 @@
 """PEARL's draft model on transformers models: the output is that of unmodified `generate`."""
 
+import copy
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ def test_equal_to_unmodified_generate(own, sampling):
 @pytest.mark.parametrize("branches, on_miss", [(1, "plain"), (4, "draft")])
 def test_streams(device, branches, on_miss):
     """The draft model in a thread: what `Serial` drafts, and the output of `generate`, in several calls."""
-    model, small = tiny_models.llama().to(device), tiny_models.small().to(device)
+    model, small = (copy.deepcopy(each()).to(device) for each in (tiny_models.llama, tiny_models.small))
     inputs = {name: ids.to(device) for name, ids in tiny_models.prompt([0, 1]).items()}
     call = dict(max_new_tokens=30, pad_token_id=0, eos_token_id=None, do_sample=True, top_k=12)
     reports = []

@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.bench.race import Run
 from mmspec.bench.timing import synchronize
-from mmspec.core.compile.inductor import FROZEN, freezing
+from mmspec.core.compile.launch import FROZEN, freezing
 from mmspec.core.frozen import freezable
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.models.blocks import TransformerBlock, visible

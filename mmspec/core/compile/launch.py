@@ -1,0 +1,165 @@
+"""A function over fixed buffers as one launch: a CUDA graph of all that it launches, compiled by torch or not."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+Result = TypeVar("Result")
+
+BACKEND = "inductor"
+"""torch's compiler. `eager` only traces, so that tests of what can be traced take no compiler."""
+
+WARM_RUNS = 3
+"""Runs before a graph is recorded: libraries choose algorithms and allocate workspaces in the first ones."""
+
+OPTIONS: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
+"""Inductor's options: the attributes of torch's own layers are not compared in every round. Nobody changes these, but
+for weights, which a round reads anew, or `mmspec.core.frozen` watches."""
+
+FROZEN: dict[str, Any] = {
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "CPP,ATEN",
+    "max_autotune_report_choices_stats": False,
+}
+"""Inductor's options where weights are constants: the faster of its own products and the library's, per shape."""
+
+
+class OneLaunch(Generic[Result]):
+    """A method over fixed buffers as one launch: on CUDA a graph of its kernels, compiled by torch or its own.
+
+    Args:
+        method: A bound method. It reads and writes buffers of its object; it has no argument, no host sync, and no
+            shape that depends on data.
+        device: Where the buffers are. On CUDA, results are written to the same tensors in every call.
+        compiled: Whether torch compiles it on first use. If not, the graph holds the kernels that it launches itself.
+        frozen: Whether the weights of modules are constants of what is compiled (`mmspec.core.frozen`).
+        before: What runs in front of the method, never compiled: the same numbers to the bit as everywhere else.
+    """
+
+    def __init__(
+        self,
+        method: Callable[[], Result],
+        device: torch.device,
+        *,
+        compiled: bool,
+        frozen: bool = False,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        self._function = _compiled(method, frozen) if compiled else method
+        self._device, self._compiled, self._frozen, self._before = device, compiled, frozen and compiled, before
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: Result
+        self._reads: list[Tensor] = []
+
+    def warm(self) -> None:
+        """Compile, and on CUDA record the graph. The buffers must be such that running the method changes nothing."""
+        if self._device.type != "cuda":
+            with freezing(self._frozen):
+                self._run()
+            return
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_RUNS):
+                self._run()
+            if not self._compiled:
+                with Reading() as reading:
+                    self._run()
+                self._reads = reading.found
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            self._result = self._run()
+        self._graph = graph
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a graph, which needs nothing but its buffers."""
+        return self._graph is not None
+
+    def __call__(self) -> Result:
+        if self._graph is None:
+            return self._run()
+        self._graph.replay()
+        return self._result
+
+    def _run(self) -> Result:
+        if self._before is not None:
+            self._before()
+        return self._function()
+
+
+class Reading(TorchDispatchMode):
+    """Collects the tensors that the operations of a block read, and did not make.
+
+    A graph knows addresses alone: what it reads, such as a table that a cache of ours may drop, must live as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Tensor] = []
+        self._storages: set[int] = set()
+        self._made: list[Tensor] = []  # they live to the end of the block, so that no two storages have one address
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in tree_leaves((args, kwargs)):
+            if isinstance(each, Tensor) and self._is_new(each):
+                self.found.append(each)
+        out = func(*args, **(kwargs or {}))
+        for each in tree_leaves(out):
+            if isinstance(each, Tensor) and self._is_new(each):
+                self._made.append(each)
+        return out
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._made.clear()
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        plain = type(tensor) in (Tensor, nn.Parameter)  # others may have no storage
+        storage = tensor.untyped_storage()._cdata if plain else id(tensor)
+        known = storage in self._storages
+        self._storages.add(storage)
+        return not known
+
+
+def _compiled(method: Callable[[], Result], frozen: bool) -> Callable[[], Result]:
+    assert isinstance(method, MethodType)
+    own: Any = method.__func__
+    # torch counts recompilations by code object: with a copy, one plan's do not count for another.
+    function = FunctionType(own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__)
+    compiled: Callable[[], Result] = torch.compile(
+        MethodType(function, method.__self__),
+        fullgraph=True,
+        dynamic=False,
+        backend=BACKEND,
+        options=OPTIONS | (FROZEN if frozen else {}) if BACKEND == "inductor" else None,
+    )
+    return compiled
+
+
+@contextmanager
+def freezing(frozen: bool) -> Iterator[None]:
+    """A block in which torch compiles with frozen weights, if so wanted, and does not print what it measures."""
+    if not frozen:
+        yield
+        return
+    from torch._inductor import config, select_algorithm  # takes seconds
+
+    printing = vars(select_algorithm).get("PRINT_AUTOTUNE", True)
+    select_algorithm.PRINT_AUTOTUNE = False
+    try:
+        # Dynamo reads the setting of freezing; an option of one compilation does not reach it.
+        with config.patch(freezing=True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = printing
