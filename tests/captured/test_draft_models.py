@@ -53,7 +53,7 @@ def both(model: Any) -> Callable[..., tuple[Decoder, Decoder]]:
             )
 
         eager, captured = decoder(), decoder()
-        eager.captures.compile = None
+        eager.captures._refused = True
         return eager, captured
 
     return make

@@ -238,7 +238,7 @@ def test_heads_that_score_a_block(
 
     vars(llama()).pop(NAME, None)
     eager, captured = decoder(), decoder()
-    eager.captures.compile = None
+    eager.captures._refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
 
@@ -292,12 +292,15 @@ from tests.support import logical_device as logical
 from mmspec.core.compile import rounds
 
 class Direct:
-    def __init__(self, method, device, frozen=False):
-        self.warm = self.method = method
+    def __init__(self, method, device, before=None, **how):
+        self.method, self.before = method, before
     def __call__(self):
+        if self.before is not None:
+            self.before()
         return self.method()
+    warm, recorded = __call__, False
 
-rounds.Compiled = Direct  # torch does not trace the logical device
+rounds.OneLaunch = Direct  # torch does not trace the logical device
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models
@@ -354,5 +357,6 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
     found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(kinds) + 1
     for case in found:
-        assert case["same"] and case["inside"] and len(case["waits"]) > 3, case
-        assert set(case["waits"][2:]) == {1}, case
+        probes = case["name"] in ("ppd", "apple-mtp")  # which draft outside: the first round has nothing to draft from
+        assert case["same"] and case["inside"] != probes and len(case["waits"]) > 3, case
+        assert set(case["waits"][2 + probes :]) == {1}, case

@@ -179,8 +179,7 @@ class DraftModelInside(InsideDrafts):
     def reserve(self, state: State) -> None:
         memory: DraftModelMemory = state.memory
         self._held = self.model.held(memory.cache, self.lag + 1, None)
-        if state.capture.way != "compiled":
-            self._held.fall_back()  # from what only a compiler can make fast
+        self._held.fall_back()  # whose passes have many shapes, and are not always compiled
         self._held.load(memory.cache)  # now its layers have their buffers
         with torch.inference_mode(False):
             self._seen = torch.zeros_like(memory.seen)
