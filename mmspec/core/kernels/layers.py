@@ -1,8 +1,7 @@
 """Two parts of a layer in one launch each, where torch takes eight and ten: RMSNorm, and rotary embedding.
 
-References: the forward of transformers' `LlamaRMSNorm`, and `apply_rotary_pos_emb`. Results are rounded to the states'
-dtype where they are there: rotated states are the same to the bit, and normalised ones up to the order in which a row's
-squares are summed. A row is computed alike whatever else there is.
+References: the forward of transformers' `LlamaRMSNorm`, and `apply_rotary_pos_emb`. Results are theirs up to the
+rounding of what is in between, which Triton may leave in float32. A row is computed alike whatever else there is.
 """
 
 import triton
@@ -35,7 +34,7 @@ def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @triton.jit
 def _turn(x, cos, sin, out, HALF, BLOCK: tl.constexpr):
-    """Turn one head of one node: rounded as (x · cos) + (half turned x · sin) is in torch."""
+    """Turn one head of one node: (x · cos) + (half turned x · sin), of rounded products if Triton keeps them so."""
     column = tl.arange(0, BLOCK)
     inside = column < HALF
     low, high = tl.load(x + column, mask=inside, other=0.0), tl.load(x + HALF + column, mask=inside, other=0.0)
