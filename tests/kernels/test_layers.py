@@ -7,6 +7,9 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from mmspec.api.build import decoder_for
+from mmspec.core.compile import choice
+from mmspec.core.warp import Warp
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.fused_layers import FusedLayers, rotated
 from mmspec.hosts.target import TransformersTarget
@@ -80,3 +83,20 @@ def test_passes_over_a_held_cache_use_them(device):
     with target.ready(held, 3):
         assert modeling_llama.apply_rotary_pos_emb is not original and "forward" in vars(model.model.norm)
     assert modeling_llama.apply_rotary_pos_emb is original and "forward" not in vars(model.model.norm)
+
+
+def test_recorded_rounds_run_on_them(device, monkeypatch):
+    """A call whose rounds are recorded writes what eager rounds write, where no two tokens are nearly as likely."""
+    from mmspec.core.kernels import layers
+
+    monkeypatch.setattr(choice, "RECORDING", (device.type,))
+    model = random_model(LlamaConfig(**{**SIZES, "vocab_size": 61}), gain=4.0).to(device, torch.float16)
+    turned, calls = layers.rotated, []
+    monkeypatch.setattr(layers, "rotated", lambda *given: calls.append(1) or turned(*given))
+    ids = torch.arange(2, 14, device=device)[None] % 7 + 3
+    found, expected = (
+        decoder_for(model, "prompt-lookup", k=2, compile=compile).generate(ids, 6, warp=Warp.sampling(0))
+        for compile in (None, False)
+    )
+    assert calls and found.report.recorded and not expected.report.recorded
+    assert torch.equal(found.units[0], expected.units[0])
