@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 
 from mmspec.api.build import decoder_for
-from mmspec.core.compile.pool import MOST_RECORDED, NAME
+from mmspec.core.compile.pool import MOST, NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import SIZES, noisy, random_model
@@ -69,7 +69,7 @@ def test_the_bucket_changes_with_the_length(model: Any, inductor: bool | None) -
     decoder, plain = pair(model, "prompt-lookup", inductor)
     for length in (20, 300, 40, 600):
         assert equal(*(d.generate(prompts(length), 32, seed=length) for d in (decoder, plain)))
-    kept = MOST_RECORDED if inductor is None else 2 * 3
+    kept = MOST["recorded"] if inductor is None else 2 * 3
     assert len(decoder.captures.pool.rounds) == kept, "a bucket has a round of each decoder: the model keeps both"
 
 

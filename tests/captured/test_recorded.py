@@ -16,7 +16,7 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.compile import choice, rounds
 from mmspec.core.compile.launch import Reading
-from mmspec.core.compile.pool import MOST_RECORDED
+from mmspec.core.compile.pool import MOST
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import random_model
@@ -128,10 +128,12 @@ def test_memory_is_freed_with_the_handle(model: Any) -> None:
     with mmspec.enable(model, "prompt-lookup", k=5):
         for rows in range(1, 7):
             model.generate(torch.full((rows, 20), 7), max_new_tokens=2, do_sample=False)
-        assert len(kept_for(model)) == MOST_RECORDED
+        assert len(kept_for(model)) == MOST["recorded"]
         cache = weakref.ref(kept_for(model)[0].cache)
+        assert decoder_for(model, "plain", compile=True).generate(ragged(), 4).report.compiled
     gc.collect()
-    assert not kept_for(model) and cache() is None
+    (compiled,) = kept_for(model)
+    assert compiled.plan.compiled and cache() is None, "what took long to compile is kept"
 
 
 def test_what_a_graph_reads_is_kept() -> None:

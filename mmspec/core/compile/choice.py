@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import OneShape, RunsModel, WithinPasses
 from mmspec.core.compile.check import eager_round, refuse_difference, rounding, timed
-from mmspec.core.compile.pool import MOST, MOST_RECORDED, Pool, pool_of
+from mmspec.core.compile.pool import Pool, pool_of
 from mmspec.core.compile.proposal import family_of
 from mmspec.core.compile.protocols import Capturable, DraftsInside
 from mmspec.core.compile.rounds import CapturedRound, Plan, buffers, read_at_once
@@ -95,7 +95,7 @@ class Captures:
     def free_recorded(self) -> None:
         """Free the memory of rounds that were recorded; compiled ones are kept, because compiling takes long."""
         if self.way == "recorded":
-            self.pool.clear()
+            self.pool.clear("recorded")
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
@@ -223,8 +223,8 @@ class Captures:
         columns = bucket(state.prompt_length + state.limit + 1)
         call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
         key = type(self.target), plan.key, warp_key(state.warp), drafter, call
-        most = MOST if plan.compiled else MOST_RECORDED
-        return self.pool.lend(key, state, lambda: self._captured(state, plan, columns), most)
+        way = "compiled" if plan.compiled else "recorded"
+        return self.pool.lend((way, key), state, lambda: self._captured(state, plan, columns))
 
     def _captured(self, state: State, plan: Plan, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""

@@ -22,9 +22,9 @@ from mmspec.core.state import State
 NAME = "_mmspec_captured"
 """The attribute of a model that holds its pool. A pool holds the model, so that any other owner would keep it alive."""
 
-MOST, MOST_RECORDED = 16, 4
-"""Shapes whose rounds are kept: that took minutes to compile, and that are recorded again within a second. Each holds a
-cache of its own."""
+MOST = {"compiled": 16, "recorded": 4}
+"""Shapes whose rounds are kept, by how they were captured: what took minutes to compile, and what is recorded again
+within a second. Each holds a cache of its own."""
 
 STATELESS = (Match, Rejection, RecursiveRejection, Block)
 """Rules without options: whose instance a round holds is all the same."""
@@ -39,6 +39,7 @@ class Captured(Protocol):
 
 
 Held = TypeVar("Held", bound=Captured)
+Key = tuple[str, Hashable]
 
 
 class Pool(Generic[Held]):
@@ -49,8 +50,8 @@ class Pool(Generic[Held]):
     """
 
     def __init__(self) -> None:
-        self._shapes: dict[Hashable, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
-        self._eager: set[Hashable] = set()  # shapes that are not captured: that failed, or was slower
+        self._shapes: dict[Key, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
+        self._eager: set[Key] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
         self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
         self.frozen = True
@@ -79,28 +80,29 @@ class Pool(Generic[Held]):
         """All that is kept."""
         return [held for lent in self._shapes.values() for held, _ in lent]
 
-    def clear(self) -> None:
-        """Free all but what calls have."""
-        self._shapes.clear()
-        self._eager.clear()
+    def clear(self, way: str | None = None) -> None:
+        """Free all but what calls have; of one way of capturing, or all."""
+        for key in [key for key in (*self._shapes, *self._eager) if way in (None, key[0])]:
+            self._drop(key)
 
-    def lend(self, key: Hashable, state: State, capture: Callable[[], Held | None], most: int = MOST) -> Held | None:
+    def _drop(self, key: Key) -> None:
+        self._shapes.pop(key, None)
+        self._eager.discard(key)
+
+    def lend(self, key: Key, state: State, capture: Callable[[], Held | None]) -> Held | None:
         """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
 
         A call may have several, and go back to one of them.
 
         Args:
-            key: The shape of the call.
+            key: How it is captured, and the shape of the call.
             state: The call.
             capture: Captures it anew and loads the call; None if the eager loop is faster.
-            most: Shapes that are kept.
         """
         with self._lock:
             lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one
-            while len(self._shapes) > most:
-                oldest = next(iter(self._shapes))
-                del self._shapes[oldest]
-                self._eager.discard(oldest)
+            for oldest in [other for other in self._shapes if other[0] == key[0]][: -MOST[key[0]]]:
+                self._drop(oldest)
             if lent and not any(_free(call, state) for _, call in lent):
                 gc.collect()  # calls that ended may be part of a cycle
             free = next((order for order, (_, call) in enumerate(lent) if _free(call, state)), None)
@@ -125,17 +127,12 @@ class Pool(Generic[Held]):
         return Pool, ()
 
 
-def pool_on(model: nn.Module) -> Pool[Any]:
-    """The pool that a module carries."""
-    pool: Pool[Any] = vars(model).setdefault(NAME, Pool())
-    return pool
-
-
 def pool_of(target: Target, rule: Rule) -> Pool[Any]:
     """The pool of a target's model; a new one if there is no model, or if the rule may have options."""
     if not isinstance(target, RunsModel) or type(rule) not in STATELESS:
         return Pool()
-    return pool_on(target.model)
+    pool: Pool[Any] = vars(target.model).setdefault(NAME, Pool())
+    return pool
 
 
 def _free(call: weakref.ref[State], state: State) -> bool:
