@@ -49,7 +49,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ambedkar": (1, 1260),
     "rapid": (1, 1260),
     "rapid, mixed": (1, 1280),
-    "judge": (3, 1020),  # in the first round, the judge moves, which is two tensors; later 1
+    "judge": (3, 1030),  # in the first round, the judge moves, which is two tensors; later 1
     "rsd": (1, 2340),
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read

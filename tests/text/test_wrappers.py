@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
-from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.masks import PassGeometry, added
 
 CALL = dict(do_sample=True, top_k=0, max_new_tokens=20)
 
@@ -112,8 +112,9 @@ def test_masks_that_move_with_a_layer_are_not_kept() -> None:
     """Every layer on another device brings a copy of its own: kept ones would fill memory, and never be found again."""
     geometry = PassGeometry(torch.tensor([3]), torch.ones(1, 2, 2, dtype=torch.bool).tril(), torch.arange(2)[None], 64)
     mask = geometry.tree
-    assert geometry.repeated(mask, 4) is geometry.repeated(mask, 4)
+    form = 4, torch.float32
+    assert geometry.shared(added, mask, *form) is geometry.shared(added, mask, *form)
     for _ in range(5):
-        moved = geometry.repeated(mask.to("meta"), 4)
+        moved = geometry.shared(added, mask.to("meta"), *form)
         assert moved.device.type == "meta" and moved.shape == (1, 1, 8, 64)
-    assert len(geometry._repeated) == 1
+    assert len(geometry._made) == 1

@@ -140,11 +140,15 @@ class DraftModel:
         if isinstance(self.model, LengthAware):
             self.model.synced(memory.cache, state.host_emitted)
         lag = _lag(memory, state)
-        most = int(lag.max()) if lag.device.type == "cpu" else memory.lag
+        most = self._longest(memory, lag)
         while most > left:
             lag = lag - _known(self.model, memory, state, lag, memory.width, partial(self._feed, memory))[1]
             most = max(most - memory.width, 0)
         return lag, most
+
+    @staticmethod
+    def _longest(memory: DraftModelMemory, lag: Tensor) -> int:
+        return int(lag.max()) if lag.device.type == "cpu" else memory.lag
 
     def _feed(self, memory: DraftModelMemory, draft: Draft, first: int) -> TargetOutput:
         """One pass of the draft model."""

@@ -12,8 +12,7 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.noise import DraftNoise, Noise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
-from mmspec.core.state import State
-from mmspec.core.types import Draft, Scores, Step, Verdict
+from mmspec.core.types import Draft, Scores, Verdict
 from tests.support.mutants.mutant import SCD, Mutant, both, replacing
 
 
@@ -93,15 +92,13 @@ def _once_per_call(original: Callable) -> Callable:
     return level
 
 
-def _redrawn_by_position(original: Callable) -> Callable:
-    def observe(self: Jacobi, state: State, step: Step) -> None:
-        original(self, state, step)
-        window = state.memory
-        if window.units.shape[1]:
-            noise = state.source.by_position(state.emitted, state.host_emitted, window.units.shape[1] - 1)
-            state.memory = replace(window, units=window.distribution.draw(noise))
+class _OfPositions(DraftNoise):
+    def fresh(self, first: int, count: int) -> Noise:
+        return self.round.source.by_position(self.round.emitted, self.round.host_emitted, count - 1)
 
-    return observe
+
+def _redrawn_by_position(original: Callable) -> Callable:
+    return lambda self, live, last, k, noise: original(self, live, last, k, _OfPositions(noise.round, noise.shared))
 
 
 def _one_row_at_first(original: Callable) -> Callable:
@@ -153,7 +150,7 @@ MUTANTS = (
         f"{SCD}: Gumbel sharing followed by an acceptance test",
         both(
             replacing(Rejection, "accept", _shared_accept),
-            replacing(Jacobi, "observe", _redrawn_by_position),
+            replacing(Jacobi, "drafted", _redrawn_by_position),
         ),
     ),
     Mutant(
