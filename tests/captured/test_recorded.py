@@ -18,8 +18,11 @@ from mmspec.core.compile import choice, rounds
 from mmspec.core.compile.launch import Reading
 from mmspec.core.compile.pool import MOST
 from mmspec.core.decoder import Decoder
+from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
+from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec.testing.tiny_models import random_model
+from mmspec_image.constraint import GridConstraint
 from tests.captured.conftest import kept_for, lockstep, rounds_of
 from tests.captured.test_text import WIDE, ragged
 
@@ -84,6 +87,16 @@ def test_what_cannot_be_recorded_is_as_without(model: Any) -> None:
         stock_again = model.generate(**ragged(), max_new_tokens=12, do_sample=False)
         assert handle.report.recorded and handle.report.width == 6
     assert torch.equal(model.generate(**ragged(), max_new_tokens=12, do_sample=False), stock_again)
+
+
+def test_constraints_of_equal_data_share_a_round() -> None:
+    """A pipeline makes a new one for every picture."""
+
+    def key(size: int, prompt: int) -> Any:
+        grid = GridConstraint(GridSpec((Stage(2, size, 7),), (8,)), (3, 4, 5), prompt)
+        return choice.warp_key(Warp([OnlyAllowed(grid, grid.allowed)], forced=grid.forced))
+
+    assert key(3, 10) == key(3, 12) != key(4, 10)
 
 
 def _replaced(model: Any) -> None:

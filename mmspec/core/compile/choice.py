@@ -18,6 +18,7 @@ from mmspec.core.compile.pool import Pool, pool_of
 from mmspec.core.compile.proposal import family_of
 from mmspec.core.compile.protocols import Capturable, DraftsInside
 from mmspec.core.compile.rounds import CapturedRound, Plan, buffers, read_at_once
+from mmspec.core.known_units import KnowsUnits
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Source
 from mmspec.core.out_of_memory import out_of_memory
@@ -285,5 +286,7 @@ def _frozen(value: Any) -> Hashable:
         return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
+    if isinstance(value, KnowsUnits):  # a new one in every call
+        return _frozen([value.allowed, value.forced])
     plain = isinstance(value, int | float | str | None | torch.device | torch.dtype)
     return value if plain else id(value)
