@@ -150,9 +150,9 @@ def test_memory_is_freed_with_the_handle(model: Any) -> None:
 
 
 def test_what_a_graph_reads_is_kept() -> None:
-    """Tensors from outside, each storage once; nothing that the block made."""
-    table, other = torch.ones(3, 4), torch.ones(4)
+    """Tensors from outside, each storage once; nothing that the block made, and no weight, which its owner may move."""
+    table, other, weight = torch.ones(3, 4), torch.ones(4), torch.nn.Parameter(torch.ones(4, 4), requires_grad=False)
     with Reading() as reading:
         made = table[1] + other
-        (made * table[2]).add_(made)
+        (made * table[2]).add_(made @ weight.T)
     assert [t.untyped_storage().data_ptr() for t in reading.found] == [table.data_ptr(), other.data_ptr()]

@@ -73,6 +73,7 @@ class OneLaunch(Generic[Result]):
                 with Reading() as reading:
                     self._run()
                 self._reads = reading.found
+                del reading  # and what was made
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads may allocate meanwhile.
@@ -101,27 +102,24 @@ class Reading(TorchDispatchMode):
     """Collects the tensors that the operations of a block read, and did not make.
 
     A graph knows addresses alone: what it reads, such as a table that a cache of ours may drop, must live as long.
+    Weights do not count: their owner may move them, and every call asks where they lie (`Pool.renew`).
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Tensor] = []
         self._storages: set[int] = set()
-        self._made: list[Tensor] = []  # they live to the end of the block, so that no two storages have one address
+        self._made: list[Tensor] = []  # they live as long as this, so that no two storages have one address
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for each in tree_leaves((args, kwargs)):
-            if isinstance(each, Tensor) and self._is_new(each):
+            if isinstance(each, Tensor) and self._is_new(each) and not isinstance(each, nn.Parameter):
                 self.found.append(each)
         out = func(*args, **(kwargs or {}))
         for each in tree_leaves(out):
             if isinstance(each, Tensor) and self._is_new(each):
                 self._made.append(each)
         return out
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._made.clear()
 
     def _is_new(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter)  # others may have no storage

@@ -137,8 +137,7 @@ class CapturedRound:
             before = self._draw_by_key
         device = self.live.emitted.device
         self._run = OneLaunch(self._round, device, compiled=plan.compiled, frozen=plan.frozen, before=before)
-        silent = None if plan.compiled else True
-        bar = tqdm(total=1, desc=f"compiling rounds of {plan.nodes} nodes", leave=False, disable=silent)
+        bar = tqdm(total=1, desc=f"compiling {plan.nodes} nodes", leave=False, disable=not plan.compiled or None)
         with bar, self._no_effect(), self._ready():
             self._run.warm()
             bar.update()
