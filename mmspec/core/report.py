@@ -167,7 +167,8 @@ class Report:
             return "none with plain: the rule changes the distribution"
         if self.width is None:
             return "with plain up to near-ties, which passes of different widths round differently"
-        return f"to the bit with {'compiled ' if self.compiled else ''}plain of width {self.width}"
+        way = "compiled " if self.compiled else "recorded " if self.recorded else ""
+        return f"to the bit with {way}plain of width {self.width}"
 
     @property
     def promise(self) -> str:

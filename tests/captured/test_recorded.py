@@ -21,7 +21,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
-from mmspec.testing.tiny_models import random_model
+from mmspec.testing.tiny_models import noisy, random_model
 from mmspec_image.constraint import GridConstraint
 from tests.captured.conftest import kept_for, lockstep, rounds_of
 from tests.captured.test_text import WIDE, ragged
@@ -66,6 +66,24 @@ def test_units_are_the_eager_loops(model: Any, method: str, late: bool, monkeypa
         assert found.report.recorded and not found.report.compiled
         assert found.report.accepted == expected.report.accepted
     assert len(rounds_of(recorded)) == 4, "with ends and without, sampled and greedy"
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "draft-model", "jacobi-text"])
+def test_half_precision(model: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit the text of recorded plain decoding of that width, read late, with drafts that are accepted."""
+    monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
+    model.to(torch.bfloat16)
+    how: dict[str, Any] = {"drafter": noisy(model, 0.05)} if method == "draft-model" else {}
+    recorded = decoder_for(model, method, k=4, **how)
+    plain = decoder_for(model, "plain", shape=recorded.one_width())
+    accepted = 0
+    for temperature in (0.0, 0.9):
+        call: dict[str, Any] = {"seed": 3, "warp": Warp.sampling(temperature)}
+        found, expected = (decoder.generate(ragged(), 24, **call) for decoder in (recorded, plain))
+        assert found.report.recorded and found.report.shape == "to the bit with recorded plain of width 5"
+        assert all(map(torch.equal, found.units, expected.units))
+        accepted += found.report.accepted
+    assert accepted
 
 
 def test_rules_that_draw_fresh_numbers(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

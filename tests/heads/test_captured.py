@@ -98,6 +98,18 @@ def test_rounds_are_read_one_round_late(
     assert found.report.accepted
 
 
+@pytest.mark.parametrize("form", [CHAIN, TREE], ids=["chain", "tree"])
+def test_half_precision(rows: dict[str, Tensor], form: Any) -> None:
+    """Drafts inside of rounds in bfloat16: to the bit the text of plain decoding of that width."""
+    target = TransformersTarget(copy.deepcopy(llama()).to(torch.bfloat16))
+    drafter = Eagle(EagleOptions(model=checkpoint("eagle-3"), probe=False, **form))
+    captured = Decoder(target, drafter, k=3, shape="one", compile=True)
+    plain = Decoder(target, shape=captured.one_width(), compile=True)
+    found, expected = (d.generate(rows, 24, seed=3, warp=SAMPLED) for d in (captured, plain))
+    assert drafting(captured) and found.report.compiled and found.report.accepted
+    assert all(torch.equal(a, b) for a, b in zip(found.units, expected.units, strict=True))
+
+
 def test_a_call_goes_on_eagerly_behind_a_pause(both: Any) -> None:
     """The head's memory goes into the rounds and comes back: units that it never read, too."""
     eager, captured = both("eagle-3", CHAIN)

@@ -88,6 +88,17 @@ def pictures(lines: list[Line]) -> str:
     )
 
 
+def tests(lines: list[Line]) -> str:
+    """How tests marked gpu ended, and those of the kernels."""
+    chosen = sum(line["tests"] for line in lines if line["section"] == "chosen")
+    results = [line["result"] for line in lines if line["section"] == "test"]
+    rows: list[tuple[Any, ...]] = [("marked gpu", chosen, results.count("passed"), results.count("failed"))]
+    for line in lines:
+        if line["section"] == "kernels":
+            rows.append(("kernels", line["passed"] + line["failed"], line["passed"], line["failed"]))
+    return table(("tests", "chosen", "passed", "failed"), rows)
+
+
 def short(lines: list[Line]) -> str:
     """What a README has room for: speed over transformers' compiled `generate`, by default and compiled, in words."""
     timed = [line for line in lines if line["section"] == "time" and "ms_per_unit" in line]
@@ -104,7 +115,7 @@ def short(lines: list[Line]) -> str:
     return "; ".join(said)
 
 
-TABLES = {"rounds": rounds, "methods": methods, "equal": equal, "pictures": pictures, "short": short}
+TABLES = {"rounds": rounds, "methods": methods, "equal": equal, "pictures": pictures, "short": short, "tests": tests}
 
 
 def rendered(page: str) -> str:

@@ -95,7 +95,7 @@ class Captures:
 
     def free_recorded(self) -> None:
         """Free the memory of rounds that were recorded; compiled ones are kept, because compiling takes long."""
-        if self.way == "recorded":
+        if "pool" in vars(self):  # wherever the model is now
             self.pool.clear("recorded")
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
@@ -105,7 +105,7 @@ class Captures:
         so does a change from outside (`Capture.stale`).
         """
         before: CapturedRound | None = state.capture.round
-        if before is not None and not state.capture.stale and before.plan.drafts is None and before.fits(draft):
+        if before is not None and not state.capture.stale and before.fits(draft):
             return before
         if before is None and (state.capture.way is None or self._refused):
             return None

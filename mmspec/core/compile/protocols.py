@@ -108,9 +108,7 @@ class DraftsOfRows(InsideDrafts):
     """Drafts that depend on the rows alone.
 
     Args:
-        parents: As in the base.
         draft: Drafts for the rows.
-        key: As in the base.
     """
 
     def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft], key: Hashable = ()) -> None:

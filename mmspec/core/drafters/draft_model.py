@@ -148,6 +148,7 @@ class DraftModel:
 
     @staticmethod
     def _longest(memory: DraftModelMemory, lag: Tensor) -> int:
+        """The largest `lag`; off the CPU, where reading it is a sync, an upper bound."""
         return int(lag.max()) if lag.device.type == "cpu" else memory.lag
 
     def _feed(self, memory: DraftModelMemory, draft: Draft, first: int) -> TargetOutput:
