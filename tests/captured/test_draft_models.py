@@ -19,7 +19,9 @@ from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank, Shape
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import noisy, random_model
+from mmspec.testing.oracles import exact_joint
+from mmspec.testing.statistics import assert_follows
+from mmspec.testing.tiny_models import SIZES, noisy, random_model
 from tests.captured.conftest import forget, lockstep, rounds_of
 from tests.captured.test_text import WIDE, ragged
 
@@ -91,6 +93,38 @@ def test_rounds_are_read_one_round_late(both: Any, monkeypatch: pytest.MonkeyPat
         assert all(torch.equal(a, b) for a, b in zip(found.units, expected.units, strict=True))
         assert found.report.accepted == expected.report.accepted > 5
         assert found.report.compiled and found.report.rounds == expected.report.rounds
+
+
+LAW_ROWS, LENGTH, VOCAB = 4_000, 3, 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "rule"), [(Chain(), Rejection), (Chain(), Block), (Branching((2, 1)), RecursiveRejection)]
+)
+def test_the_joint_is_the_targets(shape: Shape, rule: type[Rule], dtype: torch.dtype) -> None:
+    """In half precision drafts inside round otherwise than outside, so that units differ; their law does not."""
+    model = random_model(LlamaConfig(**{**SIZES, "vocab_size": VOCAB, "num_hidden_layers": 1}), gain=4.0).to(dtype)
+    prompt = [3, 4, 5, 3]
+    drafter = DraftModel(TransformersTarget(noisy(model, 0.3), drafting=True), shape)
+    decoder = Decoder(TransformersTarget(model), drafter, rule(), k=2, shape=None, compile=True)
+
+    def drawn(seed: int, rows: int) -> torch.Tensor:
+        parts = []
+        for part in range(rows // 1_000):
+            ids = torch.tensor([prompt]).expand(1_000, -1)
+            output = decoder.generate(ids, LENGTH + 1, seed=1_000 * seed + part, warp=Warp.sampling(1.0))
+            assert output.report.compiled and output.report.accepted
+            parts.append(torch.stack(list(output.units))[:, :LENGTH])
+        return torch.cat(parts)
+
+    def after(emitted: tuple[int, ...]) -> torch.Tensor:
+        with torch.no_grad():
+            return model(torch.tensor([[*prompt, *emitted]])).logits[0, -1].float().softmax(-1)
+
+    assert_follows(drawn, exact_joint(after, LENGTH, VOCAB), rows=LAW_ROWS)
+    assert drafting(decoder)
 
 
 @pytest.mark.slow
