@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from mmspec.api.build import DEFAULT_K, budget
+from mmspec.api.build import budget
 from mmspec.api.choice import AUTO
 from mmspec.api.refusals import MEANT
 from mmspec.registry import AdapterSpec
@@ -72,7 +72,7 @@ def enabled(
     if chosen is None:
         fit = ", ".join(adapter.name for adapter in adapters)
         raise ValueError(f"{method!r} does not fit a {kind}, which keeps its own loop. Methods that fit: {fit}")
-    k = budget(k, options, chosen.k or DEFAULT_K)
+    k, _ = budget(k, options.pop("num_speculative_tokens", None), [(chosen.k, chosen.name)])
     given = [name for name, value in parts.items() if value is not None] + list(options)
     if given:
         hints = "".join(f"; {unknown('argument', name, ('method', 'k'), MEANT)}" for name in options)

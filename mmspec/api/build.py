@@ -11,7 +11,7 @@ from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
 from mmspec.api.refusals import ARGUMENTS, MEANT, asked_tokens, refuse_non_models
-from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
+from mmspec.core.capabilities import DraftsWithModel, OwnLength, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
@@ -22,6 +22,7 @@ from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
+from mmspec.hosts.devices import device_of
 from mmspec.registry import DrafterSpec, Registry, RuleSpec, TargetSpec, installed, pair, require
 from mmspec.registry.matching import HOME
 from mmspec.registry.numbers import whole
@@ -29,6 +30,7 @@ from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 
 DEFAULT_K = 5
+"""Units to draft per round where nobody names a number."""
 
 
 def decoder_for(
@@ -52,8 +54,11 @@ def decoder_for(
     Arguments as in `mmspec.enable`; options of drafter, rule and policy are flat. `beside` names further arguments that
     the caller takes, for an error's suggestions; `learn` asks for a drafter that can learn; `hidden` lists boundaries
     of the target's layers (`mmspec.core.hidden`) whose states its outputs are to carry; under `pipeline` `auto` chooses
-    for a pipeline. Of a live draft model the default `k` is `generation_config.num_assistant_tokens`, as transformers'
-    assisted generation reads it.
+    for a pipeline.
+
+    Who says nothing of `k` gets, in this order: `generation_config.num_assistant_tokens` of a live draft model, as in
+    transformers; what a card or the target's spec lists with the choice of `auto`; the length for which a head was
+    trained; the method's own; `DEFAULT_K`.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -82,18 +87,29 @@ def decoder_for(
         require(registry, pairing, target)
     if learn:
         refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
-    usual = asked_tokens(given.get("model")) or choice.k or DEFAULT_K
-    k, policy = budget(k, given, usual), policy if policy is not None else choice.policy
+    asked, policy = asked_tokens(given.get("model")), policy if policy is not None else choice.policy
+    alias = given.pop("num_speculative_tokens", None)
+    own_drafter, accelerated = live is None and name is None, device_of(model).type not in ("cpu", "meta")
+    values = pairing.method.values_for(own_drafter and accelerated)
+    usual = values.pop("k")
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    routed = route({**pairing.method.defaults, **given}, parts, [*ARGUMENTS, *beside], MEANT)
+    routed = route({**values, **given}, parts, [*ARGUMENTS, *beside], MEANT)
     built: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }
     proposes = live if live is not None else _instance(pairing.drafter, built.get("drafter"))
+    own = proposes.own_length if isinstance(proposes, OwnLength) else None
+    said = [
+        (asked, "its draft model's generation_config"),
+        (choice.k, "the choice of auto"),
+        (own, "its head"),
+        (usual, f"the method {choice.method}"),
+    ]
+    k, k_from = budget(k, alias, said)
     # Asked later, and only by some policies: the drafter is not bound yet.
     widths = {} if proposes is None else {"width": lambda depth: proposes.width(depth)}
     return Decoder(
@@ -101,6 +117,7 @@ def decoder_for(
         proposes,
         rule if ruled else _instance(pairing.rule, built.get("rule")),
         k=k,
+        k_from=k_from,
         policy=policies.make(policy, k, built.get("policy"), **widths),
         name=choice.method if live is None else type(drafter).__name__,
         why=choice.why,
@@ -116,6 +133,7 @@ def rebound(decoder: Decoder, k: int) -> Decoder:
     said: dict[str, Any] = {
         "name": decoder.name,
         "why": decoder.why,
+        "k_from": decoder.k_from if k == decoder.k else "",
         "shape": decoder.shape,
         "compile": decoder.compile,
     }
@@ -189,17 +207,23 @@ def _model_drafter(registry: Registry, target: TargetSpec, model: Any) -> str:
     return drafter.qualified
 
 
-def budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
-    """Units to draft per round: `k`, or its alias among the options (which is taken out), or what is preferred.
+def budget(k: int | None, alias: int | None, said: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
+    """Units to draft per round, and who says so ("" for the user).
+
+    Args:
+        k: What the user says; None: nothing.
+        alias: The same, as `num_speculative_tokens`.
+        said: Others' numbers, and who says them; the first that is one holds, else `DEFAULT_K`.
 
     Raises:
-        ValueError: Both are given, or the number is no integer, or negative.
+        ValueError: The user says both, or the number is no integer, or negative.
     """
-    alias = given.pop("num_speculative_tokens", None)
     if k is not None and alias is not None:
         raise ValueError("k and num_speculative_tokens are one number; give one of them")
-    wanted = k if k is not None else alias if alias is not None else preferred
-    return whole("k", wanted)
+    wanted = k if k is not None else alias
+    if wanted is not None:
+        return whole("k", wanted), ""
+    return next(((number, who) for number, who in said if number), (DEFAULT_K, "the general default"))
 
 
 def _instance(spec: DrafterSpec | RuleSpec | None, options: Any) -> Any:

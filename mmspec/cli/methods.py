@@ -75,12 +75,17 @@ def _table(rows: list[dict[str, Any]]) -> None:
 
 
 def _options(parts: Pairing) -> None:
-    from mmspec.registry.options import explain
+    from mmspec.registry.options import OptionHelp, explain
 
     declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
-    defaults = parts.method.defaults
+    own = parts.method
+
+    def default(line: OptionHelp) -> str:
+        value = str(own.defaults.get(line.name, line.default))
+        return value + f"; on a GPU {own.on_accelerator[line.name]}" * (line.name in own.on_accelerator)
+
     rows = [
-        (line.name, line.allowed, str(defaults.get(line.name, line.default)), line.help)
+        (line.name, line.allowed, default(line), line.help)
         for options in declared
         if options
         for line in explain(options)

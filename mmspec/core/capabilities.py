@@ -214,6 +214,18 @@ class Learns(Protocol):
 
 
 @runtime_checkable
+class OwnLength(Protocol):
+    """A drafter whose checkpoint was made for drafts of some length.
+
+    Attributes:
+        own_length: Units of its longest path; None: the checkpoint does not say.
+    """
+
+    @property
+    def own_length(self) -> int | None: ...
+
+
+@runtime_checkable
 class Advising(Protocol):
     """A drafter whose needs depend on its options.
 

@@ -68,6 +68,7 @@ class Decoder:
         policy: Decides the budget of each round; default: always `k`.
         name: The name of this combination in reports.
         why: Why it was chosen, if the user did not ask for it by name.
+        k_from: Whose number `k` is, for reports; "" for the user's.
         shape: Nodes of the passes after the prefill. `any`: as many as the draft has. `one`: always as many as the
             widest draft, so that in half precision, too, the output equals plain decoding's with the same rows and
             width, to the bit (`report.shape`). A number: always so many; without a drafter this is plain decoding at
@@ -97,6 +98,7 @@ class Decoder:
         policy: Policy | None = None,
         name: str | None = None,
         why: str = "",
+        k_from: str = "",
         shape: Shape = "any",
         compile: Compile = None,
     ) -> None:
@@ -108,6 +110,7 @@ class Decoder:
         self.policy: Policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
         self.why = why
+        self.k_from = k_from if drafter is not None else ""
         self.compile = checked_compile(compile)
         self.shape = checked_shape(shape)
         if self.compile:
@@ -174,7 +177,8 @@ class Decoder:
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
         if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
             report.width, report.exactness = None, "lossless"
-        k = longest_draft(self.target, self.k, limit if fixed is None else None)
+        k = report.k = longest_draft(self.target, self.k, limit if fixed is None else None)
+        report.k_from = self.k_from
         budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
         if self.ranks is not None:
             self.ranks.meet(inputs, self.name, limit, k, budget.width)

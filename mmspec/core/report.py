@@ -58,6 +58,8 @@ class Report:
     method: str = "plain"  # name of the method, or of the drafter
     exactness: str = "invariant"  # the rule's exactness
     wrt: str = ""  # the distribution that the exactness is of, in words; "" for the target's own
+    k: int = 0  # most units per path of a draft
+    k_from: str = ""  # whose number that is, in words; "" for the user's
     rounds: int = 0  # passes of the target after prefill
     row_rounds: int = 0  # rows that took part in them, summed over rounds
     inner_passes: int = 0  # drafting passes over the target's own weights, as a cascade's middle level makes them
@@ -219,7 +221,8 @@ class Report:
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
-        more = "" if self.bias is None else f"; {self.bias}"
+        more = f"; drafts of up to {self.k} units, as {self.k_from} says" if self.k_from else ""
+        more += "" if self.bias is None else f"; {self.bias}"
         more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"

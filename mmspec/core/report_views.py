@@ -35,6 +35,7 @@ def table(report: Any) -> str:
     lines = {
         "method": f"{report.method} ({report.promise})",
         "units": f"{report.emitted} in {report.rounds} passes, {report.rows} rows",
+        "drafts": f"up to {report.k} units ({report.k_from or 'k='})" if report.k else "",
         "acceptance length": f"{report.acceptance_length:.2f}",
         "accepted": f"{report.accepted} of {report.drafted} drafted ({report.acceptance_rate:.0%})",
         "by depth": " · ".join(map(str, report.accepted_by_depth)),
@@ -63,6 +64,8 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "method": _joined(report.method for report in reports),
         "exactness": max((report.exactness for report in reports), key=EXACTNESS.index),
         "wrt": _joined(report.wrt for report in reports),
+        "k": max(report.k for report in reports),
+        "k_from": _joined(report.k_from for report in reports),
         "rounds": sum(report.rounds for report in reports),
         "row_rounds": sum(report.row_rounds for report in reports),
         "inner_passes": sum(report.inner_passes for report in reports),

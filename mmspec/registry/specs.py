@@ -203,6 +203,8 @@ class DrafterSpec(PartSpec):
         needs: Iterable[str] = (),
         exactness: Exactness = "invariant",
         defaults: Mapping[str, Any] | None = None,
+        k: int | None = None,
+        on_accelerator: Mapping[str, Any] | None = None,
         paper: str = "",
     ) -> "MethodSpec":
         """Derive a method that drafts with this drafter, by default under its name, with its paper and rule `match`.
@@ -214,6 +216,8 @@ class DrafterSpec(PartSpec):
             needs: Words that are needed beside those of drafter and rule.
             exactness: What the method promises; `invariant` is the promise of `match`.
             defaults: Option values that differ from the drafter's or the rule's own.
+            k: Units to draft per round.
+            on_accelerator: Values that differ where the target is not on a CPU.
             paper: "" is the drafter's.
 
         Raises:
@@ -229,6 +233,8 @@ class DrafterSpec(PartSpec):
             needs=cast(frozenset[str], needs),  # checked and frozen there
             exactness=exactness,
             defaults=defaults or {},
+            k=k,
+            on_accelerator=on_accelerator or {},
             summary=summary,
             paper=paper or self.paper,
         )
@@ -257,6 +263,10 @@ class MethodSpec(Spec):
         rule: The rule's name, or None for the default, `match`; without drafts, for whatever the target admits.
         needs: Words that target, drafter or rule have to offer beside what drafter and rule need themselves.
         defaults: Option values that differ from the drafter's or the rule's own defaults.
+        k: Units to draft per round, where neither the user nor a model's card says, nor a head that was trained for
+            some number; None is the general default.
+        on_accelerator: Values of options, and of `k`, that take the place of these where the target is not on a CPU:
+            there a pass over 64 nodes costs hardly more than one over 16.
 
     Example:
         >>> MethodSpec(name="repeat", drafter="repeat", exactness="invariant", summary="Drafts repetitions.")
@@ -268,6 +278,12 @@ class MethodSpec(Spec):
     rule: str | None = None
     needs: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    k: int | None = None
+    on_accelerator: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def values_for(self, accelerator: bool) -> dict[str, Any]:
+        """Values of options, and of `k` (or None), where the user says nothing."""
+        return {"k": self.k, **self.defaults, **(self.on_accelerator if accelerator else {})}
 
 
 @dataclass(frozen=True, kw_only=True)

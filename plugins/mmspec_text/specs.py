@@ -184,12 +184,19 @@ METHODS = (
         exactness="invariant",
         summary="One unit a pass, no drafts: what every other method is compared with.",
     ),
-    PROMPT_LOOKUP.method("Drafts copied from the text so far; good where the output repeats the input."),
-    SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours."),
+    PROMPT_LOOKUP.method("Drafts copied from the text so far; good where the output repeats the input.", k=10),
+    SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours.", k=10),
     GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),
     JACOBI_TEXT.method("Jacobi decoding of texts: the last pass's guesses are the next draft.", needs=TEXT),
-    LOOKAHEAD.method("Lookahead decoding: a window of guesses beside the draft makes the next n-grams.", needs=TEXT),
-    TOKEN_RECYCLING.method("A tree of recycled candidates; needs no model and gets better as it goes."),
+    LOOKAHEAD.method(
+        "Lookahead decoding: a window of guesses beside the draft makes the next n-grams.",
+        needs=TEXT,
+        on_accelerator={"k": 9, "n": 7, "guesses": 7},  # W = 5, N = 7, G = 7: the released defaults
+    ),
+    TOKEN_RECYCLING.method(
+        "A tree of recycled candidates; needs no model and gets better as it goes.",
+        on_accelerator={"k": 6, "nodes": 64},
+    ),
     DRAFT_MODEL.method(
         "Drafts by a smaller model that sees the target's own noise.",
         needs=TEXT,
@@ -215,7 +222,11 @@ METHODS = (
         paper="https://arxiv.org/abs/2402.14160",
     ),
     CASCADE.method("Three levels, for long texts: no model, a small key cache, the whole one.", needs=TEXT),
-    REST.method("Drafts from texts like those that are to be written: corpus=<file>.", needs=TEXT),
+    REST.method(
+        "Drafts from texts like those that are to be written: corpus=<file>.",
+        needs=TEXT,
+        on_accelerator={"k": 10, "nodes": 64},
+    ),
     RASD.method("A smaller model, and texts like those that are to be written: corpus=<file>.", needs=TEXT),
     *HEAD_METHODS,
     CASCADE.method(

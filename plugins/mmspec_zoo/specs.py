@@ -194,6 +194,7 @@ COMPONENTS = (
         needs=TEXT,
         exactness="lossy",
         defaults={"sure": 0.6},
+        k=10,
         summary="A smaller model writes while it is sure; the target corrects what is unlikely.",
         paper="https://arxiv.org/abs/2302.07863",
     ),

@@ -1,5 +1,6 @@
 """A head by its folder: `auto` and `drafter=` know it from a smaller model."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,14 @@ def test_a_target_whose_vocabulary_was_resized_is_refused_by_name(tmp_path: Path
     with mmspec.enable(model, drafter=str(stored)):
         ours = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4)
     assert torch.equal(ours, model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4))
+
+
+def test_texts_longer_than_a_heads_training_texts_are_named(tmp_path: Path) -> None:
+    stored = str(LAYOUTS["eagle-3"].save(tmp_path, changed={"max_position_embeddings": 24}))
+    decoder = decoder_for(llama(num_hidden_layers=6), "eagle", drafter=stored, options={"probe": False})
+    prompt = torch.tensor([[1, 2, 3, 4]])
+    with pytest.warns(UserWarning, match="trained for texts of 24 tokens, and this one may have 34: .* of the last 10"):
+        decoder.generate(prompt, 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoder.generate(prompt, 20)

@@ -134,12 +134,14 @@ def parts_exist(subject: Subject) -> str:
     """A method's drafter and rule exist, and the options that it sets are theirs and valid."""
     pairing = subject.pairing
     parts = [part for part in (pairing.drafter, pairing.rule) if part is not None]
-    left = set(subject.component.defaults)
+    everywhere, elsewhere = (subject.component.values_for(accelerator) for accelerator in (False, True))
+    left = {*everywhere, *elsewhere} - {"k"}
     for part in parts:
         options = part.load_options()
         own = left & ({f.name for f in dataclasses.fields(options)} if options is not None else set())
         if options is not None:
-            build(options, {name: subject.component.defaults[name] for name in own}, part.qualified)
+            for values in (everywhere, elsewhere):
+                build(options, {name: values[name] for name in own & {*values}}, part.qualified)
         left -= own
     if left:
         raise Broken(f"nobody has the option {', '.join(sorted(left))}")

@@ -116,5 +116,10 @@ class AppleMTP:
     def observe(self, state: State, step: Step) -> None:
         state.memory.states = behind_root(step)
 
+    @property
+    def own_length(self) -> int:
+        """As many units as there are masks."""
+        return len(self.checkpoint.masks)
+
     def _depth(self, k: int) -> int:
-        return min(k, len(self.checkpoint.masks))
+        return min(k, self.own_length)

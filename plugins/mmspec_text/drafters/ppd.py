@@ -160,8 +160,13 @@ class PPD:
     def observe(self, state: State, step: Step) -> None:
         state.memory.scores = behind_root(step)
 
+    @property
+    def own_length(self) -> int:
+        """As many units as there are prompt tokens."""
+        return len(self.prompts.embeddings)
+
     def _depth(self, k: int) -> int:
-        return min(k, len(self.prompts.embeddings))
+        return min(k, self.own_length)
 
 
 class Scored:

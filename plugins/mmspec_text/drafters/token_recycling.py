@@ -42,7 +42,7 @@ class TokenRecyclingOptions:
     """Options of `token-recycling`."""
 
     nodes: Annotated[int, Field(ge=1, le=256)] = field(
-        default=8, metadata={"help": "tokens per draft: more accept more and cost more per pass; a GPU takes 32 to 80"}
+        default=8, metadata={"help": "tokens per draft: more accept more and cost more per pass"}
     )
     width: Annotated[int, Field(ge=1, le=32)] = field(
         default=8, metadata={"help": "successors that are remembered for every token"}

@@ -10,6 +10,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
 
@@ -55,6 +56,11 @@ class HeadDrafter:
     def read(name: str) -> Any:
         """Read a head from a folder or the hub."""
         raise NotImplementedError
+
+    @property
+    def own_length(self) -> int | None:
+        """Units for which the head was trained."""
+        return self.checkpoint.length
 
     def wrap(self, target: Target) -> Target:
         """The target, with the hidden states that the head reads.
@@ -107,7 +113,16 @@ class HeadDrafter:
         return k
 
     def join(self, state: State, inputs: Any) -> None:
-        """Let the head go where its target is, and try it on the first prompt that is long enough."""
+        """Let the head go where its target is, and try it on the first prompt that is long enough.
+
+        Positions beyond those of its training bring a warning: drafts are worse there, and the output is the same.
+        """
+        context, most = self.checkpoint.architecture.context, state.prompt_length + state.limit
+        if context is not None and most > context:
+            warn(
+                f"the head {self.checkpoint.name!r} was trained for texts of {context:,} tokens, and this one may have "
+                f"{most:,}: drafts of the last {most - context:,} are worse"
+            )
         lent = self._target.lend()  # the model may have been moved or cast since the last call
         self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
         if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:

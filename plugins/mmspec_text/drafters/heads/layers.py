@@ -19,7 +19,7 @@ from mmspec.hosts.devices import awake
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import activation, number, refuse_layers, rope, split_heads
+from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
 
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
@@ -40,6 +40,7 @@ class BlockSizes:
     head_norms: bool = False  # queries and keys are normalised head by head
     biases: frozenset[str] = frozenset()  # linear layers with a bias, by the ends of their names
     activation: str = "silu"  # of the MLP
+    context: int | None = None  # positions for which it was trained, if its config says so
 
     @classmethod
     def of(cls, stored: Stored, prefix: str, given: Mapping[str, Any] | None = None, theta: float = THETA) -> Self:
@@ -73,6 +74,7 @@ class BlockSizes:
             f"{prefix}self_attn.q_norm.weight" in stored.headers,
             frozenset(name.rpartition(".")[2] for name in biased),
             activation(given, what),
+            None if given.get("max_position_embeddings") is None else positive(given, "max_position_embeddings", what),
         )
 
 

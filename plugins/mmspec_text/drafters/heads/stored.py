@@ -92,6 +92,11 @@ class HeadCheckpoint:
         return network
 
     @property
+    def length(self) -> int | None:
+        """Units for which it was trained; None where it does not say."""
+        return None
+
+    @property
     def taken(self) -> tuple[str, ...]:
         """Its keys that are used."""
         return tuple(sorted(self.weights))

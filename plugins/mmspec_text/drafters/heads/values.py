@@ -35,6 +35,21 @@ def positive(given: Mapping[str, Any], name: str, what: str) -> int:
     return value
 
 
+def asked_length(given: Mapping[str, Any], what: str) -> int | None:
+    """Units per draft that a config of speculators asks for; None where it names none.
+
+    Raises:
+        ValueError: It names something else than a whole number from 1 to 512.
+    """
+    config = given.get("speculators_config")
+    methods = config.get("proposal_methods") if isinstance(config, Mapping) else None
+    first = methods[0] if isinstance(methods, list) and methods else None
+    asked = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    if asked is not None and (type(asked) is not int or not 1 <= asked <= 512):
+        raise ValueError(f"{what}: speculative_tokens in its config is from 1 to 512, and not {shown(repr(asked))}")
+    return asked
+
+
 def number(given: Mapping[str, Any], name: str, default: float, what: str) -> float:
     """A number above 0 that the config may have.
 

@@ -59,9 +59,7 @@ class Datastore:
 class RestOptions(Datastore):
     """Options of `rest`."""
 
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=16, metadata={"help": "units that are verified at most; 64 as published, for GPUs"}
-    )
+    nodes: Annotated[int, Field(ge=1, le=512)] = field(default=16, metadata={"help": "units that are verified at most"})
 
 
 class Rest:

@@ -53,6 +53,10 @@ class DFlashCheckpoint(HeadCheckpoint):
     make = DFlashNetwork
     architecture: DFlashArchitecture
 
+    @property
+    def length(self) -> int:
+        return self.architecture.units
+
 
 def read_dflash(name: str) -> DFlashCheckpoint:
     """Read a head.

@@ -13,7 +13,15 @@ from mmspec_text.drafters.heads.eagle.family import LANTERN, Architecture, canon
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
-from mmspec_text.drafters.heads.values import counted, drafted_ids, numbered_ids, part_numbers, positive, refuse_layers
+from mmspec_text.drafters.heads.values import (
+    asked_length,
+    counted,
+    drafted_ids,
+    numbered_ids,
+    part_numbers,
+    positive,
+    refuse_layers,
+)
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
@@ -46,6 +54,11 @@ class Checkpoint(HeadCheckpoint):
     make = EagleNetwork
     architecture: Architecture
     mask_token: int | None = None  # the id that stands for units that are not known; None: it is no head of P-EAGLE
+    asked: int | None = None  # units per draft that its config asks for
+
+    @property
+    def length(self) -> int | None:
+        return self.asked
 
 
 def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
@@ -74,7 +87,8 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
         weights = by_halves(weights, architecture)
     ids = numbered_ids(given, IDS, stored.what)
     mask = _mask_token(given, stored.what) if architecture.parallel else None
-    return Checkpoint(name, layout, architecture, ids, weights, ignored, mask)
+    asked = asked_length(given, stored.what)
+    return Checkpoint(name, layout, architecture, ids, weights, ignored, mask, asked)
 
 
 def _mask_token(given: Mapping[str, Any], what: str) -> int:

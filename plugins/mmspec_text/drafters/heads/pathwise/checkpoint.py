@@ -20,6 +20,7 @@ class PathSizes:
     vocab: int  # ids that it reads
     draft_vocab: int  # ids that it scores
     own_embedding: bool  # whether it needs no embedding of the target
+    context: ClassVar[int | None] = None  # most of these have no positions
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class PathCheckpoint:
         with torch.device("meta"):
             network = self.make(self.architecture, vocab)
         return fitted(network, self.weights, f"the head {self.name!r}", self.layout)
+
+    @property
+    def length(self) -> int:
+        """Units for which it was trained."""
+        return self.architecture.units
 
     @property
     def taken(self) -> tuple[str, ...]:
