@@ -86,7 +86,7 @@ def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> 
     assert decoder_for(llama(), "token-recycling").drafter.options.nodes == 8
     monkeypatch.setattr(build, "device_of", lambda model: torch.device("cuda"))
     large = decoder_for(llama(), "token-recycling")
-    assert large.k == 6 and large.drafter.options.nodes == 64 and large.drafter.width(6) == 64
+    assert large.k == 6 and large.drafter.options.nodes == 32 and large.drafter.width(6) == 32
     chosen = decoder_for(llama(), "token-recycling", k=2, options={"nodes": 4})
     assert chosen.k == 2 and chosen.drafter.options.nodes == 4
     assert decoder_for(llama(), "token-recycling", drafter="suffix").k == DEFAULT_K  # which has no such options
