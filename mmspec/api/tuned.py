@@ -68,7 +68,8 @@ def key_of(model: Any) -> str:
     told = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         told.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        if type(weight.data) is torch.Tensor and weight.numel():  # a quantised tensor may not be sliced
+        # A quantised tensor may not be sliced, and an offloaded weight is not here.
+        if type(weight.data) is torch.Tensor and weight.numel() and not weight.is_meta:
             few = weight.data.flatten()[:: -(-weight.numel() // SAMPLED)]
             told.update(few.to("cpu", torch.float64).numpy().tobytes())
     device = device_of(model)

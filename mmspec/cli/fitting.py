@@ -11,18 +11,23 @@ import typer
 
 from mmspec import shipped
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO, choose
+from mmspec.api.choice import AUTO, PLAIN, choose
 from mmspec.api.saved import outline_of
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
+from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.matching import HOME
 from mmspec.registry.options import build
 from mmspec.report.cards import BENCH, FURTHER
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
+
+NOTHING, HEAD, MODEL = WAYS = ("nothing", "a trained head: drafter=", "a draft model: drafter=")
+FIRST = 3
+"""Methods of each of the ways that the short list has."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Fit:
     why: str = ""  # why it cannot be used; of `auto`, what it chooses and why
     options: list[str] = field(default_factory=list)  # keys of the options that the method takes
     required: list[str] = field(default_factory=list)  # keys of options that have to be given
+    needs: str = NOTHING  # what it drafts with: one of `WAYS`
     # What was measured, setting by setting; empty where nothing was
     expected: list[Expected] = field(default_factory=list)
 
@@ -62,13 +68,13 @@ class Fits:
     methods: list[Fit]  # every method that is installed, and every adapter
 
 
-def show(name: str, json: bool) -> None:
-    """Print what fits a model."""
+def show(name: str, every: bool, json: bool) -> None:
+    """Print what fits a model: what to try first, or `every` method with the reasons of those that do not fit."""
     found = fits_of(installed(), name)
     if json:
         typer.echo(jsonlib.dumps(asdict(found), indent=2))
     else:
-        _print(found)
+        _print(found, every)
 
 
 def fits_of(registry: Registry, name: str) -> Fits:
@@ -142,7 +148,8 @@ def _fit(
         why = _made(parts)
         note = "drafts with further layers of the model's checkpoint; it fits if it has any" if own else ""
     expected = _expected(results, method.name) if not why else []
-    return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
+    needs = HEAD if own or (required and "hidden" in parts.needs) else MODEL if required else NOTHING
+    return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, needs, expected)
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str], bool]:
@@ -202,11 +209,35 @@ def _expected(results: list[Result], method: str) -> list[Expected]:
     ]
 
 
-def _print(found: Fits) -> None:
+def first(found: Fits, order: list[str]) -> list[Fit]:
+    """What to try first: exact methods of the target's own plugin, without plain decoding.
+
+    Those that need nothing come first, then those that need a head, then those that need a draft model; the fastest
+    that were measured before the others, which keep the `order` in which their plugin lists them.
+    """
+    owner, _, _ = found.target.partition(":")
+    fits = [fit for fit in found.methods if fit.fits and fit.exactness == EXACTNESS[0] and fit.owner == owner]
+    fits = [fit for fit in fits if fit.method not in (PLAIN, AUTO)]
+    fits.sort(key=lambda fit: (-max((e.speedup for e in fit.expected), default=0.0), order.index(fit.method)))
+    return [fit for way in WAYS for fit in [fit for fit in fits if fit.needs == way][:FIRST]]
+
+
+def _print(found: Fits, every: bool) -> None:
     console = terminal()
     line(console, f"{found.model}: {found.parameters:,} parameters; target {found.target}\n")
     if found.refused:
         line(console, f"No method fits: {found.refused}")
+        return
+    if not every:
+        listed = first(found, [method.name for method in installed().components("method")])
+        rows = [(fit.method, _numbers(fit), fit.needs) for fit in listed]
+        table(console, ("try first", "measured", "needs"), rows, whole={"try first"})
+        auto = next((fit.why for fit in found.methods if fit.method == AUTO and fit.fits), "")
+        line(console, f"\nauto takes {auto}" if auto else "")
+        more = sum(fit.fits for fit in found.methods) - len(listed)
+        line(console, f"{more} more methods fit: mmspec methods --for {found.model} --all")
+        for note in _notes(found)[-2:]:
+            line(console, note)
         return
     names = Counter(fit.method for fit in found.methods)
     shown = [(f.method if names[f.method] == 1 else f"{f.owner}:{f.method}", f) for f in found.methods]

@@ -16,6 +16,7 @@ def methods(
     model: Annotated[
         str | None, typer.Option("--for", help="What fits a model (shipped name, folder, hub name), and why not.")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="With --for: every method, and why others do not fit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List methods and adapters: what each promises, what it needs, who brings it."""
@@ -24,7 +25,7 @@ def methods(
             raise ValueError("give a method to read about, or --for a model, not both")
         from mmspec.cli import fitting
 
-        fitting.show(model, json)
+        fitting.show(model, every, json)
         return
     registry = installed()
     adapters = [a for a in registry.components("adapter") if name in (None, a.name, a.qualified)]
