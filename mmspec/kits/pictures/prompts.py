@@ -1,8 +1,7 @@
 """Captions as the transformer reads them: features, padded on the left, and a mask that is False at padding.
 
 There are two kinds of encoders: our small one, and T5 as in the published models for captions. For T5, features of
-padding are zero and moved from the right to the left, and captions are lower-cased and stripped (the published code
-also removes links and file names from web captions; this does not).
+padding are zero and moved from the right to the left, and captions are cleaned as in training.
 
 A sub-word tokenizer encodes any word, also one that no caption had, and the model would draw something arbitrary. So
 our tokenizers list the words of their training captions: the setting `words` of `tokenizer_config.json`, one text with
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mmspec.hosts.devices import awake
+from mmspec.kits.pictures.cleaning import cleaned
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.registry.warn import warn
 
@@ -30,7 +30,7 @@ def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, d
         ValueError: A caption is empty, too long, or of unknown words only.
     """
     ours = isinstance(encoder, CaptionEncoder)
-    said = captions if ours else [caption.strip().lower() for caption in captions]
+    said = captions if ours else [cleaned(caption) for caption in captions]
     ids, mask = (t.to(device) for t in tokens_of(said, tokenizer, length))
     if ours:
         with awake(*encoder.modules()):  # torch's attention reads weights of layers that it does not call
