@@ -52,7 +52,7 @@ class ChameleonPipeline(WrittenPipeline):
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | None = None, **how: Any
+        cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | str | None = None, **how: Any
     ) -> Self:
         """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
 
@@ -76,6 +76,9 @@ class ChameleonPipeline(WrittenPipeline):
         saved = locate_pipeline(str(name))
         if sized is None:
             sized = saved is not None and index_of(saved, cls).settings.get("sized", False)
+        elif str(sized).lower() not in ("true", "false"):
+            raise ValueError(f"sized is true or false, not {sized!r}")
+        sized = str(sized).lower() == "true"  # a text on the command line
         return super().from_pretrained(name, vq=at, sized=sized, **how)
 
     @property

@@ -1,13 +1,17 @@
 """`TextToImagePipeline`: captions or classes in, pictures out, in the manner of diffusers."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 from diffusers import ImagePipelineOutput
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
 
 from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
+from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.loading import load_as, load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.encoding import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
@@ -76,6 +80,18 @@ class TextToImagePipeline(PicturePipeline):
         self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
         self.register_to_config(guidance_scale=guidance_scale, top_k=top_k)
         transformer.entries = vq.quantize.entries.detach().to(transformer.device)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **how: Any) -> Self:
+        """Load a saved pipeline; arguments as in `mmspec.Pipeline.from_pretrained`.
+
+        `text_encoder=` may be the name of a T5, a folder or a hub name, from where its tokenizer is loaded, too.
+        """
+        if isinstance(t5 := how.get("text_encoder"), str | Path):
+            numbers = dtype_of(how.get("dtype"), how.get("torch_dtype"))
+            encoder = load_as(T5EncoderModel, str(t5), numbers, more=True)  # files of T5 have a decoder, too
+            how = {"tokenizer": load_tokenizer(str(t5)), **how, "text_encoder": encoder}
+        return super().from_pretrained(name, **how)
 
     @property
     def sampling(self) -> Sampling:

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import VQModel
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     ChameleonImageProcessor,
@@ -16,9 +18,11 @@ from transformers import (
     Emu3Processor,
     PreTrainedTokenizerFast,
 )
+from typer.testing import CliRunner
 
 import mmspec
 from mmspec.api.saved import outline_of
+from mmspec.cli.app import build
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.weight_files import stored_tensors
@@ -225,9 +229,25 @@ def test_loaded_from_a_folder_of_transformers(emu3: Any, anole: Any, tmp_path: P
         ChameleonPipeline.from_pretrained(tmp_path / "anole")
     vq().save_pretrained(tmp_path / "vq")
     for door in (ChameleonPipeline, mmspec.Pipeline):
-        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
-        assert type(again) is ChameleonPipeline
+        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq", sized="false"))
+        assert type(again) is ChameleonPipeline and again.config.sized is False
+    with pytest.raises(ValueError, match="sized is true or false, not 'no'"):
+        mmspec.Pipeline.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq", sized="no")
     assert torch.equal(again("a fox", seed=3, output_type="pt").images, anole("a fox", seed=3, output_type="pt").images)
+
+
+@pytest.mark.parametrize("name", ONE_FAST)
+def test_the_command_takes_sizes_and_parts(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width), file = request.getfixturevalue(name), PIPES[name], tmp_path / "out.png"
+    pipe.model.save_pretrained(tmp_path / "model")
+    pipe.processor.save_pretrained(tmp_path / "model")
+    vq().save_pretrained(tmp_path / "vq")
+    parts = [] if name == "emu3" else ["--opt", f"vq={tmp_path / 'vq'}", "--opt", f"sized={name == 'lumina'}"]
+    said = ["generate", "image", "a red fox", "--model", str(tmp_path / "model"), "--seed", "3", "-o", str(file)]
+    drawn = CliRunner().invoke(build(), [*said, *parts, "--height", str(height), "--width", str(width)])
+    assert drawn.exit_code == 0 and "gs-sjd (invariant)" in drawn.stderr, drawn.output
+    ours = pipe.use()("a red fox", height=height, width=width, seed=3)
+    assert np.array_equal(np.asarray(Image.open(file)), np.asarray(ours.images[0]))
 
 
 def test_counters_of_batches_are_not_what_is_wrong_with_a_language_model(emu3: Any, tmp_path: Path) -> None:
