@@ -18,6 +18,7 @@ from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.sampling import AUTHORS
 
 
 class ChameleonPipeline(WrittenPipeline):
@@ -83,10 +84,7 @@ class ChameleonPipeline(WrittenPipeline):
 
     @property
     def sampling(self) -> Sampling:
-        """Of Lumina-mGPT's release, or of Anole's, which is Chameleon's."""
-        if self.config.sized:
-            return Sampling(guidance_scale=4.0, top_k=2000)
-        return Sampling(guidance_scale=3.0, temperature=0.7, top_p=0.9)
+        return AUTHORS["Lumina-mGPT" if self.config.sized else "Chameleon, Anole"]
 
     @property
     def default_size(self) -> tuple[int, int]:
@@ -94,7 +92,10 @@ class ChameleonPipeline(WrittenPipeline):
         return cells, cells
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
-        found = self.processor(text=list(captions), padding=True, padding_side="left", return_tensors="pt")
+        height, width = (cells * self.factor for cells in self.size)
+        asking = f"Generate an image of {width}x{height} according to the following prompt:\n" * self.config.sized
+        said = [asking + caption for caption in captions]  # Lumina-mGPT is told the size in words, too
+        found = self.processor(text=said, padding=True, padding_side="left", return_tensors="pt")
         header = self._header().expand(len(found["input_ids"]), -1)
         ids = torch.cat([found["input_ids"], header], 1)
         return Ids(ids, torch.cat([found["attention_mask"], torch.ones_like(header)], 1))

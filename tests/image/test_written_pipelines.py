@@ -35,7 +35,7 @@ from mmspec_image.specs import EMU3
 from tests.support.examples.written import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
-PROMPTS = ["a red fox", "a bird"]
+PROMPTS = ["a red fox", "blue bird"]
 
 
 def tokenizer(names: dict[str, int], marks: dict[str, str], bos: str | None = None) -> PreTrainedTokenizerFast:
@@ -289,8 +289,10 @@ def test_parts_that_do_not_fit(anole: Any) -> None:
             ChameleonPipeline(anole.model, anole.processor, other)
 
 
-def test_the_header_of_lumina(lumina: Any) -> None:
+def test_the_sentence_and_the_header_of_lumina(lumina: Any) -> None:
     lumina._size = 4, 6
     ids, mask = lumina.ids_of(PROMPTS)
+    asked = "Generate an image of 12x8 according to the following prompt:\na red fox"
+    assert ids[0, :-3].tolist() == lumina.processor(text=asked)["input_ids"][0].tolist()
     assert ids[:, -3:].tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]] and mask[1].tolist()[0] == 0
     assert lumina.null_ids(Ids(ids, mask)).ids.tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]]
