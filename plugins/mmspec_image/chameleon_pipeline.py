@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from diffusers import VQModel
@@ -11,8 +11,6 @@ from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.hosts.devices import awake
-from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.loading import locate_pipeline
 from mmspec.hosts.stored_pipeline import index_of, load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
@@ -31,7 +29,8 @@ class ChameleonPipeline(WrittenPipeline):
     Args:
         model: The model.
         processor: Its processor.
-        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder.
+        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder, so
+            `from_pretrained` takes a folder of one.
         sized: Whether the prompt has the picture's size, and rows have row ends.
 
     Raises:
@@ -52,35 +51,22 @@ class ChameleonPipeline(WrittenPipeline):
         self.register_to_config(sized=sized)
 
     @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | str | None = None, **how: Any
-    ) -> Self:
-        """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
-
-        Args:
-            name: A folder, or a hub name.
-            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: the saved pipeline's.
-            sized: See the class; None: as it was saved, else False.
-            **how: As in `LanguageModelPipeline.from_pretrained`.
-
-        Raises:
-            ValueError: There is no such model, weights are missing, or there is no autoencoder.
-        """
-        at = Path(name) / "vq" if vq is None else vq
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        at = given.get("vq") or Path(name) / "vq"
         if not isinstance(at, VQModel):
             if not Path(at).is_dir():
                 raise ValueError(
                     f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
                     "diffusers' VQModel"
                 )
-            at = load_part(VQModel, Path(at), dtype_of(how.get("dtype"), how.get("torch_dtype")))
-        saved = locate_pipeline(str(name))
-        if sized is None:
-            sized = saved is not None and index_of(saved, cls).settings.get("sized", False)
-        elif str(sized).lower() not in ("true", "false"):
-            raise ValueError(f"sized is true or false, not {sized!r}")
-        sized = str(sized).lower() == "true"  # a text on the command line
-        return super().from_pretrained(name, vq=at, sized=sized, **how)
+            at = load_part(VQModel, Path(at), dtype)
+        settings = {} if saved is None else index_of(saved, cls).settings
+        sized = str(given.get("sized", settings.get("sized", False))).lower()  # a text on the command line
+        if sized not in ("true", "false"):
+            raise ValueError(f"sized is true or false, not {given['sized']!r}")
+        return super()._parts(saved, name, dtype, {**given, "vq": at, "sized": sized == "true"})
 
     @property
     def sampling(self) -> Sampling:

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+import torch
 from diffusers import ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
 
 from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
-from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.encoding import refuse_misfits
@@ -40,6 +40,7 @@ class TextToImagePipeline(PicturePipeline):
         transformer: Gives the distribution of the codes.
         vq: Decodes codes to pixels.
         text_encoder: Features of captions: ours, or `T5EncoderModel` of the published text models; None for classes.
+            `from_pretrained` takes a T5's name, too, and the tokenizer from there.
         tokenizer: The text encoder's tokenizer; None for classes.
         guidance_scale: The guidance of a call that names none.
         top_k: The `top_k` of such a call.
@@ -82,16 +83,13 @@ class TextToImagePipeline(PicturePipeline):
         transformer.entries = vq.quantize.entries.detach().to(transformer.device)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **how: Any) -> Self:
-        """Load a saved pipeline; arguments as in `mmspec.Pipeline.from_pretrained`.
-
-        `text_encoder=` may be the name of a T5, a folder or a hub name, from where its tokenizer is loaded, too.
-        """
-        if isinstance(t5 := how.get("text_encoder"), str | Path):
-            numbers = dtype_of(how.get("dtype"), how.get("torch_dtype"))
-            encoder = load_as(T5EncoderModel, str(t5), numbers, more=True)  # files of T5 have a decoder, too
-            how = {"tokenizer": load_tokenizer(str(t5)), **how, "text_encoder": encoder}
-        return super().from_pretrained(name, **how)
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        if isinstance(t5 := given.get("text_encoder"), str | Path):
+            encoder = load_as(T5EncoderModel, str(t5), dtype, more=True)  # files of T5 have a decoder, too
+            given = {"tokenizer": load_tokenizer(str(t5)), **given, "text_encoder": encoder}
+        return super()._parts(saved, name, dtype, given)
 
     @property
     def sampling(self) -> Sampling:

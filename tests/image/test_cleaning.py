@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmspec.kits.pictures.cleaning import cleaned
+from mmspec.kits.pictures.prompts import cleaned
 
 PAIRS = {
     "A portrait photo of a kangaroo, holding a sign that says Welcome Friends!": (
