@@ -111,7 +111,7 @@ def test_a_model_of_captions_takes_features_or_a_text_encoder_that_is_given(tiny
     assert torch.equal(pipe("red heart", **how).codes, tiny("red heart", **how).codes)
     bare = mmspec.Pipeline.from_pretrained(tmp_path / "out", method="plain")
     bare.set_progress_bar_config(disable=True)
-    with pytest.raises(ValueError, match="no text encoder: give prompt_embeds="):
+    with pytest.raises(ValueError, match="no text encoder: load it with text_encoder="):
         bare("red heart", **how)
     assert bare(prompt_embeds=torch.ones(1, 6, 12), **how).codes.shape == (1, 4, 4)
 

@@ -147,6 +147,11 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
+def test_methods_of_texts_may_draft_nothing(emu3: Any) -> None:
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=8, width=10, temperature=0, output_type="latent")
+    assert torch.equal(emu3.use("plain")(**call).images, emu3.use("suffix")(**call).images)
+
+
 @pytest.mark.parametrize("name", PIPES)
 def test_auto_drafts_codes_and_not_texts(name: str, request: pytest.FixtureRequest) -> None:
     pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
