@@ -21,7 +21,7 @@ QUICK := $(addprefix tests/,registry core/test_decoder.py core/test_rules.py cor
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo quick fix test test-all test-tools test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
+.PHONY: install demo quick fix test test-all test-tools test-kernels test-real test-clients test-engines test-lowest fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -46,7 +46,7 @@ test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(READY)
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not engines and not fuzz" --timeout=3600 tests tests/tools
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not engines and not fuzz and not real" --timeout=3600 tests tests/tools
 
 # What made the shipped models and their figures (tools/): recipes in miniature, benchmarks on toys.
 test-tools: $(READY)
@@ -56,6 +56,11 @@ test-tools: $(READY)
 test-kernels: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,kernels]'
 	TRITON_INTERPRET=1 $(THREADS) $(BIN)/python -m pytest -n $(WORKERS) tests/kernels
+
+# A model that people run; the first time it is downloaded. After every change of the core.
+test-real: $(READY)
+	$(BIN)/mmspec fetch smollm2
+	$(THREADS) $(BIN)/python -m pytest -m real tests/real
 
 # Other people's software brings a hundred packages, so it has an environment of its own.
 test-clients: pyproject.toml constraints.txt tests/clients/constraints.txt

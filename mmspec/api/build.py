@@ -92,12 +92,13 @@ def decoder_for(
     own_drafter, accelerated = live is None and name is None, device_of(model).type not in ("cpu", "meta")
     values = pairing.method.values_for(own_drafter and accelerated)
     usual = values.pop("k")
+    compile = choice.compile if compile is None and shape != "any" else compile
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    routed = route({**values, **given}, parts, [*ARGUMENTS, *beside], MEANT)
+    routed = route({**values, **choice.options, **given}, parts, [*ARGUMENTS, *beside], MEANT)
     built: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }

@@ -1,15 +1,17 @@
 """`auto`: a method, perhaps a draft model and a policy, and the reason, for users who do not want to choose.
 
 In this order: the method of the head that the user named; what the target's spec lists for a draft model or a rule that
-the user gave; what the model's card says was measured to be best; what the spec lists for any call, or for the model's
-device.
+the user gave; what `mmspec tune` measured here; what the model's card says was measured to be best; what the spec lists
+for any call, or for the model's device.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmspec import shipped
+from mmspec.api.tuned import tuned_for
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
@@ -27,6 +29,8 @@ class Choice:
     drafter: str | None = None  # name of a draft model, where the choice needs one
     policy: str | None = None  # name of a policy; None is the method's own
     k: int | None = None  # units to draft per round; None is the general default
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method's parts
+    compile: bool | None = None  # as in `mmspec.enable`
 
 
 def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False) -> Choice:
@@ -44,6 +48,10 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
     asked = default_of(target, *run, "rule") if rule else None
     if asked:
         return _chosen(asked, target)
+    found = tuned_for(model)
+    if found is not None:
+        why = f"{found.method}, which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
+        return Choice(found.method, why, None, found.policy, found.k, found.options, found.compile or None)
     name = _shipped_name(model)
     card = block(name) if name else {}
     method = card.get("default_method", AUTO)

@@ -215,14 +215,12 @@ class Learns(Protocol):
 
 @runtime_checkable
 class OwnLength(Protocol):
-    """A drafter whose checkpoint was made for drafts of some length.
-
-    Attributes:
-        own_length: Units of its longest path; None: the checkpoint does not say.
-    """
+    """A drafter whose checkpoint was made for drafts of some length."""
 
     @property
-    def own_length(self) -> int | None: ...
+    def own_length(self) -> int | None:
+        """Units of its longest path; None: the checkpoint does not say."""
+        ...
 
 
 @runtime_checkable

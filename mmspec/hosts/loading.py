@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 
-from mmspec import shipped
+from mmspec import packaged, shipped
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.remote_code import read_auto, refusing_code
@@ -234,7 +234,7 @@ def _local_folder(name: str, pickles: bool = False) -> Path | None:
     """The folder that a name means without a network; None for a hub name."""
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
-    folder = Path(name)
+    folder = packaged.folder_of(name) or Path(name)
     try:
         if not folder.is_dir():
             return None

@@ -18,7 +18,7 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_c
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from mmspec import shipped
+from mmspec import packaged, shipped
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import CONFIG, refuse_config
@@ -64,7 +64,9 @@ def outline(name: str) -> Outline:
 
 def place_of(name: str) -> Path:
     """The folder that a name means; for a hub name it does not exist."""
-    return shipped.asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
+    if name.startswith(PREFIX):
+        return shipped.asset(name.removeprefix(PREFIX))
+    return packaged.folder_of(name) or Path(name)
 
 
 def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:

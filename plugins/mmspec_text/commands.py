@@ -10,6 +10,7 @@ from mmspec.cli.groups import INTERRUPTED, group
 from mmspec.kits.text.bench.command import bench_command
 from mmspec_text.chat import chat
 from mmspec_text.training.command import train_drafter
+from mmspec_text.tune import tune
 from mmspec_text.view.command import view_text
 
 
@@ -23,6 +24,7 @@ def add(app: typer.Typer) -> None:
     benches.command("core")(core)
     app.command("plan")(plan)
     app.command("chat")(chat)
+    app.command("tune")(tune)
     group(app, "view", "Watch decoding in the browser.").command("text")(view_text)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     group(app, "train", "Train drafters for models of yours.").command("drafter")(train_drafter)

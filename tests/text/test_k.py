@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api import build
+from mmspec.api import build, choice
 from mmspec.api.build import DEFAULT_K, decoder_for
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
@@ -84,9 +84,12 @@ def test_a_head_of_speculators_says_how_many(asked: Any, length: Any, tmp_path: 
 
 def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoder_for(llama(), "token-recycling").drafter.options.nodes == 8
-    monkeypatch.setattr(build, "device_of", lambda model: torch.device("cuda"))
+    for module in (build, choice):
+        monkeypatch.setattr(module, "device_of", lambda model: torch.device("cuda"))
     large = decoder_for(llama(), "token-recycling")
-    assert large.k == 6 and large.drafter.options.nodes == 64 and large.drafter.width(6) == 64
+    assert large.k == 6 and large.drafter.options.nodes == 32 and large.drafter.width(6) == 32
+    found = decoder_for(llama())
+    assert (found.name, found.k, found.drafter.width(10)) == ("auto", 10, 32), "on cuda it chooses the general one"
     chosen = decoder_for(llama(), "token-recycling", k=2, options={"nodes": 4})
     assert chosen.k == 2 and chosen.drafter.options.nodes == 4
     assert decoder_for(llama(), "token-recycling", drafter="suffix").k == DEFAULT_K  # which has no such options

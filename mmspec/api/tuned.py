@@ -1,0 +1,130 @@
+"""What `mmspec tune` found for a model on this machine, which `auto` takes from then on.
+
+A file of it holds names and numbers: a method that is installed and gives plain decoding's output, and numbers of its
+options. So a stranger's file can cost time, and cannot change an output.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from mmspec import packaged
+from mmspec.api.policies import options_of
+from mmspec.files import save_text
+from mmspec.hosts.devices import device_of
+from mmspec.registry import installed, pair
+from mmspec.registry.fields import EXACTNESS, NAME
+from mmspec.registry.options import build
+from mmspec.registry.printable import shown
+from mmspec.registry.warn import warn
+from mmspec.untrusted import read_json
+
+BESIDE = "mmspec_tuned.json"
+"""The file's name in a model's own folder."""
+MOST_K = 512
+SAMPLED = 64
+"""Numbers of every weight that tell a model from others of its shape."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest method that was found.
+
+    Raises:
+        ValueError: A field holds something else than a name or a number.
+    """
+
+    key: str  # of the model, its device and the versions (`key_of`)
+    method: str
+    k: int | None = None
+    policy: str | None = None
+    compile: bool = False
+    options: Mapping[str, float] = field(default_factory=dict)  # of the method's parts
+    speedup: float = 1.0  # against plain decoding
+
+    def __post_init__(self) -> None:
+        named = [self.method, *([] if self.policy is None else [self.policy])]
+        if not all(isinstance(name, str) and NAME.fullmatch(name) for name in named):
+            raise ValueError(f"method and policy are names, not {shown(repr(named))}")
+        if self.k is not None and not (type(self.k) is int and 1 <= self.k <= MOST_K):
+            raise ValueError(f"k is a number from 1 to {MOST_K}, not {shown(repr(self.k))}")
+        if type(self.compile) is not bool or not isinstance(self.speedup, int | float):
+            raise ValueError("compile is true or false, and speedup a number")
+        own = self.options.items() if isinstance(self.options, Mapping) else [(None, None)]
+        if not all(isinstance(name, str) and name.isidentifier() and type(n) in (int, float, bool) for name, n in own):
+            raise ValueError(f"options are numbers by their names, not {shown(repr(self.options))}")
+
+
+def key_of(model: Any) -> str:
+    """What a measurement holds for: the model's weights, their dtype and device, the threads, the libraries."""
+    told = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        told.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        if type(weight.data) is torch.Tensor and weight.numel():  # a quantised tensor may not be sliced
+            few = weight.data.flatten()[:: -(-weight.numel() // SAMPLED)]
+            told.update(few.to("cpu", torch.float64).numpy().tobytes())
+    device = device_of(model)
+    cuda = device.type == "cuda"
+    where = torch.cuda.get_device_name(device) if cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    told.update(f"{device.type} {where} {torch.__version__} {transformers.__version__}".encode())
+    return told.hexdigest()[:32]
+
+
+def write(tuned: Tuned, folder: Path | None = None) -> Path:
+    """Write what was found into the user's cache, or into a model's folder; returns the file."""
+    file = _cached(tuned.key) if folder is None else folder / BESIDE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_text(file, json.dumps(asdict(tuned), indent=2) + "\n")
+    return file
+
+
+def tuned_for(model: Any) -> Tuned | None:
+    """What was found for a live model; None if nothing was, or for other weights or another machine.
+
+    A file that cannot be read is passed over with a warning.
+    """
+    own = getattr(getattr(model, "config", None), "_name_or_path", None)
+    files = [Path(own) / BESIDE] if isinstance(own, str) and own and os.path.isfile(Path(own) / BESIDE) else []
+    if not files and not _cached("").parent.is_dir():
+        return None
+    key = key_of(model)
+    for file in (*files, _cached(key)):
+        if file.is_file():
+            try:
+                found = Tuned(**read_json(file))
+                _refuse_unfit(found)
+            except (TypeError, ValueError) as error:
+                warn(f"{shown(file)} is no file of mmspec tune, and has no effect: {shown(error)}")
+                continue
+            if found.key == key:
+                return found
+    return None
+
+
+def _refuse_unfit(found: Tuned) -> None:
+    """Refuse a method that is not installed or changes outputs, and options or a policy that it does not have.
+
+    Raises:
+        ValueError: Says which.
+    """
+    parts = pair(installed(), found.method)
+    if parts.exactness != EXACTNESS[0]:
+        raise ValueError(f"the method {found.method!r} is {parts.exactness}, and auto takes none that is")
+    options_of(found.policy)
+    declared = parts.drafter.load_options() if parts.drafter else None
+    if declared is not None:
+        build(declared, found.options, found.method)
+    elif found.options:
+        raise ValueError(f"the method {found.method!r} has no options")
+
+
+def _cached(key: str) -> Path:
+    return packaged.cache() / "tuned" / f"{key}.json"

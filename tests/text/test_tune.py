@@ -1,0 +1,137 @@
+"""`mmspec tune`: losers leave, the fastest stays, and `auto` takes what was found, for these weights alone."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.api.tuned import BESIDE, Tuned, key_of, tuned_for, write
+from mmspec.bench.race import Run
+from mmspec.cli.app import build
+from mmspec.kits.text import tuning
+from mmspec.kits.text.tuning import TEMPERATURES, Racer, raced
+from mmspec.report.result import PLAIN
+from tests.text.test_pipeline import folder  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def racer(*seconds: float, stays: bool = False, error: str = "") -> Racer:
+    """A contestant that takes so long for each prompt."""
+    left = iter([0.0, 0.0, *seconds])
+
+    def way(task: Any) -> Run:
+        if error:
+            raise RuntimeError(error)
+        return Run(next(left), [])
+
+    return Racer(dict.fromkeys(TEMPERATURES, way), stays)
+
+
+def test_losers_leave_and_plain_stays() -> None:
+    racers = {
+        PLAIN: racer(*[2.0] * 6, stays=True),
+        "fast": racer(*[1.0] * 6),
+        "slow": racer(*[3.0] * 6),
+        "late": racer(0.9, 0.9, 0.9, 9, 9, 9),
+        "broken": racer(error="no such\nkernel"),
+    }
+    assert raced(racers, range(6), lambda: False) == [PLAIN, "fast"]
+    assert [len(each.seconds) for each in racers.values()] == [6, 6, 3, 4, 0]
+    rows = {row[0]: row[1:] for row in tuning.ranked(racers)}
+    assert next(iter(rows)) == "fast" and rows["fast"] == ("2.00 ×", "", "6")
+    assert rows["slow"][::2] == ("0.67 ×", "3, then it left") and rows["broken"][2] == "RuntimeError: no such"
+    few = {PLAIN: racer(2.0, stays=True), "fast": racer(1.0)}
+    assert raced(few, range(6), lambda: True) == [PLAIN, "fast"] and len(few["fast"].seconds) == 1
+
+
+def test_auto_takes_what_was_found(make_llama: Callable, cache: Path) -> None:
+    model = make_llama()
+    assert tuned_for(model) is None
+    file = write(Tuned(key_of(model), "token-recycling", k=3, options={"nodes": 5}, speedup=1.25))
+    assert file.parent == cache / "tuned"
+    decoder = decoder_for(model)
+    assert (decoder.name, decoder.k, decoder.drafter.options.nodes) == ("token-recycling", 3, 5)
+    assert "mmspec tune found to be the fastest here (1.25 × plain decoding)" in decoder.why
+    assert decoder_for(model, k=2).k == 2 and decoder_for(model, options={"nodes": 4}).drafter.options.nodes == 4
+    assert decoder_for(model, "suffix").name == "suffix"
+    assert decoder_for(make_llama(seed=1)).name == "suffix", "other weights"
+    assert decoder_for(make_llama().to(torch.bfloat16)).name == "suffix", "another dtype"
+    write(Tuned(key_of(model), PLAIN, speedup=1.0))
+    assert decoder_for(model).k == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"method": "bild"}, "is lossy"),
+        ({"method": "rsd"}, "is lossless"),
+        ({"method": "../x"}, "method and policy are names"),
+        ({"method": "nothing-like-it"}, "nothing-like-it"),
+        ({"policy": "fast"}, "no policy"),
+        ({"k": True}, "k is a number from 1 to 512"),
+        ({"k": 10**9}, "k is a number from 1 to 512"),
+        ({"options": {"nodes": "9"}}, "options are numbers"),
+        ({"options": {"nodes": 10**6}}, "nodes"),
+        ({"options": {"model": 3}}, "model"),
+        ({"options": []}, "options are numbers"),
+        ({"compile": "yes"}, "compile is true or false"),
+        ({"drafter": "/somebody's/model"}, "drafter"),
+        ("[]", "list"),
+    ],
+)
+def test_a_strangers_file_has_no_effect(make_llama: Callable, changed: Any, says: str) -> None:
+    model = make_llama()
+    good = asdict(Tuned(key_of(model), "token-recycling", k=3))
+    file = write(Tuned(key_of(model), PLAIN))
+    file.write_text(changed if isinstance(changed, str) else json.dumps({**good, **changed}))
+    with pytest.warns(UserWarning, match=f"is no file of mmspec tune, and has no effect: .*{says}"):
+        assert decoder_for(model).name == "suffix"
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(build(), ["tune", *arguments], env={"COLUMNS": "160"})
+
+
+def test_the_command(folder: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    few = {name: tuning.CANDIDATES[name] for name in (PLAIN, "suffix, k=5", "token-recycling, 8 nodes")}
+    monkeypatch.setattr(tuning, "CANDIDATES", few)
+    monkeypatch.setattr(tuning, "PEERS", {"generate": {}})
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a dog and"}\n{"prompt": "cats"}\n')
+    how = ("--prompts", str(tmp_path / "prompts.jsonl"), "--new-tokens", "8", "--beside")
+    result = run(str(folder), *how)
+    assert result.exit_code == 0, result.output
+    assert "generate" in result.stdout and "token-recycling, 8 nodes" in result.stdout
+    kept = json.loads((folder / BESIDE).read_text())
+    said = "auto decodes plainly" if kept["method"] == PLAIN else f"auto takes {kept['method']} now"
+    assert said in result.stdout and not cache.exists()
+    decoder = decoder_for(mmspec.Pipeline.from_pretrained(folder).model)
+    assert decoder.name == kept["method"] and "mmspec tune" in decoder.why
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", "is empty"), ("not JSON", "cannot be read"), ('{"prompt": ""}', "no prompt"), (None, "there is no file")],
+)
+def test_prompts_that_are_none(folder: Path, tmp_path: Path, content: str | None, says: str) -> None:  # noqa: F811
+    file = tmp_path / "prompts.jsonl"
+    if content is not None:
+        file.write_text(content)
+    assert says in str(run(str(folder), "--prompts", str(file)).exception)
+
+
+def test_prompts_beyond_the_context(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "a dog and " * 2000}))
+    found = run(str(folder), "--prompts", str(tmp_path / "prompts.jsonl"))
+    assert "prompt 0 has " in str(found.exception) and "has no room for 96 more" in str(found.exception)
