@@ -101,19 +101,24 @@ class Pipeline(DiffusionPipeline):
     def _load(
         cls, saved: Path | None, name: str, device: str = "cpu", dtype: Any = None, torch_dtype: Any = None, **how: Any
     ) -> Self:
-        """Load all parts of a pipeline from its folder `saved`; None: from the hub.
+        refuse_device(device)
+        given = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
+        folder, parts = cls._parts(saved, name, dtype_of(dtype, torch_dtype), given)
+        pipe = cls(**parts)
+        pipe.register_to_config(_name_or_path=name)
+        return pipe.to(device).use(**restored(folder, how))
+
+    @classmethod
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        """A pipeline's folder (`saved`; None: from the hub) and its constructor's arguments, some of which are `given`.
 
         diffusers does not read the folder: it would import the modules that its index names.
         """
-        refuse_device(device)
-        numbers = dtype_of(dtype, torch_dtype)
-        modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
         folder = saved if saved is not None else _fetched(name, cls)
-        index = index_of(folder, cls, given=modules)
-        settings = {key: value for key, value in index.settings.items() if key not in modules}
-        pipe = cls(**settings, **modules, **load_parts(index, numbers, without=modules))
-        pipe.register_to_config(_name_or_path=name)
-        return pipe.to(device).use(**restored(folder, how))
+        index = index_of(folder, cls, given=given)
+        return folder, {**index.settings, **load_parts(index, dtype, without=given), **given}
 
     @classmethod
     def places_of(cls, name: str, *parts: str) -> list[str]:

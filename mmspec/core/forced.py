@@ -29,6 +29,7 @@ def with_forced(draft: Draft, warp: Warp, live: Live, nodes: int) -> Draft:
     position = live.emitted[:, None] + torch.arange(draft.units.shape[1] or nodes, device=live.emitted.device)
     only = warp.forced_at(position)
     draft = _longer(draft, live.root, only)
+    only = only[:, : draft.units.shape[1]]  # an empty chain with scores stays empty
     units = torch.where(only < 0, draft.units, only)
     return replace(draft, units=units, distribution=_points(draft.distribution, only >= 0, units))
 

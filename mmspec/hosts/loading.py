@@ -51,14 +51,14 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
     return load_as(AutoModelForCausalLM, name, dtype).to(device)
 
 
-def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
+def load_as(kind: Any, name: str, dtype: torch.dtype, more: bool = False) -> Any:
     """A model of transformers, of a class or `AutoModelForCausalLM`, in evaluation mode; names and errors as in
-    `load_model`.
+    `load_model`, and `more` as in `load_checked`.
     """
     place = locate(name)
     if (Path(place) / INDEX).is_file():
         raise ValueError(f"{name!r} is a whole pipeline, not a model: load it with mmspec.Pipeline.from_pretrained")
-    return load_checked(kind, place, f"the model {name!r}", {"dtype": dtype, "trust_remote_code": False})
+    return load_checked(kind, place, f"the model {name!r}", {"dtype": dtype, "trust_remote_code": False}, more)
 
 
 def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bool = False) -> Any:

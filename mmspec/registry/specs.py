@@ -96,8 +96,8 @@ class TargetSpec(FactorySpec):
         words: Words of `offers` that mmspec does not declare, each with a sentence; the whole plugin may use them.
         pipeline: `"module:Class"` of the pipeline for its models, or "" where there is none.
         architectures: Classes of stored models (`architectures` in `config.json`) that `pipeline` loads from their own
-            folders, so that it is chosen before weights are read; other models are loaded as language models, and
-            `mmspec_target_for` is asked.
+            folders, so that it is chosen before weights are read, or that are refused where there is none; other models
+            are loaded as language models, and `mmspec_target_for` is asked.
         default_methods: What `auto` chooses among: the first one that applies.
 
     Example:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from diffusers import VQModel
@@ -11,13 +11,12 @@ from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.hosts.devices import awake
-from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.loading import locate_pipeline
 from mmspec.hosts.stored_pipeline import index_of, load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.sampling import AUTHORS
 
 
 class ChameleonPipeline(WrittenPipeline):
@@ -30,7 +29,8 @@ class ChameleonPipeline(WrittenPipeline):
     Args:
         model: The model.
         processor: Its processor.
-        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder.
+        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder, so
+            `from_pretrained` takes a folder of one.
         sized: Whether the prompt has the picture's size, and rows have row ends.
 
     Raises:
@@ -51,39 +51,26 @@ class ChameleonPipeline(WrittenPipeline):
         self.register_to_config(sized=sized)
 
     @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, vq: VQModel | str | Path | None = None, sized: bool | None = None, **how: Any
-    ) -> Self:
-        """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
-
-        Args:
-            name: A folder, or a hub name.
-            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: the saved pipeline's.
-            sized: See the class; None: as it was saved, else False.
-            **how: As in `LanguageModelPipeline.from_pretrained`.
-
-        Raises:
-            ValueError: There is no such model, weights are missing, or there is no autoencoder.
-        """
-        at = Path(name) / "vq" if vq is None else vq
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        at = given.get("vq") or Path(name) / "vq"
         if not isinstance(at, VQModel):
             if not Path(at).is_dir():
                 raise ValueError(
                     f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
                     "diffusers' VQModel"
                 )
-            at = load_part(VQModel, Path(at), dtype_of(how.get("dtype"), how.get("torch_dtype")))
-        saved = locate_pipeline(str(name))
-        if sized is None:
-            sized = saved is not None and index_of(saved, cls).settings.get("sized", False)
-        return super().from_pretrained(name, vq=at, sized=sized, **how)
+            at = load_part(VQModel, Path(at), dtype)
+        settings = {} if saved is None else index_of(saved, cls).settings
+        sized = str(given.get("sized", settings.get("sized", False))).lower()  # a text on the command line
+        if sized not in ("true", "false"):
+            raise ValueError(f"sized is true or false, not {given['sized']!r}")
+        return super()._parts(saved, name, dtype, {**given, "vq": at, "sized": sized == "true"})
 
     @property
     def sampling(self) -> Sampling:
-        """Of Lumina-mGPT's release, or of Anole's, which is Chameleon's."""
-        if self.config.sized:
-            return Sampling(guidance_scale=4.0, top_k=2000)
-        return Sampling(guidance_scale=3.0, temperature=0.7, top_p=0.9)
+        return AUTHORS["Lumina-mGPT" if self.config.sized else "Chameleon, Anole"]
 
     @property
     def default_size(self) -> tuple[int, int]:
@@ -91,7 +78,10 @@ class ChameleonPipeline(WrittenPipeline):
         return cells, cells
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
-        found = self.processor(text=list(captions), padding=True, padding_side="left", return_tensors="pt")
+        height, width = (cells * self.factor for cells in self.size)
+        asking = f"Generate an image of {width}x{height} according to the following prompt:\n" * self.config.sized
+        said = [asking + caption for caption in captions]  # Lumina-mGPT is told the size in words, too
+        found = self.processor(text=said, padding=True, padding_side="left", return_tensors="pt")
         header = self._header().expand(len(found["input_ids"]), -1)
         ids = torch.cat([found["input_ids"], header], 1)
         return Ids(ids, torch.cat([found["attention_mask"], torch.ones_like(header)], 1))

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
-from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, emu3_grid
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
+from mmspec_image.sampling import AUTHORS
 
 SIDE = 720
 """Pixels per side that the published model was trained to draw."""
@@ -28,7 +28,7 @@ class Emu3Pipeline(WrittenPipeline):
     """
 
     loads = Emu3ForConditionalGeneration
-    sampling = Sampling(guidance_scale=3.0, top_k=2048)
+    sampling = AUTHORS["Emu3"]
 
     def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin) -> None:
         super().__init__(model, processor)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
-from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.language_pipeline import Ids, LanguageModelPipeline
 from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
+from mmspec_image.sampling import AUTHORS
 from mmspec_image.targets.janus import JanusTarget
 
 TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
@@ -25,7 +25,7 @@ class JanusPipeline(LanguageModelPipeline):
     """
 
     loads = JanusForImages
-    sampling = Sampling(guidance_scale=5.0)
+    sampling = AUTHORS["Janus"]
 
     def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
         super().__init__(model, processor)

@@ -7,19 +7,16 @@ may follow (`WrittenPipeline`).
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import restored
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
-from mmspec.hosts.devices import refuse_device
-from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_processor
 from mmspec.kits.pictures.arguments import negatives_of
 from mmspec.kits.pictures.conditions import Guiding
@@ -63,34 +60,16 @@ class LanguageModelPipeline(TextToImagePipeline):
         self.register_modules(model=model, processor=processor)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
-        **how: Any,
-    ) -> Self:
-        """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
-
-        Args:
-            name: A folder, or a hub name.
-            device: The model's device.
-            dtype: Dtype of the weights, by name or as torch's; default: float32.
-            torch_dtype: diffusers' name for `dtype`.
-            **how: As in `use`, default: as it was saved; and further arguments of the class.
-
-        Raises:
-            ValueError: There is no such model or device, or weights are missing.
-        """
-        refuse_device(device)
-        further = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
-        model_at, processor_at = cls.places_of(str(name), "model", "processor")
-        model = load_as(cls.loads, model_at, dtype_of(dtype, torch_dtype))
-        pipe = cls(model=model, processor=load_processor(processor_at), **further)
-        pipe.register_to_config(_name_or_path=str(name))
-        return pipe.to(device).use(**restored(Path(name), how))
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        """Of a model as transformers stores it, or of a pipeline as `save_pretrained` stores it."""
+        model_at, processor_at = cls.places_of(name, "model", "processor")
+        if "model" not in given:
+            given["model"] = load_as(cls.loads, model_at, dtype)
+        if "processor" not in given:
+            given["processor"] = load_processor(processor_at)
+        return Path(name), given
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         """Prompts that ask for pictures of the call's size."""

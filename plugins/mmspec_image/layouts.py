@@ -10,10 +10,12 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.encoding import draws_classes
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.sampling import AUTHORS
 from mmspec_image.specs import LLAMAGEN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
@@ -30,15 +32,9 @@ class LlamaGenFiles:
     )
 
 
-SAMPLING: dict[str, dict[str, Any]] = {
-    "t2i": {"guidance_scale": 7.5, "top_k": 1000},
-    "c2i": {"guidance_scale": 4.0, "top_k": 2000},
-}
-"""How LlamaGen's authors draw, by what a model is prompted with."""
-
-
 def llamagen(transformer: LlamaGenTransformer, vq: LlamaGenVQ) -> TextToImagePipeline:
-    return TextToImagePipeline(transformer, vq, **SAMPLING[transformer.config.model_type])
+    usual = AUTHORS["LlamaGen, classes" if draws_classes(transformer) else "LlamaGen, captions"]
+    return TextToImagePipeline(transformer, vq, guidance_scale=usual.guidance_scale, top_k=usual.top_k)
 
 
 LAYOUTS = (

@@ -1,13 +1,17 @@
 """`TextToImagePipeline`: captions or classes in, pictures out, in the manner of diffusers."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import torch
 from diffusers import ImagePipelineOutput
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
 
 from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
+from mmspec.hosts.loading import load_as, load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.encoding import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
@@ -36,6 +40,7 @@ class TextToImagePipeline(PicturePipeline):
         transformer: Gives the distribution of the codes.
         vq: Decodes codes to pixels.
         text_encoder: Features of captions: ours, or `T5EncoderModel` of the published text models; None for classes.
+            `from_pretrained` takes a T5's name, too, and the tokenizer from there.
         tokenizer: The text encoder's tokenizer; None for classes.
         guidance_scale: The guidance of a call that names none.
         top_k: The `top_k` of such a call.
@@ -76,6 +81,15 @@ class TextToImagePipeline(PicturePipeline):
         self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
         self.register_to_config(guidance_scale=guidance_scale, top_k=top_k)
         transformer.entries = vq.quantize.entries.detach().to(transformer.device)
+
+    @classmethod
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        if isinstance(t5 := given.get("text_encoder"), str | Path):
+            encoder = load_as(T5EncoderModel, str(t5), dtype, more=True)  # files of T5 have a decoder, too
+            given = {"tokenizer": load_tokenizer(str(t5)), **given, "text_encoder": encoder}
+        return super()._parts(saved, name, dtype, given)
 
     @property
     def sampling(self) -> Sampling:

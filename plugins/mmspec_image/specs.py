@@ -28,6 +28,7 @@ GLM_IMAGE = TargetSpec(
     offers=frozenset({"discrete", "tree", "text", "window", "grow", "truncate", "codebook"}),
     summary="GLM-Image of transformers: codes of a preview, then of the picture.",
     paper="https://huggingface.co/zai-org/GLM-Image",
+    architectures=frozenset({"GlmImageForConditionalGeneration"}),
     default_methods=(DefaultMethod(method="draft-model", when="model"), DefaultMethod(method="gs-sjd", k=16)),
 )
 EMU3 = TargetSpec(

@@ -29,6 +29,14 @@ def test_other_code_is_python(page: Path) -> None:
         compile(code, page.name, "exec")
 
 
+def test_the_page_of_models_shows_how_their_authors_draw() -> None:
+    from mmspec_image.sampling import AUTHORS
+
+    page = (DOCS / "models" / "README.md").read_text()
+    for name, usual in AUTHORS.items():
+        assert f"| {name} | {' | '.join(map(str, usual))} |\n" in page
+
+
 @pytest.fixture(scope="module")
 def made() -> dict[str, str]:
     """The generated pages of methods."""

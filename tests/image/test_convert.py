@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from PIL import Image
 from safetensors.torch import save_file
+from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 from typer.testing import CliRunner
 
 import mmspec
@@ -108,9 +111,26 @@ def test_a_model_of_captions_takes_features_or_a_text_encoder_that_is_given(tiny
     assert torch.equal(pipe("red heart", **how).codes, tiny("red heart", **how).codes)
     bare = mmspec.Pipeline.from_pretrained(tmp_path / "out", method="plain")
     bare.set_progress_bar_config(disable=True)
-    with pytest.raises(ValueError, match="no text encoder: give prompt_embeds="):
+    with pytest.raises(ValueError, match="no text encoder: load it with text_encoder="):
         bare("red heart", **how)
     assert bare(prompt_embeds=torch.ones(1, 6, 12), **how).codes.shape == (1, 4, 4)
+
+
+def test_a_model_of_captions_takes_the_name_of_a_text_encoder(tiny, files, tmp_path):
+    torch.save(dict(tiny.transformer.state_dict()), tmp_path / "t2i.pt")
+    layouts()["llamagen"].convert([tmp_path / "t2i.pt", files[1]], tmp_path / "out", KNOWN)
+    config = T5Config(vocab_size=9, d_model=12, d_kv=4, d_ff=16, num_layers=1, num_heads=2, tie_word_embeddings=False)
+    published = T5ForConditionalGeneration(config)  # with a decoder and a head, as flan-t5-xl
+    published.save_pretrained(tmp_path / "t5")
+    tiny.tokenizer.save_pretrained(tmp_path / "t5")
+    said = ["red heart", "--model", str(tmp_path / "out"), "--opt", f"text_encoder={tmp_path / 't5'}", "--seed", "3"]
+    drawn = CliRunner().invoke(build(), ["generate", "image", *said, "-o", str(tmp_path / "out.png")])
+    assert drawn.exit_code == 0, drawn.output
+    encoder = T5EncoderModel(config).eval()
+    encoder.load_state_dict(published.state_dict(), strict=False)
+    pipe = mmspec.Pipeline.from_pretrained(tmp_path / "out", text_encoder=encoder, tokenizer=tiny.tokenizer)
+    wanted = pipe("red heart", seed=3, guidance_scale=7.5, top_k=1000).images[0]
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "out.png")), np.asarray(wanted))
 
 
 def refused(files, folder, known=KNOWN):

@@ -1,5 +1,7 @@
 """diffusers' `GlmImagePipeline` under `mmspec.enable`: its codes are the stock pipeline's for the same generator."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,16 @@ def test_codes_and_generator_are_the_stock_pipelines(pipe: Any, method: str, opt
     assert stock[0].shape == (3, 12 * 16), "diffusers doubles the grid"
     assert torch.equal(ours[0], stock[0]) and torch.equal(ours[1], stock[1])
     assert not torch.equal(other[0], stock[0])
+
+
+def test_a_folder_of_its_language_model_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    tiny_glm_image().config.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not read")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = ["GlmImageForConditionalGeneration"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="'image:glm-image' has no pipeline; use mmspec\\.enable on"):
+        mmspec.Pipeline.from_pretrained(tmp_path)
 
 
 def test_the_default_method_fits(pipe: Any) -> None:

@@ -243,7 +243,7 @@ def published(tiny):
 
 
 def test_published_text_models_have_padding_in_front_and_zero(published):
-    made = published.encode_prompt([" Red heart", "cat"])
+    made = published.encode_prompt([" Red (heart) https://hearts.com", "cat"])
     assert made.mask.tolist() == [[False] * 4 + [True] * 2, [False] * 5 + [True]]
     for row, caption in enumerate(["red heart", "cat"]):
         ids = published.tokenizer(caption, return_tensors="pt")["input_ids"]

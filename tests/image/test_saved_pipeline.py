@@ -66,7 +66,7 @@ def test_other_numbers_and_parts_of_the_users_own(tiny, saved, tmp_path):
     half.save_pretrained(tmp_path)
     back = TextToImagePipeline.from_pretrained(tmp_path, vq=tiny.vq, text_encoder=None, tokenizer=None)
     assert back.dtype == torch.float32 and back.vq is tiny.vq and back.text_encoder is None
-    with pytest.raises(ValueError, match="has no text encoder: give prompt_embeds="):
+    with pytest.raises(ValueError, match="has no text encoder: load it with text_encoder="):
         back("red heart")
     wrong = LlamaGenVQ(30, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
     with pytest.raises(ValueError, match="the transformer draws 24, the VQ has 30"):

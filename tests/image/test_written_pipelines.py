@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import VQModel
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     ChameleonImageProcessor,
@@ -16,9 +18,11 @@ from transformers import (
     Emu3Processor,
     PreTrainedTokenizerFast,
 )
+from typer.testing import CliRunner
 
 import mmspec
 from mmspec.api.saved import outline_of
+from mmspec.cli.app import build
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.weight_files import stored_tensors
@@ -31,7 +35,7 @@ from mmspec_image.specs import EMU3
 from tests.support.examples.written import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
-PROMPTS = ["a red fox", "a bird"]
+PROMPTS = ["a red fox", "blue bird"]
 
 
 def tokenizer(names: dict[str, int], marks: dict[str, str], bos: str | None = None) -> PreTrainedTokenizerFast:
@@ -143,6 +147,11 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
+def test_methods_of_texts_may_draft_nothing(emu3: Any) -> None:
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=8, width=10, temperature=0, output_type="latent")
+    assert torch.equal(emu3.use("plain")(**call).images, emu3.use("suffix")(**call).images)
+
+
 @pytest.mark.parametrize("name", PIPES)
 def test_auto_drafts_codes_and_not_texts(name: str, request: pytest.FixtureRequest) -> None:
     pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
@@ -225,9 +234,25 @@ def test_loaded_from_a_folder_of_transformers(emu3: Any, anole: Any, tmp_path: P
         ChameleonPipeline.from_pretrained(tmp_path / "anole")
     vq().save_pretrained(tmp_path / "vq")
     for door in (ChameleonPipeline, mmspec.Pipeline):
-        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
-        assert type(again) is ChameleonPipeline
+        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq", sized="false"))
+        assert type(again) is ChameleonPipeline and again.config.sized is False
+    with pytest.raises(ValueError, match="sized is true or false, not 'no'"):
+        mmspec.Pipeline.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq", sized="no")
     assert torch.equal(again("a fox", seed=3, output_type="pt").images, anole("a fox", seed=3, output_type="pt").images)
+
+
+@pytest.mark.parametrize("name", ONE_FAST)
+def test_the_command_takes_sizes_and_parts(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width), file = request.getfixturevalue(name), PIPES[name], tmp_path / "out.png"
+    pipe.model.save_pretrained(tmp_path / "model")
+    pipe.processor.save_pretrained(tmp_path / "model")
+    vq().save_pretrained(tmp_path / "vq")
+    parts = [] if name == "emu3" else ["--opt", f"vq={tmp_path / 'vq'}", "--opt", f"sized={name == 'lumina'}"]
+    said = ["generate", "image", "a red fox", "--model", str(tmp_path / "model"), "--seed", "3", "-o", str(file)]
+    drawn = CliRunner().invoke(build(), [*said, *parts, "--height", str(height), "--width", str(width)])
+    assert drawn.exit_code == 0 and "gs-sjd (invariant)" in drawn.stderr, drawn.output
+    ours = pipe.use()("a red fox", height=height, width=width, seed=3)
+    assert np.array_equal(np.asarray(Image.open(file)), np.asarray(ours.images[0]))
 
 
 def test_counters_of_batches_are_not_what_is_wrong_with_a_language_model(emu3: Any, tmp_path: Path) -> None:
@@ -269,8 +294,10 @@ def test_parts_that_do_not_fit(anole: Any) -> None:
             ChameleonPipeline(anole.model, anole.processor, other)
 
 
-def test_the_header_of_lumina(lumina: Any) -> None:
+def test_the_sentence_and_the_header_of_lumina(lumina: Any) -> None:
     lumina._size = 4, 6
     ids, mask = lumina.ids_of(PROMPTS)
+    asked = "Generate an image of 12x8 according to the following prompt:\na red fox"
+    assert ids[0, :-3].tolist() == lumina.processor(text=asked)["input_ids"][0].tolist()
     assert ids[:, -3:].tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]] and mask[1].tolist()[0] == 0
     assert lumina.null_ids(Ids(ids, mask)).ids.tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]]

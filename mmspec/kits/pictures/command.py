@@ -21,7 +21,7 @@ Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells i
 Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
-Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")]
+Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or model (vq=FOLDER); repeatable.")]
 
 Data = Annotated[
     Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
@@ -89,6 +89,8 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         temperature: Annotated[float | None, typer.Option(min=0.0, help="Of codes; 0 is greedy.")] = None,
         top_k: Annotated[int | None, typer.Option(min=0, help="Of codes; 0 keeps all.")] = None,
         top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Of codes; 1 keeps all.")] = None,
+        height: Annotated[int | None, typer.Option(help="In pixels; most models draw one size.")] = None,
+        width: Annotated[int | None, typer.Option(help="In pixels.")] = None,
         class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
         num_images: NumImages = 1,
         opt: Options = None,
@@ -115,6 +117,8 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
                 prompt,
                 class_labels=class_label,
                 negative_prompt=negative,
+                height=height,
+                width=width,
                 num_images_per_prompt=num_images,
                 guidance_scale=guidance,
                 temperature=temperature,

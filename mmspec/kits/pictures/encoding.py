@@ -69,7 +69,7 @@ def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | No
     model, device = pipe.transformer.config, pipe._execution_device
     if embeds is None:
         if pipe.text_encoder is None or pipe.tokenizer is None:
-            raise ValueError("this pipeline has no text encoder: give prompt_embeds= instead of prompt=")
+            raise ValueError("this pipeline has no text encoder: load it with text_encoder=, or give prompt_embeds=")
         assert prompt is not None
         embeds, mask = encode(listed(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
     wanted = (model.cls_token_num, model.caption_dim)

@@ -1,8 +1,9 @@
 """Captions as the transformer reads them: features, padded on the left, and a mask that is False at padding.
 
 There are two kinds of encoders: our small one, and T5 as in the published models for captions. For T5, features of
-padding are zero and moved from the right to the left, and captions are lower-cased and stripped (the published code
-also removes links and file names from web captions; this does not).
+padding are zero and moved from the right to the left, and captions are cleaned by the rules of DeepFloyd IF's training,
+which PixArt and LlamaGen took over. Of the library ftfy, which the published code calls, `cleaned` has composed
+characters (NFC) alone: broken encodings, ligatures and wide letters stay.
 
 A sub-word tokenizer encodes any word, also one that no caption had, and the model would draw something arbitrary. So
 our tokenizers list the words of their training captions: the setting `words` of `tokenizer_config.json`, one text with
@@ -10,9 +11,13 @@ spaces between words.
 """
 
 import difflib
-import unicodedata
+import html
+import re
 from collections.abc import Iterable, Sequence
+from html.parser import HTMLParser
 from typing import Any
+from unicodedata import category, normalize
+from urllib.parse import unquote_plus
 
 import torch
 from torch import Tensor
@@ -30,7 +35,7 @@ def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, d
         ValueError: A caption is empty, too long, or of unknown words only.
     """
     ours = isinstance(encoder, CaptionEncoder)
-    said = captions if ours else [caption.strip().lower() for caption in captions]
+    said = captions if ours else [cleaned(caption) for caption in captions]
     ids, mask = (t.to(device) for t in tokens_of(said, tokenizer, length))
     if ours:
         with awake(*encoder.modules()):  # torch's attention reads weights of layers that it does not call
@@ -113,4 +118,78 @@ def hint(words: Sequence[str], tokenizer: Any) -> str:
 
 
 def _words(caption: str) -> list[str]:
-    return unicodedata.normalize("NFKC", caption).lower().split()
+    return normalize("NFKC", caption).lower().split()
+
+
+LINKS = r"\b(?:(?:https?|www):(?:/{1,3}|[a-z0-9%])|[a-z0-9.-]+\.(?:com?|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@))"
+DASHES = "".join(filter(lambda sign: category(sign) == "Pd", map(chr, range(2**16))))
+ENDING = "(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4)"
+SIGNS = (
+    (r"@\w+\b|[\u31c0-\u9fff]+", ""),  # names of users; Chinese characters
+    (f"[{DASHES}]+", "-"),
+    (r"[`\u00b4«»“”¨]", '"'),
+    (r"[\u2018\u2019]", "'"),
+    (r"&(?:quot;?|amp)", ""),
+    (r"(?:\d{1,3}\.){3}\d{1,3}", " "),  # addresses of machines
+    (r"\d:\d\d\s+$", ""),
+    (r"\\n", " "),
+    (r"#(?:\d{1,3}|\d{5,})\b|\b\d{6,}\b", ""),
+    (rf"\S+\.{ENDING}", ""),  # names of files
+    (r"['\"]{2,}", '"'),
+    (r"\.\.+", " "),
+    (r"[#®•©™&@·º½¾¿¡§~()\[\]{}|\\/*]+", " "),
+    (r"\s+\.\s+", " "),
+)
+"""Patterns, and what stands in their place, in this order."""
+WORDS = (
+    (r"\b[a-z]{1,3}\d{3,15}\b|\b[a-z]+\d+[a-z]+\b|\b\d+[a-z]+\d+\b", ""),  # numbers of articles
+    (r"(?:worldwide\s+)?(?:free\s+)?shipping", ""),
+    (r"(?:free\s)?download(?:\sfree)?", ""),
+    (r"\bclick\s(?:for|on)\s\w+", ""),
+    (rf"\b{ENDING}(?:\simages?)?", ""),
+    (r"\bpage\s+\d+\b", ""),
+    (r"\b\d*[a-z]+\d+[a-z]+\d+[a-z\d]*\b", " "),
+    (r"\b\d+\.?\d*[x\u0445\u00d7]\d+\.?\d*\b", ""),  # sizes
+    (r"\b\s+:\s+", ": "),
+    (r"(\D[,./])\b", r"\1 "),
+    (r"\s+", " "),
+    (r"^['\"](.+)['\"]$", r"\1"),
+    (r"^[-'_,:;]", ""),
+    (r"[-+'_,:]$", ""),
+    (r"^\.\S+$", ""),
+)
+"""The same, after names that are written like those of files are words."""
+
+
+def cleaned(caption: str) -> str:
+    """A caption as in training: in small letters, without links, file names and marks; "" if nothing is left.
+
+    Example:
+        >>> cleaned("A “red” fox -- fox.jpg, https://foxes.com (1920x1080)")
+        'a "red" fox -'
+    """
+    return _once(_once(caption))  # as the authors do: a rule may leave work for one before it
+
+
+def _once(caption: str) -> str:
+    caption = unquote_plus(caption).strip().lower().replace("<person>", "person")
+    caption = _replaced(_shown(re.sub(LINKS, "", caption)), SIGNS)
+    if len(re.findall("[-_]", caption)) > 3:
+        caption = re.sub("[-_]", " ", caption)
+    return _replaced(html.unescape(html.unescape(normalize("NFC", caption))).strip(), WORDS).strip()
+
+
+def _replaced(text: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for pattern, instead in rules:
+        text = re.sub(pattern, instead, text)
+    return text
+
+
+def _shown(marked_up: str) -> str:
+    """The text of HTML."""
+    parts = list[str]()
+    parser = HTMLParser()
+    parser.handle_data = parts.append  # type: ignore[method-assign, assignment]
+    parser.feed(marked_up)
+    parser.close()
+    return "".join(parts)

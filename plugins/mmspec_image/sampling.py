@@ -1,0 +1,15 @@
+"""How each model's authors draw with it, in the programs of their release: what a call uses where it does not say.
+
+`docs/models/README.md` shows this table.
+"""
+
+from mmspec.kits.pictures.arguments import Sampling
+
+AUTHORS = {
+    "LlamaGen, classes": Sampling(guidance_scale=4.0, top_k=2000),
+    "LlamaGen, captions": Sampling(guidance_scale=7.5, top_k=1000),
+    "Janus": Sampling(guidance_scale=5.0),
+    "Emu3": Sampling(guidance_scale=3.0, top_k=2048),
+    "Chameleon, Anole": Sampling(guidance_scale=3.0, temperature=0.7, top_p=0.9),
+    "Lumina-mGPT": Sampling(guidance_scale=4.0, top_k=2000),
+}
