@@ -81,6 +81,14 @@ class Runnable(Protocol):
         ...
 
 
+AS_ON_A_CPU: dict[str, dict[str, Any]] = {
+    **{key: {"nodes": 8} for key in ("auto", "token-recycling")},
+    "lookahead": {"n": 4, "guesses": 4},
+    "rest": {"nodes": 16},
+}
+"""Sizes of methods that are larger elsewhere: the same rounds on both devices are compared."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A method on a tiny model.
@@ -116,7 +124,8 @@ class Case:
 
     def decoder(self, place: Place) -> Decoder:
         """The decoder over copies of the models."""
-        options = {name: copied(value, place) for name, value in self.options.items()}
+        options = {**AS_ON_A_CPU.get(self.method, {}), **self.options}
+        options = {name: copied(value, place) for name, value in options.items()}
         return decoder_for(
             copied(self.model, place),
             self.method,

@@ -41,6 +41,17 @@ PEERS: Mapping[str, Mapping[str, Any]] = {
     "generate, prompt lookup 10": {"prompt_lookup_num_tokens": 10},
 }
 """transformers' own ways, which are shown beside ours."""
+PROMPTS = (
+    "What is the capital of France, and what is it known for?",
+    "Write a Python function that returns the n-th Fibonacci number, with a docstring and an example.",
+    "Summarise in two sentences: The printing press spread through Europe within decades. Books became cheap, so that "
+    "more people learnt to read, and ideas that a few scholars had kept to themselves were argued about in taverns.",
+    "Tom has 3 boxes of 12 pencils and gives 7 pencils away. How many pencils are left? Explain step by step.",
+    "Translate into French: Good morning, my friends. Where is the next train station?",
+    "Rewrite this with better names: def f(a, b):\n    c = []\n    for d in a:\n        if d not in b:\n"
+    "            c.append(d)\n    return c",
+)
+"""Prompts where the user has no file."""
 SURE = 3
 """Prompts after which a contestant may have to leave."""
 SLOWER = 0.15
