@@ -49,7 +49,7 @@ MOST = 1000
 """A benchmark of more prompts would take days."""
 
 
-def counted_or_read(given: str, most: int = 10) -> tuple[int, list[str] | None]:
+def counted_or_read(given: str, most: int = 10, chats: bool = False) -> tuple[int, list[Any] | None]:
     """What `--prompts` says: how many prompts there are, and the user's own if it names a file.
 
     Raises:
@@ -59,30 +59,46 @@ def counted_or_read(given: str, most: int = 10) -> tuple[int, list[str] | None]:
         if not 1 <= int(given) <= most:
             raise ValueError(f"--prompts is 1 to {most} prompts of ours, or a file; got {given}")
         return int(given), None
-    own = read(Path(given))
+    own = read(Path(given), chats)
     return len(own), own
 
 
-def read(path: Path) -> list[str]:
-    """The prompts of a file: `{"prompt": "…"}` in every line.
+def read(path: Path, chats: bool) -> list[Any]:
+    """The prompts of a file, one a line: a text `{"prompt": "…"}`.
+
+    With `chats` also a conversation: `{"messages": [{"role": "user", "content": "…"}]}`, up to the last question; or
+    `{"turns": ["…"]}`, of which the first question is asked. Conversations come as lists of messages.
 
     Raises:
         ValueError: There is no such file, a line is something else, or there are too many.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; --prompts takes a number, such as 4, or JSON lines")
-    found: list[str] = []
+    found: list[Any] = []
+    form = '{"prompt": "…"}' + ', {"turns": ["…"]} or {"messages": [{"role": "user", "content": "…"}]}' * chats
     try:
         lines = numbered_json_lines(path)
     except ValueError as error:
-        raise ValueError(f'{error}; a prompt is a line {{"prompt": "…"}}') from error
+        raise ValueError(f"{error}; a prompt is a line {form}") from error
     for number, line in lines:
-        prompt = line.get("prompt")
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise ValueError(f'line {number} of {path} is no prompt: {{"prompt": "…"}}')
-        found.append(prompt)
+        asked = prompt if isinstance(prompt := line.get("prompt"), str) else _conversation(line) if chats else None
+        if not asked or (isinstance(asked, str) and not asked.strip()):
+            raise ValueError(f"line {number} of {path} is no prompt: {form}")
+        found.append(asked)
     if len(found) > MOST:
         raise ValueError(f"{path} has more than {MOST} prompts; take some of them")
     if not found:
         raise ValueError(f"{path} is empty")
     return found
+
+
+def _conversation(line: Mapping[str, Any]) -> list[dict[str, str]] | None:
+    """The messages of a line up to its last question; None if it has none."""
+    turns, messages = line.get("turns"), line.get("messages")
+    if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0].strip():
+        return [{"role": "user", "content": turns[0]}]
+    kept: list[Any] = messages if isinstance(messages, list) and all(isinstance(m, dict) for m in messages) else []
+    while kept and kept[-1].get("role") != "user":
+        kept = kept[:-1]
+    words = all(isinstance(m.get(part), str) for m in kept for part in ("role", "content"))
+    return [{"role": m["role"], "content": m["content"]} for m in kept] if kept and words else None

@@ -24,6 +24,7 @@ from mmspec.core.noise import Source
 from mmspec.core.one_shape import (
     Shape,
     checked_shape,
+    differs_from_itself,
     longest_draft,
     one_width,
     plain_width,
@@ -186,6 +187,9 @@ class Decoder:
             prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
         report.prompts = prefill.prompts
         report.width = report.width if prefill.keeps_shape else None
+        rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
+        if self.rule.exactness == "invariant" and differs_from_itself(self.target, rows, fixed):
+            report.width, report.exactness, report.repeatable = None, "lossless", False
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None

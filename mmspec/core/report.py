@@ -76,7 +76,8 @@ class Report:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0  # how often the drafter or the policy failed; such rounds ran without a draft
     # Whether the same call with the same seed gives the same output. False if drafts change what is drawn and their
-    # lengths follow measured times (a lossless rule with the policy `goodput`).
+    # lengths follow measured times (a lossless rule with the policy `goodput`), or where equal passes of the device
+    # differ (plain decoding of several rows in half precision on CUDA).
     repeatable: bool = True
     # Nodes of every pass after the prefill, if that is one number for the whole call; None: any number
     width: int | None = None
@@ -226,7 +227,8 @@ class Report:
         more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
-        more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
+        why = "draft lengths follow the clock" if self.k else "on this device equal passes of one node may differ"
+        more += "" if self.repeatable else f"; not repeatable: {why}"
         return (
             f"{self.method} ({self.promise}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"

@@ -30,9 +30,10 @@ def convert_gguf(file: Path, folder: Path) -> None:
     refuse_without_reader()
     place, name = str(file.parent), file.name
     with refusing_code(f"the GGUF file {name!r}"):
-        how = {"gguf_file": name, "trust_remote_code": False}
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **how)
-        tokenizer = AutoTokenizer.from_pretrained(place, **how)
+        model = AutoModelForCausalLM.from_pretrained(
+            place, gguf_file=name, dtype=torch.float32, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
     # The weights are plain numbers now: the mark would make transformers look for the file again.
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer, model.is_quantized = None, False

@@ -120,14 +120,14 @@ def tune(
     dtype: Dtype = None,
 ) -> None:
     """Measure which method is fastest for a model here; `auto` takes it from then on, in `enable`, `chat`, `serve`."""
-    own = None if prompts is None else counted_or_read(str(prompts))[1]
+    own = None if prompts is None else counted_or_read(str(prompts), chats=True)[1]
     from transformers.utils import logging
 
     from mmspec.api.tuned import write
     from mmspec.hosts.dtypes import dtype_of
     from mmspec.hosts.loading import load_model, load_tokenizer, locate
     from mmspec.kits.text import tuning
-    from mmspec.kits.text.language import encoded
+    from mmspec.kits.text.language import asked, encoded
     from mmspec.report.result import PLAIN
     from mmspec.report.terminal import table, terminal
 
@@ -136,10 +136,8 @@ def tune(
         raise ValueError(f"{model!r} is no folder here: leave out --beside, and the result is kept in your cache")
     logging.disable_progress_bar()
     live, tokenizer = load_model(model, device, dtype_of(dtype)), load_tokenizer(model)
-    asked = list(tuning.PROMPTS if own is None else own)
-    asks = tokenizer.chat_template is not None
-    given = [[{"role": "user", "content": text}] if asks else text for text in asked]
-    tasks = [{name: value.to(device) for name, value in encoded(each, tokenizer).items()} for each in given]
+    given = [encoded(asked(each, tokenizer), tokenizer) for each in (tuning.PROMPTS if own is None else own)]
+    tasks = [{name: value.to(device) for name, value in each.items()} for each in given]
     context = live.config.get_text_config().max_position_embeddings
     long = [i for i, task in enumerate(tasks) if task["input_ids"].shape[1] + new_tokens > context]
     if long:

@@ -90,7 +90,7 @@ def test_a_table_in_a_pipe_has_the_width_it_needs(monkeypatch: pytest.MonkeyPatc
     try:
         listed = CliRunner().invoke(build(), ["methods"]).output
         rows = json.loads(CliRunner().invoke(build(), ["methods", "--json"]).output)
-        fitting = CliRunner().invoke(build(), ["methods", "--for", "mmspec/emoji"]).output
+        fitting = CliRunner().invoke(build(), ["methods", "--for", "mmspec/emoji", "--all"]).output
         plugins = CliRunner().invoke(build(), ["plugins"]).output
     finally:
         installed().unregister("wide")

@@ -18,9 +18,11 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec_image.drafters.jacobi import ImageJacobi
+from mmspec_image.rules.bias import Codes, nearest
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
-from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions, nearest
+from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from mmspec_image.targets.llamagen import LlamaGenTarget
+from tests.support.examples import written
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
 from tests.support.toys.picture import PictureTarget
 
@@ -143,6 +145,42 @@ def test_groups_are_the_nearest_codes_within_the_bound(k, delta, lam):
     group = rule.groups(p.expand(1, 1, -1))(torch.arange(9).expand(1, 1, -1))
     found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[0, 0], group.inside[0, 0], strict=True)]
     assert found == nearest_groups(p, k, delta, lam, book.codebook)
+
+
+class Words:
+    """A target of twelve ids, of which five are codes; their embeddings lie otherwise than the codebook's entries."""
+
+    vocab, code_ids = 12, torch.tensor([9, 3, 4, 7, 10])
+    codebook = torch.tensor([[0.0], [1.0], [2.1], [3.3], [9.0]])
+    code_embeddings = torch.tensor([[0.0, 5.0], [9.0, 0.0], [0.1, 5.0], [9.1, 0.0], [0.0, 5.2]])
+
+
+def test_words_are_like_no_code():
+    p, every = torch.full((1, 1, 12), 1 / 12), torch.arange(12).expand(1, 1, -1)
+    near = Relaxed(RelaxedOptions(k=2, delta=1.0))
+    near.bind(Words())
+    group = near.groups(p)(every)
+    found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[0, 0], group.inside[0, 0], strict=True)]
+    wanted = {9: {9, 3, 4}, 3: {3, 9, 4}, 4: {4, 3, 7}, 7: {7, 4, 3}, 10: {10, 7, 4}}
+    assert found == [wanted.get(unit, {unit}) for unit in range(12)]
+    ranked = Grouped(GroupedOptions(size=24, difference=1.0, distance=0.5))
+    ranked.bind(Words())
+    group = ranked.groups(p)(every)
+    found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[0, 0], group.inside[0, 0], strict=True)]
+    alike = {9: {9, 4, 10}, 3: {3, 7}, 4: {9, 4, 10}, 7: {3, 7}, 10: {9, 4, 10}}
+    assert found == [alike.get(unit, {unit}) for unit in range(12)], "by the embeddings"
+
+
+@pytest.mark.parametrize("name", ["emu3", "chameleon"])
+def test_a_language_models_codes_are_its_vqs(name):
+    target = getattr(written, name)().target
+    entries, embedded = Codes.of(target), Codes.of(target, embeddings=True)
+    mapping, inner = target.model.model.vocabulary_mapping.img2bpe, target.model.model
+    for code, unit in mapping.items():
+        row = entries.rows[unit]
+        assert torch.equal(entries.vectors[row], inner.vqmodel.quantize.embedding.weight[code])
+        assert torch.equal(embedded.vectors[row], target.model.get_input_embeddings().weight[unit])
+    assert len(entries.ids) == len(mapping) == int((entries.rows >= 0).sum())
 
 
 def test_nearest_codes_leave_the_code_itself_out():

@@ -293,7 +293,7 @@ def test_markup_and_brackets_are_shown_as_they_are(monkeypatch: pytest.MonkeyPat
         run = CliRunner().invoke(build(), ["methods"])
         assert run.exit_code == 0 and "[/x] [bold]as it is" in run.output
         assert CliRunner().invoke(build(), ["methods", "odd-summary"]).exit_code == 0
-        run = CliRunner().invoke(build(), ["methods", "--for", "mmspec/text-1m"])
+        run = CliRunner().invoke(build(), ["methods", "--for", "mmspec/text-1m", "--all"])
         assert run.exit_code == 0 and "odd-bracket" in run.output
         assert CliRunner().invoke(build(), ["plugins"]).exit_code == 0
     finally:

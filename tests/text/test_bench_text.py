@@ -1,5 +1,6 @@
 """`mmspec bench text` on a user's own prompts and draft model."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_how_many_or_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=says):
             patch.setattr(choices, "MOST", 2)
             counted_or_read("own.jsonl")
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    lines = [{"turns": ["a", "b"], "category": "x"}, {"messages": [*chat, chat[0], chat[1]]}, {"prompt": "c"}]
+    Path("own.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert counted_or_read("own.jsonl", chats=True) == (3, [chat[:1], [*chat, chat[0]], "c"])
+    with pytest.raises(ValueError, match=r"line 1 of own.jsonl is no prompt: \{\"prompt\": \"…\"\}$"):
+        counted_or_read("own.jsonl")
+    for line in ('{"turns": []}', '{"turns": [3]}', '{"messages": []}', '{"messages": ["a"]}', '{"prompt": 3}'):
+        Path("own.jsonl").write_text(line)
+        with pytest.raises(ValueError, match=r"is no prompt: .*turns.*messages"):
+            counted_or_read("own.jsonl", chats=True)
     Path("own.jsonl").write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(ValueError, match=r"own.jsonl cannot be read"):
         counted_or_read("own.jsonl")

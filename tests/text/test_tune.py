@@ -108,7 +108,7 @@ def test_the_command(folder: Path, tmp_path: Path, cache: Path, monkeypatch: pyt
     few = {name: tuning.CANDIDATES[name] for name in (PLAIN, "suffix, k=5", "token-recycling, 8 nodes")}
     monkeypatch.setattr(tuning, "CANDIDATES", few)
     monkeypatch.setattr(tuning, "PEERS", {"generate": {}})
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a dog and"}\n{"prompt": "cats"}\n')
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a dog and"}\n{"turns": ["cats", "more"]}\n')
     how = ("--prompts", str(tmp_path / "prompts.jsonl"), "--new-tokens", "8", "--beside")
     result = run(str(folder), *how)
     assert result.exit_code == 0, result.output

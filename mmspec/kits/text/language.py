@@ -106,6 +106,17 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": (torch.arange(longest) >= longest - lengths[:, None]).long()}
 
 
+def asked(prompt: str | Sequence[Message], tokenizer: Any) -> str | Sequence[Message]:
+    """A prompt as a model expects it: a text is a question where the tokenizer has a chat template.
+
+    Where it has none, a conversation of one question is its text.
+    """
+    if tokenizer.chat_template is not None:
+        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    alone = not isinstance(prompt, str) and len(prompt) == 1
+    return str(prompt[0]["content"]) if alone else prompt  # type: ignore[index]
+
+
 def refuse_no_template(tokenizer: Any) -> None:
     """Refuse a tokenizer that cannot write conversations.
 

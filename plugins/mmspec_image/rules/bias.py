@@ -12,6 +12,7 @@ so that TV = Σ e: the excess acceptance is the bias.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,12 +40,59 @@ Groups = Callable[[Tensor], Group]
 """From units `[batch, node, unit]` of a round to their groups under the target's distribution."""
 
 
-def apart(codebook: Tensor) -> tuple[Tensor, ...]:
-    """Distances of all codes of `codebook [vocab, width]`, a thousand codes at a time: `[≤ 1024, vocab]` each."""
-    codes = codebook.float()
-    return tuple(torch.cdist(some, codes) for some in codes.split(1024))
+@runtime_checkable
+class AmongWords(Protocol):
+    """A target some of whose ids are codes, and the others words.
+
+    Attributes:
+        codebook: `[code, width]`: the entries of the codes alone.
+        code_ids: `[code]`: their ids.
+        code_embeddings: `[code, width]`: the model's embeddings of them.
+    """
+
+    codebook: Tensor
+    code_ids: Tensor
+    code_embeddings: Tensor
 
 
+@dataclass(frozen=True)
+class Codes:
+    """The vectors by which codes are compared, and whose they are; an id that is no code is like none."""
+
+    vectors: Tensor  # `[code, width]`
+    ids: Tensor  # `[code]`
+    rows: Tensor  # `[vocab]`: the row of an id in `vectors`; -1: it is no code
+
+    @staticmethod
+    def of(target: Any, embeddings: bool = False) -> "Codes":
+        """The entries of a target's codebook, or the model's embeddings of its codes if it has words beside them."""
+        if not isinstance(target, AmongWords):
+            every = torch.arange(len(target.codebook), device=target.codebook.device)
+            return Codes(target.codebook, every, every)
+        ids, vectors = target.code_ids, target.code_embeddings if embeddings else target.codebook
+        rows = ids.new_full((target.vocab,), -1)  # type: ignore[attr-defined]
+        rows[ids] = torch.arange(len(ids), device=ids.device)
+        return Codes(vectors, ids, rows)
+
+    def apart(self, x: Tensor, others: Tensor) -> Tensor:
+        """Squared distances of units `x [..., 1]` and `others [..., size]`, in float32: as `others`."""
+        one, more = self.rows[x], self.rows[others]
+        far = (self.vectors[one].float() - self.vectors[more].float()).square().sum(-1)
+        return torch.where((one >= 0) & (more >= 0), far, torch.inf)
+
+
+def nearest(vectors: Tensor, k: int) -> Tensor:
+    """The rows nearest to each row of `vectors [code, width]`, itself left out, `k` of them: `[code, k]`."""
+    parts, whole = [], vectors.float()
+    for first in range(0, len(whole), SOME):
+        some = whole[first : first + SOME]
+        own = torch.arange(first, first + len(some), device=whole.device)[:, None]
+        parts.append(torch.cdist(some, whole).scatter(1, own, torch.inf).topk(k, largest=False).indices)
+    return torch.cat(parts)
+
+
+SOME = 512
+"""Codes whose distances from all others are in memory together."""
 WIDEST = 4096
 """Most units per node for which e is computed, the likeliest of q; the others count as unaltered."""
 AT_ONCE = 1 << 22

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import Group, Groups, apart, excess, signed
+from mmspec_image.rules.bias import Codes, Group, Groups, excess, signed
 from mmspec_image.rules.relax import relax
 from mmspec_image.specs import GROUPED
 
@@ -46,11 +46,11 @@ class Grouped:
     def __init__(self, options: GroupedOptions = GroupedOptions()) -> None:
         self.options = options
         self.measure = options.measure
-        self._alike: Tensor | None = None  # [vocab, vocab] bool
+        self._codes: Codes | None = None
 
     def bind(self, target: Any) -> None:
-        """Compute which of the target's codes have similar embeddings."""
-        self._alike = torch.cat([far.square() < self.options.distance for far in apart(target.codebook)])
+        """Take the vectors of the target's codes: of a language model the embeddings, as in the released code."""
+        self._codes = Codes.of(target, embeddings=True)
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)
@@ -60,8 +60,8 @@ class Grouped:
 
     def groups(self, probs: Tensor) -> Groups:
         """Groups: the unit itself, then its neighbours in the order of p, half of them above, half below."""
-        assert self._alike is not None, "the rule was not bound to a target"
-        alike, difference, vocab = self._alike, self.options.difference, probs.shape[-1]
+        assert self._codes is not None, "the rule was not bound to a target"
+        codes, difference, vocab = self._codes, self.options.difference, probs.shape[-1]
         ranked = probs.argsort(stable=True, dim=-1)
         places = torch.arange(vocab, device=probs.device)
         rank = torch.zeros_like(ranked).scatter_(-1, ranked, places.expand_as(ranked))
@@ -72,7 +72,8 @@ class Grouped:
             at = rank.gather(-1, x)[..., None] + neighbours  # [batch, node, unit, size]
             ids = ranked.gather(-1, at.clamp(0, vocab - 1).flatten(2)).reshape(at.shape)
             near = (probs.gather(-1, ids.flatten(2)).reshape(at.shape) - probs.gather(-1, x)[..., None]).abs()
-            inside = (at >= 0) & (at < vocab) & (near < difference) & alike[x[..., None], ids]
+            alike = codes.apart(x[..., None], ids) < self.options.distance
+            inside = (at >= 0) & (at < vocab) & (near < difference) & alike
             return Group(ids, inside | (neighbours == 0))
 
         return of
@@ -86,5 +87,6 @@ class Grouped:
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         """Total variation and excess acceptance by the identity of `bias.py`."""
-        e = excess(probs, draft, groups, self.options.size, self.against)
+        assert self._codes is not None
+        e = excess(probs, draft, groups, self.options.size * self._codes.vectors.shape[1], self.against)
         return signed(e, probs, draft), e.sum(-1)

@@ -23,7 +23,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import WIDEST, Group, Groups, apart, excess, gain
+from mmspec_image.rules.bias import WIDEST, Codes, Group, Groups, excess, gain, nearest
 from mmspec_image.rules.relax import Relaxation, relax, unaltered
 from mmspec_image.specs import RELAXED
 
@@ -57,11 +57,14 @@ class Relaxed:
     def __init__(self, options: RelaxedOptions = RelaxedOptions()) -> None:
         self.options = options
         self.measure = options.measure
-        self._nearest: Tensor | None = None  # [vocab, k]
+        self._nearest: Tensor | None = None  # `[code, k]`: ids
+        self._rows: Tensor  # `[vocab]`: the code that an id is; -1: none
 
     def bind(self, target: Any) -> None:
-        """Compute the nearest codes of every code."""
-        self._nearest = nearest(target.codebook, min(self.options.k, len(target.codebook) - 1))
+        """Compute the nearest codes of every code, by the entries of the codebook."""
+        codes = Codes.of(target)
+        self._nearest = codes.ids[nearest(codes.vectors, min(self.options.k, len(codes.ids) - 1))]
+        self._rows = codes.rows
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)
@@ -73,14 +76,15 @@ class Relaxed:
     def groups(self, probs: Tensor) -> Groups:
         """Groups: the unit itself, then the nearest codes as long as their mass is within the bound."""
         assert self._nearest is not None, "the rule was not bound to a target"
-        codes, delta, lam = self._nearest, self.options.delta, self.options.lam
+        codes, rows, delta, lam = self._nearest, self._rows, self.options.delta, self.options.lam
         # Codes without mass would be members even then: they add nothing, but the paper's residual would lack them.
         strict = delta == 0 if lam is None else lam == 1
 
         def of(x: Tensor) -> Group:
-            ids, own = codes[x], probs.gather(-1, x)[..., None]  # [batch, node, unit, k], [batch, node, unit, 1]
+            row, own = rows[x][..., None], probs.gather(-1, x)[..., None]  # [batch, node, unit, 1]
+            ids = codes[row[..., 0]]  # [batch, node, unit, k]
             within = probs.gather(-1, ids.flatten(2)).reshape(ids.shape).cumsum(-1)
-            inside = (within <= (delta if lam is None else (lam - 1) * own)) & (not strict)
+            inside = (within <= (delta if lam is None else (lam - 1) * own)) & (not strict) & (row >= 0)
             itself = torch.ones_like(own, dtype=torch.bool)
             return Group(torch.cat([x[..., None], ids], -1), torch.cat([itself, inside], -1))
 
@@ -109,16 +113,6 @@ class Relaxed:
         else:
             extra = gain(probs, draft, x, groups(x), self.against)[..., 0]
         return extra, extra
-
-
-def nearest(codebook: Tensor, k: int) -> Tensor:
-    """The `k` codes nearest to each code of `codebook [vocab, width]`, itself left out: `[vocab, k]`."""
-    parts, first = [], 0
-    for far in apart(codebook):
-        own = torch.arange(first, first + len(far), device=far.device)[:, None]
-        parts.append(far.scatter(1, own, torch.inf).topk(k, largest=False).indices)
-        first += len(far)
-    return torch.cat(parts)
 
 
 def relax_tree(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:

@@ -9,11 +9,13 @@ guidance is `generate`'s own.
 
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 from transformers import Emu3ForConditionalGeneration, PreTrainedModel
 
 from mmspec.hosts import prompt
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.devices import awake, device_of
 from mmspec.hosts.guidance import refuse_renewal, renew_null
 from mmspec.hosts.memory import refuse_length
 from mmspec.hosts.target import TransformersTarget
@@ -38,9 +40,24 @@ class WrittenTarget(TransformersTarget):
         super().__init__(model, drafting)
 
     @property
+    def code_ids(self) -> Tensor:
+        """The ids of the VQ's codes, `[code]`, in the order of its entries; ids of words are left out."""
+        mapping = self.model.model.vocabulary_mapping.img2bpe
+        return torch.tensor([mapping[code] for code in sorted(mapping)], device=device_of(self.model))
+
+    @property
     def codebook(self) -> Tensor:
-        """Vectors of all ids, `[vocab, width]`: the embeddings, since visual ids are some of the words."""
-        return nn.functional.normalize(self.model.get_input_embeddings().weight.detach(), dim=-1)
+        """The VQ's entries of the codes, `[code, width]`."""
+        table = self.model.model.vqmodel.quantize.embedding
+        with awake(self.model, table):
+            return table.weight.detach()[sorted(self.model.model.vocabulary_mapping.img2bpe)]
+
+    @property
+    def code_embeddings(self) -> Tensor:
+        """The model's embeddings of the codes, `[code, width]`."""
+        table = self.model.get_input_embeddings()
+        with awake(self.model, table):
+            return table.weight.detach()[self.code_ids.to(table.weight.device)]
 
     def renew_null(self, cache: TransformersTargetCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left, from the next round on.

@@ -31,7 +31,8 @@ def bench_command(
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,
         prompts: Annotated[
-            str, typer.Option(help='Held-out prompts of each kind, or a file of yours: {"prompt": "…"} a line.')
+            str,
+            typer.Option(help='How many held-out prompts of each kind; or a file, {"prompt": "…"} a line, or turns.'),
         ] = str(PROMPTS),
         new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
         batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
@@ -41,7 +42,7 @@ def bench_command(
         drafter: Annotated[str | None, typer.Option(help="A smaller model; default: the shipped one.")] = None,
     ) -> None:
         check_output_folders(json, plot)
-        count, own = counted_or_read(prompts)
+        count, own = counted_or_read(prompts, chats=True)
         from mmspec.kits.text.bench import run
         from mmspec.kits.text.bench.settings import BenchOptions
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmspec import shipped
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
+from mmspec.kits.text.language import asked, encoded
 from mmspec.report.result import PLAIN
 
 DRAFTER = "mmspec/text-1m"
@@ -91,12 +92,13 @@ def held_out() -> dict[str, list[str]]:
     return pieces
 
 
-def texts(tokenizer: Any, own: Sequence[str] | None = None) -> dict[str, list[Tensor]]:
-    """Held-out texts, or a user's own prompts, `[1, length]` each, by kind."""
-    kinds = held_out() if own is None else {OWN: own}
+def texts(tokenizer: Any, own: Sequence[Any] | None = None) -> dict[str, list[Tensor]]:
+    """Held-out texts, or a user's own prompts (`mmspec.bench.methods.read`), `[1, length]` each, by kind."""
+    if own is not None:
+        return {OWN: [encoded(asked(prompt, tokenizer), tokenizer)["input_ids"] for prompt in own]}
     return {
         kind: [torch.tensor([tokenizer(piece, truncation=True)["input_ids"]]) for piece in pieces]
-        for kind, pieces in kinds.items()
+        for kind, pieces in held_out().items()
     }
 
 
