@@ -10,7 +10,7 @@ weight may be repaired.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from transformers import GenerationMixin
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.coarse_layers import NONE, CoarseLayers
 from mmspec.hosts.devices import autocast_dtype, device_of
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
@@ -57,6 +58,7 @@ class Finding:
     tolerance: float = 0.0  # the largest difference that is allowed
     trouble: str = ""  # the reason of the refusal if it is not `error`; else ""
     rings: bool = False  # whether layers with a window may keep a ring
+    coarse: CoarseLayers = NONE  # layers in whose places there were stand-ins
 
 
 _sound: ResultsByModel[Finding] = ResultsByModel()
@@ -85,7 +87,7 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
         finding = results.get(key) or examine(model_info)
         if finding.manner is not None:
             results[key] = finding
-            return Passes(model_info, finding.manner, finding.rings)
+            return Passes(model_info, finding.manner, finding.rings, finding.coarse)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
     if autocast_dtype(model) is not None:
@@ -100,13 +102,14 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
 @torch.no_grad()
 def examine(model_info: ModelInfo) -> Finding:
     """Run the comparison, whatever is remembered of the model."""
-    with unchanged(model_info.model):
+    model = model_info.model
+    with unchanged(model), (coarse := CoarseLayers.of(model)).replaced(model):
         first = finding = _compare(model_info, 0)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
             finding = _compare(model_info, draw)
-    return finding if finding.manner is not None else first
+    return replace(finding if finding.manner is not None else first, coarse=coarse)
 
 
 def _compare(model_info: ModelInfo, draw: int) -> Finding:
@@ -156,12 +159,13 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         return
     steps, units = [], [stock.logits.argmax(-1)]
     fork = stock.fork()
-    for _ in range(STEPS):
-        fork.step(units[-1])
-        steps.append(fork.logits)
-        units.append(fork.logits.argmax(-1))
-    logits = torch.stack(steps, 1)
-    ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
+    with passes.coarse.replaced(model):
+        for _ in range(STEPS):
+            fork.step(units[-1])
+            steps.append(fork.logits)
+            units.append(fork.logits.argmax(-1))
+        logits = torch.stack(steps, 1)
+        ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
     apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router of experts may flip in one step
     most = max(CEILING, SLACK * rounding(model)) * float(logits.abs().max())
     if float(apart.max()) > most:

@@ -1,0 +1,160 @@
+"""Linear layers that round more coarsely than their model's dtype does.
+
+int8 and fp8 layers that quantise activations on the fly are staircases: a difference in the last bit of float32 moves
+an input to its next step, and behind a few layers two right passes of different widths differ by as much as the
+quantisation itself. In some kernels the height of a step follows the largest input of the whole pass, in whatever row.
+Layers of 4 bits may compute in half precision inside of a float32 model. So logits of whole models cannot tell this
+rounding from a wrong mask. Two comparisons can, because the rounding cancels in them:
+
+- A layer is run on its own, twice at one width, with its rows in another order: every row has to come out the same, and
+  other rows beside it may move it by a rounding only.
+- The model around the layers is run with stand-ins, linear maps of the same sizes whose rows know nothing of each
+  other. There masks, positions and commits are seen to the precision of the model's dtype.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.core.out_of_memory import out_of_memory
+from mmspec.hosts.devices import device_of
+from mmspec.hosts.fingerprint import rounding
+
+HALF = 0.012
+"""The largest defect of additivity, as a share of a row, of layers in bfloat16; with fewer bits, activations are
+quantised. Measured on SmolLM2-135M: at most 0.006 with weights of 16, 8 and 4 bits, at least 0.022 with int8 inputs."""
+
+FULL = 1e-4
+"""The same of layers in float32, where at most 2e-7 was measured."""
+
+ROUNDING = 0.25
+"""The largest change of a row, as a share of it, by which other rows beside it may round it otherwise."""
+
+EXACT = 1e-5
+"""The largest change of a row, as a share of the largest number, when the rows are put in another order."""
+
+
+@dataclass(frozen=True)
+class CoarseLayers:
+    """The layers of a model that round more coarsely than its dtype."""
+
+    names: tuple[str, ...] = ()
+    quantised: bool = False  # whether some of them quantise activations, and do not just compute in half precision
+    shared: bool = False  # whether a row is rounded by what the other rows of the pass hold
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Any) -> "CoarseLayers":
+        """Find the layers by running each that is not plain: on four rows, and again where it is not linear."""
+        found: dict[str, tuple[bool, bool]] = {}
+        inside = "\0"  # the names of the parts of the last one begin so
+        for name, layer in model.named_modules():
+            if _is_plain(layer) or name.startswith(inside):
+                continue
+            try:
+                how = _coarse(layer, model)
+            except Exception as error:  # it takes something else than rows, so that nothing can stand in for it
+                if out_of_memory(error):
+                    raise
+                continue
+            if how is not None:
+                found[name], inside = how, f"{name}."  # parts follow their whole
+        return cls(tuple(found), any(how[0] for how in found.values()), any(how[1] for how in found.values()))
+
+    @property
+    def warning(self) -> str:
+        """What a user should know of a target that quantises activations; "" of others."""
+        if not self.quantised:
+            return ""
+        what = "what else is in its pass" if self.shared else "the width of its pass"
+        one = "" if self.shared else "; with shape='one' it is that of plain decoding of one width"
+        return (
+            f"{len(self.names)} layers of this model quantise their activations in every pass, so that a unit's "
+            f"scores depend on {what}: the output is plain decoding's up to that rounding, and no seed repeats "
+            f"that of unmodified generate{one}"
+        )
+
+    @contextmanager
+    def replaced(self, model: nn.Module) -> Iterator[None]:
+        """Inside the block, this thread's passes run stand-ins in the place of the layers."""
+        layers = [model.get_submodule(name) for name in self.names]
+        before = [vars(layer).get("forward") for layer in layers]
+        for number, layer in enumerate(layers):
+            vars(layer)["forward"] = _stand_in(layer, number)
+        try:
+            yield
+        finally:
+            for layer, forward in zip(layers, before, strict=True):
+                del vars(layer)["forward"]
+                if forward is not None:
+                    vars(layer)["forward"] = forward
+
+
+NONE = CoarseLayers()
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether a module is no linear layer, or torch's own over a plain weight."""
+    sizes = (getattr(layer, name, None) for name in ("in_features", "out_features"))
+    if not all(isinstance(size, int) for size in sizes):
+        return True
+    own = "forward" in vars(layer) and "_hf_hook" not in vars(layer)
+    return type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and not own
+
+
+def _coarse(layer: Any, model: Any) -> tuple[bool, bool] | None:
+    """How a layer rounds coarsely: whether it quantises its inputs, and whether other rows move a row.
+
+    None: it does not, or it mixes rows.
+    """
+    device = next((weight.device for weight in layer.parameters() if not weight.is_meta), device_of(model))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(2, layer.in_features, generator=generator, dtype=torch.float32, device="cpu")
+    x, y = (drawn * 16).round().clamp(-64, 64) / 32  # sums have few bits, so that every float dtype holds them
+    x[0] = 5.0  # a large input, next to which 8 bits are coarse; bitsandbytes takes those above 6 out
+    crowd = y.clone()
+    crowd[-1] = 12.0
+
+    def run(*rows: Tensor) -> Tensor:
+        out: Tensor = layer(torch.stack(rows)[None].to(device, model.dtype))[0].float()
+        return out
+
+    zero = torch.zeros_like(x)
+    out = run(x, y, x + y, zero)
+    defect = _size(out[0] + out[1] - out[2] - out[3]) / max(_size(out[1] - out[3]), torch.finfo(torch.float32).tiny)
+    if not defect > max(FULL, min(HALF, 1.5 * rounding(model))):
+        return None
+    other = run(x + y, x, zero, y)
+    if not (other - out[[2, 0, 3, 1]]).abs().max() <= EXACT * out.abs().max():
+        return None
+    moved = run(x, crowd, crowd, y)[0] - out[0]
+    return None if _size(moved) > ROUNDING * _size(out[0]) else (defect > HALF, bool(moved.any()))
+
+
+def _size(row: Tensor) -> float:
+    return float(row.square().mean().sqrt())
+
+
+def _stand_in(layer: Any, number: int) -> Callable[..., Tensor]:
+    """A function in the place of a layer's forward: signed entries of every row, which is divided by its own size.
+
+    It costs nothing beside a product, and holds attention scores where a wrong mask shows, whatever the weights are.
+    """
+    own, thread = layer.forward, get_ident()
+    generator = torch.Generator().manual_seed(number)
+    taken = torch.randint(layer.in_features, (layer.out_features,), generator=generator, device="cpu")
+    sign = 1 - 2 * torch.randint(2, taken.shape, generator=generator, device="cpu")
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if get_ident() != thread:  # another thread's generate, of the live model
+            result: Tensor = own(x, *args, **kwargs)
+            return result
+        unit = nn.functional.rms_norm(x, x.shape[-1:])
+        return unit[..., taken.to(x.device)] * sign.to(x.device, x.dtype)
+
+    return forward

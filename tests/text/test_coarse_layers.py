@@ -1,0 +1,205 @@
+"""Models whose layers round more coarsely than their dtype: what is promised of them, and what is still refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mmspec
+from mmspec.core.report import Report
+from mmspec.hosts.coarse_layers import NONE, CoarseLayers
+from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.passes import Passes
+from mmspec.hosts.self_check import examine
+from mmspec.hosts.slot_cache import SlotCache
+from tests.text.test_rounding import see_siblings
+
+
+class Quantised(nn.Module):
+    """A linear layer that rounds its inputs to int8, by the largest number of every row."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def largest(self, x: Tensor) -> Tensor:
+        return x.abs().amax(-1, keepdim=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.largest(x).clamp(min=1e-9) / 127
+        return nn.functional.linear((x / scale).round() * scale, self.weight, self.bias)
+
+
+class ByPass(Quantised):
+    """The same by the largest number of the whole pass."""
+
+    def largest(self, x: Tensor) -> Tensor:
+        return x.abs().amax()
+
+
+class Half(Quantised):
+    """A linear layer that computes in bfloat16 inside of a float32 model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x.bfloat16(), self.weight.bfloat16()).to(x.dtype)
+
+
+class Shifted(Quantised):
+    """A layer that rounds its inputs, and adds those of the row before: no tree goes through it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
+
+
+class Pooled(Quantised):
+    """A layer that rounds its inputs, and adds the largest ones of the pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + super().forward(x.amax(1, keepdim=True))
+
+
+def quantise(model: Any, kind: type[Quantised]) -> Any:
+    """Put layers of a kind in the place of a model's linear ones, all but its head."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) is nn.Linear and name != "lm_head":
+                setattr(parent, name, kind(layer))
+    return model
+
+
+@pytest.fixture(params=[False, True], ids=["by row", "by pass"])
+def shared(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def quantised(make_llama: Callable, shared: bool) -> Any:
+    return quantise(make_llama(num_hidden_layers=6), ByPass if shared else Quantised)
+
+
+def test_the_layers_are_found_and_what_decides_their_rounding(quantised: Any, shared: bool) -> None:
+    found = CoarseLayers.of(quantised)
+    assert len(found.names) == 6 * 7 and found.quantised and found.shared == shared
+
+
+def test_layers_of_half_precision_are_no_quantised_ones(make_llama: Callable) -> None:
+    model = quantise(make_llama(), Half)
+    found = CoarseLayers.of(model)
+    assert found.names and not found.quantised and not found.warning
+    assert CoarseLayers.of(model.bfloat16()) == NONE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear_layers_are_not_found(make_llama: Callable, dtype: torch.dtype) -> None:
+    class Scaled(Quantised):
+        def forward(self, x: Tensor) -> Tensor:  # int8 weights, as weight-only formats have
+            scale = self.weight.abs().amax(1) / 127
+            return nn.functional.linear(x, (self.weight / scale[:, None]).round().to(x.dtype)) * scale
+
+    assert CoarseLayers.of(quantise(make_llama(), Scaled).to(dtype)) == NONE
+
+
+def test_a_model_that_quantises_activations_is_taken(quantised: Any) -> None:
+    """Its own passes of two widths differ by more than a float32 model's may, and no wrong mask explains it."""
+    ids = torch.arange(3, 33)[None]
+    with torch.no_grad():
+        noise = (quantised(ids).logits[:, 5] - quantised(ids[:, :6]).logits[:, 5]).abs().max()
+    found = examine(ModelInfo.of(quantised))
+    assert found.manner == "interface" and found.error <= found.tolerance < 1e-2
+    assert noise > found.tolerance or not found.coarse.shared
+
+
+def wrong_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant: nodes have the positions of their slots."""
+    monkeypatch.setattr(
+        Passes,
+        "_positions",
+        lambda passes, cache, depth, valid: cache.length[:, None] + torch.arange(depth.shape[1]).expand_as(depth),
+    )
+
+
+def stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant: a commit keeps one unit too many."""
+    commit = SlotCache.commit
+    monkeypatch.setattr(SlotCache, "commit", lambda cache, path, count: commit(cache, path, count + 1))
+
+
+@pytest.mark.parametrize("mutant", [see_siblings, wrong_positions, stale_keys])
+def test_what_is_wrong_in_a_quantised_model_is_refused(
+    quantised: Any, mutant: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    found = examine(ModelInfo.of(quantised))
+    assert found.manner is None and found.error > 10 * found.tolerance
+    with pytest.raises(ValueError, match="so it is refused: logits of tree nodes differ"):
+        mmspec.enable(quantised, "plain")
+
+
+@pytest.mark.parametrize("kind", [Shifted, Pooled])
+def test_rounding_layers_that_mix_rows_are_refused(make_llama: Callable, kind: type[Quantised]) -> None:
+    model = quantise(make_llama(), kind)
+    assert CoarseLayers.of(model) == NONE
+    with pytest.raises(ValueError, match="so it is refused"):
+        mmspec.enable(model, "plain")
+
+
+def test_the_promise_is_said_once_and_in_the_report(quantised: Any, shared: bool) -> None:
+    depends = "what else is in its pass" if shared else "the width of its pass"
+    with mmspec.enable(quantised, "prompt-lookup") as spec:
+        with pytest.warns(UserWarning, match=f"42 layers of this model quantise .* depend on {depends}") as caught:
+            quantised.generate(torch.arange(3, 15)[None], max_new_tokens=6)
+    report = spec.report
+    assert sum("quantise" in str(each.message) for each in caught) == 1
+    assert str(report).startswith("prompt-lookup (lossless up to the rounding of quantised activations):")
+    assert report.shape.startswith("with plain in distribution up to the rounding of quantised activations")
+    assert report.to_dict()["rounded"] and Report.total([report, Report()]).rounded
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
+@pytest.mark.filterwarnings("ignore:42 layers")
+def test_one_shape_is_a_promise_where_rows_round_by_themselves(quantised: Any, shared: bool, method: str) -> None:
+    ids, texts = torch.arange(3, 15).repeat(2)[None], []
+    for name in (method, "plain"):
+        with mmspec.enable(quantised, name, shape=80) as spec:
+            texts.append(quantised.generate(ids, max_new_tokens=24))
+        assert spec.report.width == (None if shared else 80)
+        assert spec.report.exactness == ("lossless" if shared else "invariant")
+    assert shared or torch.equal(*texts)
+
+
+def test_lengths_that_follow_the_clock_do_not_repeat_such_a_text(quantised: Any) -> None:
+    with mmspec.enable(quantised, "prompt-lookup", policy="goodput") as spec, pytest.warns(UserWarning, match="quanti"):
+        quantised.generate(torch.arange(3, 15)[None], max_new_tokens=4)
+    assert not spec.report.repeatable
+
+
+def test_torchs_own_dynamic_quantisation(make_llama: Callable) -> None:
+    try:
+        model = torch.ao.quantization.quantize_dynamic(make_llama(), {nn.Linear}, dtype=torch.qint8)
+    except (AttributeError, RuntimeError) as error:
+        pytest.skip(f"this torch has no dynamic quantisation: {error}")
+    with mmspec.enable(model, "prompt-lookup") as spec, pytest.warns(UserWarning, match="what else is in its pass"):
+        model.generate(torch.arange(3, 15)[None], max_new_tokens=6)
+    assert spec.report.rounded
+
+
+def test_another_thread_runs_the_live_layers(quantised: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    ids = torch.arange(3, 15)[None]
+    with torch.no_grad(), ThreadPoolExecutor(1) as other:
+        before = quantised(ids).logits
+        with CoarseLayers.of(quantised).replaced(quantised):
+            assert not torch.equal(quantised(ids).logits, before)
+            assert torch.equal(other.submit(torch.no_grad()(quantised), ids).result().logits, before)
+        assert torch.equal(quantised(ids).logits, before)
+
+
+def test_embeddings_as_a_prompt_of_a_quantised_model(quantised: Any) -> None:
+    """Behind such a prompt the model's own steps are compared with ours, with stand-ins in both."""
+    embeds = quantised.get_input_embeddings()(torch.arange(3, 15)[None]).detach()
+    with mmspec.enable(quantised, "prompt-lookup"), pytest.warns(UserWarning, match="quantise"):
+        assert quantised.generate(inputs_embeds=embeds, max_new_tokens=5).shape == (1, 5)
