@@ -2,10 +2,11 @@
 
 A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length, a grid of positions: none
 of these raises an error, and all of them change logits, which this check sees. It also compares with the model's own
-`generate`, and checks a commit of recurrent layers. The tolerance is relative to the model's own difference between a
-one-token and an N-token pass; above it the model is refused, with the number. A success is remembered as long as the
-model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, because memory may have run out or a
-weight may be repaired.
+`generate`, and checks a commit of recurrent layers. Stand-ins take the places of quantised layers, whose rounding could
+not be told from such a fault (`mmspec.hosts.quantised_layers`). The tolerance is relative to the model's own difference
+between a one-token and an N-token pass; above it the model is refused, with the number. A success is remembered as long
+as the model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, because memory may have run out
+or a weight may be repaired.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +21,13 @@ from transformers import GenerationMixin
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.coarse_layers import NONE, CoarseLayers
 from mmspec.hosts.devices import autocast_dtype, device_of
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
+from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
 from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
@@ -58,7 +59,7 @@ class Finding:
     tolerance: float = 0.0  # the largest difference that is allowed
     trouble: str = ""  # the reason of the refusal if it is not `error`; else ""
     rings: bool = False  # whether layers with a window may keep a ring
-    coarse: CoarseLayers = NONE  # layers in whose places there were stand-ins
+    quantised: QuantisedLayers = NONE  # layers in whose places there were stand-ins
 
 
 _sound: ResultsByModel[Finding] = ResultsByModel()
@@ -87,7 +88,7 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
         finding = results.get(key) or examine(model_info)
         if finding.manner is not None:
             results[key] = finding
-            return Passes(model_info, finding.manner, finding.rings, finding.coarse)
+            return Passes(model_info, finding.manner, finding.rings, finding.quantised)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
     if autocast_dtype(model) is not None:
@@ -103,13 +104,13 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
 def examine(model_info: ModelInfo) -> Finding:
     """Run the comparison, whatever is remembered of the model."""
     model = model_info.model
-    with unchanged(model), (coarse := CoarseLayers.of(model)).replaced(model):
+    with unchanged(model), (quantised := QuantisedLayers.of(model)).replaced(model):
         first = finding = _compare(model_info, 0)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
             finding = _compare(model_info, draw)
-    return replace(finding if finding.manner is not None else first, coarse=coarse)
+    return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
 def _compare(model_info: ModelInfo, draw: int) -> Finding:
@@ -159,7 +160,7 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         return
     steps, units = [], [stock.logits.argmax(-1)]
     fork = stock.fork()
-    with passes.coarse.replaced(model):
+    with passes.quantised.replaced(model):
         for _ in range(STEPS):
             fork.step(units[-1])
             steps.append(fork.logits)

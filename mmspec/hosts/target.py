@@ -162,7 +162,7 @@ class TransformersTarget:
         self._refuse_resized(role)
         passes = checked(self.model_info)
         renew(passes.kernels)
-        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), rounding=passes.coarse.warning)
+        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), rounding=passes.quantised.warning)
 
     def _refuse_resized(self, role: str) -> None:
         ids = self.model_info.config.vocab_size

@@ -118,8 +118,8 @@ class JanusTarget:
         slots.begun = given.tolist()
         memory = GuidedCache(slots, rows, given, behind=limit + width)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
-        coarse, output = words.coarse, memory.output(logits[:, None])
-        how: dict[str, Any] = {"keeps_shape": not coarse.shared, "rounding": coarse.warning}
+        quantised, output = words.quantised, memory.output(logits[:, None])
+        how: dict[str, Any] = {"keeps_shape": not quantised.shared, "rounding": quantised.warning}
         return Prefill(memory, output, none, none.sum(1), **how)
 
     def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:

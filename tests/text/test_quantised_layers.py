@@ -1,6 +1,7 @@
-"""Models whose layers round more coarsely than their dtype: what is promised of them, and what is still refused."""
+"""Quantised models: what is promised of them, and what is still refused."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec.core.report import Report
-from mmspec.hosts.coarse_layers import NONE, CoarseLayers
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
+from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
 from mmspec.hosts.self_check import examine
 from mmspec.hosts.slot_cache import SlotCache
 from tests.text.test_rounding import see_siblings
@@ -81,25 +82,66 @@ def quantised(make_llama: Callable, shared: bool) -> Any:
 
 
 def test_the_layers_are_found_and_what_decides_their_rounding(quantised: Any, shared: bool) -> None:
-    found = CoarseLayers.of(quantised)
-    assert len(found.names) == 6 * 7 and found.quantised and found.shared == shared
+    found = QuantisedLayers.of(quantised)
+    assert len(found.names) == 6 * 7 and found.activations and found.shared == shared
 
 
 def test_layers_of_half_precision_are_no_quantised_ones(make_llama: Callable) -> None:
     model = quantise(make_llama(), Half)
-    found = CoarseLayers.of(model)
-    assert found.names and not found.quantised and not found.warning
-    assert CoarseLayers.of(model.bfloat16()) == NONE
+    found = QuantisedLayers.of(model)
+    assert found.names and not found.activations and not found.warning
+    assert QuantisedLayers.of(model.bfloat16()) == NONE
+
+
+class Scaled(Quantised):
+    """A layer with a weight in int8, as weight-only formats have."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer)
+        self.scale = nn.Parameter(layer.weight.detach().abs().amax(1) / 127)
+        whole = (layer.weight.detach() / self.scale[:, None]).round().to(torch.int8)
+        self.weight = nn.Parameter(whole, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+class Doubled(Quantised):
+    """A linear layer of a user, with a plain weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * nn.functional.linear(x, self.weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_linear_layers_are_not_found(make_llama: Callable, dtype: torch.dtype) -> None:
-    class Scaled(Quantised):
-        def forward(self, x: Tensor) -> Tensor:  # int8 weights, as weight-only formats have
-            scale = self.weight.abs().amax(1) / 127
-            return nn.functional.linear(x, (self.weight / scale[:, None]).round().to(x.dtype)) * scale
+def test_layers_that_are_as_precise_as_their_model(make_llama: Callable, dtype: torch.dtype) -> None:
+    found = QuantisedLayers.of(quantise(make_llama(), Scaled).to(dtype))
+    assert found.names and not found.activations and not found.shared
+    assert QuantisedLayers.of(quantise(make_llama(), Doubled).to(dtype)) == NONE
 
-    assert CoarseLayers.of(quantise(make_llama(), Scaled).to(dtype)) == NONE
+
+def test_weights_alone_leave_the_promise_as_it_is(make_llama: Callable, recwarn: Any) -> None:
+    model, ids = quantise(make_llama(), Scaled), torch.arange(3, 15).repeat(2)[None]
+    own = model.generate(ids, max_new_tokens=12)
+    with mmspec.enable(model, "prompt-lookup") as spec:
+        assert torch.equal(model.generate(ids, max_new_tokens=12), own)
+    assert spec.report.exactness == "invariant" and not spec.report.rounded
+    assert not [each for each in recwarn if "quantise" in str(each.message)]
+
+
+def test_the_layer_inside_an_adapter_is_replaced_and_the_adapter_is_not(make_llama: Callable) -> None:
+    class Adapter(nn.Module):
+        def __init__(self, layer: Quantised) -> None:
+            super().__init__()
+            self.in_features, self.out_features, self.base_layer = layer.in_features, layer.out_features, layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base_layer(x)
+
+    model = quantise(make_llama(), Quantised)
+    model.model.layers[0].mlp.up_proj = Adapter(model.model.layers[0].mlp.up_proj)
+    names = QuantisedLayers.of(model).names
+    assert "model.layers.0.mlp.up_proj.base_layer" in names and "model.layers.0.mlp.up_proj" not in names
 
 
 def test_a_model_that_quantises_activations_is_taken(quantised: Any) -> None:
@@ -109,7 +151,7 @@ def test_a_model_that_quantises_activations_is_taken(quantised: Any) -> None:
         noise = (quantised(ids).logits[:, 5] - quantised(ids[:, :6]).logits[:, 5]).abs().max()
     found = examine(ModelInfo.of(quantised))
     assert found.manner == "interface" and found.error <= found.tolerance < 1e-2
-    assert noise > found.tolerance or not found.coarse.shared
+    assert noise > found.tolerance or not found.quantised.shared
 
 
 def wrong_positions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +183,16 @@ def test_what_is_wrong_in_a_quantised_model_is_refused(
 @pytest.mark.parametrize("kind", [Shifted, Pooled])
 def test_rounding_layers_that_mix_rows_are_refused(make_llama: Callable, kind: type[Quantised]) -> None:
     model = quantise(make_llama(), kind)
-    assert CoarseLayers.of(model) == NONE
+    assert QuantisedLayers.of(model) == NONE
     with pytest.raises(ValueError, match="so it is refused"):
         mmspec.enable(model, "plain")
 
 
 def test_the_promise_is_said_once_and_in_the_report(quantised: Any, shared: bool) -> None:
     depends = "what else is in its pass" if shared else "the width of its pass"
-    with mmspec.enable(quantised, "prompt-lookup") as spec:
-        with pytest.warns(UserWarning, match=f"42 layers of this model quantise .* depend on {depends}") as caught:
-            quantised.generate(torch.arange(3, 15)[None], max_new_tokens=6)
+    warning = pytest.warns(UserWarning, match=f"42 layers of this model quantise .* depend on {depends}")
+    with mmspec.enable(quantised, "prompt-lookup") as spec, warning as caught:
+        quantised.generate(torch.arange(3, 15)[None], max_new_tokens=6)
     report = spec.report
     assert sum("quantise" in str(each.message) for each in caught) == 1
     assert str(report).startswith("prompt-lookup (lossless up to the rounding of quantised activations):")
@@ -187,12 +229,10 @@ def test_torchs_own_dynamic_quantisation(make_llama: Callable) -> None:
 
 
 def test_another_thread_runs_the_live_layers(quantised: Any) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     ids = torch.arange(3, 15)[None]
     with torch.no_grad(), ThreadPoolExecutor(1) as other:
         before = quantised(ids).logits
-        with CoarseLayers.of(quantised).replaced(quantised):
+        with QuantisedLayers.of(quantised).replaced(quantised):
             assert not torch.equal(quantised(ids).logits, before)
             assert torch.equal(other.submit(torch.no_grad()(quantised), ids).result().logits, before)
         assert torch.equal(quantised(ids).logits, before)
