@@ -26,14 +26,14 @@ from mmspec.hosts.devices import device_of
 from mmspec.hosts.fingerprint import rounding
 
 HALF = 0.012
-"""The largest defect of linearity, as a share of a row, of layers in bfloat16; with fewer bits, activations are
+"""The largest defect of linearity, as a share of a row's size, of layers in bfloat16; with fewer bits, activations are
 quantised. Measured on SmolLM2-135M: at most 0.006 with weights of 16, 8 and 4 bits, at least 0.022 with int8 inputs."""
 
 FULL = 1e-4
 """The same of layers in float32, where at most 2e-7 was measured."""
 
-ROUNDING = 0.25
-"""The largest change of a row, as a share of it, by which other rows beside it may round it otherwise."""
+APART = 4.0
+"""Other rows may move a row by so many times its defect of linearity: more is no rounding, but another function."""
 
 EXACT = 1e-5
 """The largest change of a row, as a share of the largest number, when the rows are put in another order."""
@@ -131,13 +131,16 @@ def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:
 
     zero = torch.zeros_like(x)
     out = run(x, y, x + y, zero)
-    defect = max(_size(out[0] + out[1] - out[2] - out[3]), _size(run(x)[0] - out[0])) / (_size(out[1] - out[3]) or 1.0)
-    if defect <= max(FULL, min(HALF, 1.5 * rounding(model))) and not _has_packed_weight(layer):
+    size, fine = _size(out[1] - out[3]) or 1.0, max(FULL, min(HALF, 1.5 * rounding(model)))
+    defect = _size(out[0] + out[1] - out[2] - out[3]) / size
+    if defect <= fine and not _has_packed_weight(layer):
         return None
     if not (run(x + y, x, zero, y) - out[[2, 0, 3, 1]]).abs().max() <= EXACT * out.abs().max():
         return None
-    moved, quantises = run(x, crowd, crowd, y)[0] - out[0], defect > HALF
-    return None if _size(moved) > ROUNDING * _size(out[0]) else (quantises, quantises and bool(moved.any()))
+    moved = [run(*rows)[0] - out[0] for rows in ((x,), (x, crowd, crowd, y))]
+    if max(map(_size, moved)) > APART * max(defect, fine) * size:
+        return None
+    return defect > HALF, defect > HALF and bool(moved[1].any())
 
 
 def _size(row: Tensor) -> float:
