@@ -176,7 +176,8 @@ class TransformersTarget:
         slots = cache.slots
         assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
         nodes = draft.nodes - (0 if slots.recurrent else first)
-        with torch.inference_mode(), self.ready(cache, nodes):  # a tenth faster than no_grad
+        # Inference mode is a tenth faster; quantised weights that move between devices do not know it.
+        with torch.no_grad() if hooks_of(self.model) else torch.inference_mode(), self.ready(cache, nodes):
             return self.forward(cache, draft, first)
 
     @contextmanager

@@ -243,3 +243,17 @@ def test_embeddings_as_a_prompt_of_a_quantised_model(quantised: Any) -> None:
     embeds = quantised.get_input_embeddings()(torch.arange(3, 15)[None]).detach()
     with mmspec.enable(quantised, "prompt-lookup"), pytest.warns(UserWarning, match="quantise"):
         assert quantised.generate(inputs_embeds=embeds, max_new_tokens=5).shape == (1, 5)
+
+
+def test_weights_that_move_are_moved_outside_of_inference_mode(make_llama: Callable) -> None:
+    """torchao's tensors know no copy in inference mode."""
+    accelerate = pytest.importorskip("accelerate")
+    model, ids, modes = quantise(make_llama(), Scaled), torch.arange(3, 15)[None], set()
+    own = model.generate(ids, max_new_tokens=6)
+    for parent in model.modules():
+        if isinstance(parent, Scaled):
+            parent.register_forward_pre_hook(lambda *_: modes.add(torch.is_inference_mode_enabled()))
+    accelerate.cpu_offload(model)
+    with mmspec.enable(model, "prompt-lookup"):
+        assert torch.equal(model.generate(ids, max_new_tokens=6), own)
+    assert modes == {False}
