@@ -35,9 +35,6 @@ FULL = 1e-4
 APART = 4.0
 """Other rows may move a row by so many times its defect of linearity: more is no rounding, but another function."""
 
-EXACT = 1e-5
-"""The largest change of a row, as a share of the largest number, when the rows are put in another order."""
-
 
 @dataclass(frozen=True)
 class QuantisedLayers:
@@ -135,7 +132,7 @@ def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:
     defect = _size(out[0] + out[1] - out[2] - out[3]) / size
     if defect <= fine and not _has_packed_weight(layer):
         return None
-    if not (run(x + y, x, zero, y) - out[[2, 0, 3, 1]]).abs().max() <= EXACT * out.abs().max():
+    if not (run(x + y, x, zero, y) - out[[2, 0, 3, 1]]).abs().max() <= fine * out.abs().max():
         return None
     moved = [run(*rows)[0] - out[0] for rows in ((x,), (x, crowd, crowd, y))]
     if max(map(_size, moved)) > APART * max(defect, fine) * size:

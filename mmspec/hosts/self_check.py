@@ -93,6 +93,8 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
     if autocast_dtype(model) is not None:
         hint += "; autocast is on, under which passes of different shapes may round very differently: cast the model"
+    if finding.quantised.names:
+        hint += f"; stand-ins took the places of its {len(finding.quantised.names)} quantised layers"
     trouble = finding.trouble or (
         f"logits of tree nodes differ by {finding.error:.1e} from whole paths' logits, where rounding explains "
         f"{finding.tolerance:.1e}"
