@@ -38,6 +38,10 @@ STEPS = 3
 SLACK = 16.0
 """A tree's logits may differ by so many times the model's own noise."""
 
+STEADY = 4.0
+"""The same with stand-ins, which amplify no rounding: in bfloat16, right trees of SmolLM2 were 1.4 times its relative
+error apart, and wrong ones at least 8."""
+
 CEILING = 1e-3
 """The largest difference that can be rounding, as a share of the largest logit."""
 
@@ -107,15 +111,16 @@ def examine(model_info: ModelInfo) -> Finding:
     """Run the comparison, whatever is remembered of the model."""
     model = model_info.model
     with unchanged(model), (quantised := QuantisedLayers.of(model)).replaced(model):
-        first = finding = _compare(model_info, 0)
+        slack = STEADY if quantised.names else SLACK
+        first = finding = _compare(model_info, 0, slack)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
-            finding = _compare(model_info, draw)
+            finding = _compare(model_info, draw, slack)
     return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
-def _compare(model_info: ModelInfo, draw: int) -> Finding:
+def _compare(model_info: ModelInfo, draw: int, slack: float) -> Finding:
     try:
         paths = ReferencePaths(model_info, draw)
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
@@ -125,7 +130,7 @@ def _compare(model_info: ModelInfo, draw: int) -> Finding:
     if not bool(paths.chains[0].isfinite().all()):
         return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
     eps = rounding(model_info.model)
-    tolerance, most = SLACK * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
+    tolerance, most = slack * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
     if noise > most:
         return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
     tolerance = max(min(tolerance, most), APART * noise)

@@ -169,13 +169,16 @@ def stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlotCache, "commit", lambda cache, path, count: commit(cache, path, count + 1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mutant", [see_siblings, wrong_positions, stale_keys])
 def test_what_is_wrong_in_a_quantised_model_is_refused(
-    quantised: Any, mutant: Callable, monkeypatch: pytest.MonkeyPatch
+    quantised: Any, mutant: Callable, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    right = examine(ModelInfo.of(quantised.to(dtype)))
     mutant(monkeypatch)
     found = examine(ModelInfo.of(quantised))
-    assert found.manner is None and found.error > 10 * found.tolerance
+    assert right.manner is not None and right.error < 0.6 * right.tolerance
+    assert found.manner is None and found.error > 1.2 * found.tolerance
     with pytest.raises(
         ValueError, match=r"so it is refused: logits of tree nodes differ.*stand-ins took the places of its 42"
     ):
