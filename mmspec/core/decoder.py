@@ -165,7 +165,7 @@ class Decoder:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
-        report = Report(self.name, self.rule.exactness, wrt, repeatable=repeatable(self.rule, self.policy))
+        report = Report(self.name, self.rule.exactness, wrt)
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
             warp = replace(warp, forced=self.target.forced)
@@ -187,6 +187,11 @@ class Decoder:
             prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
         report.prompts = prefill.prompts
         report.width = report.width if prefill.keeps_shape else None
+        if prefill.rounding and report.width is None:
+            warn(prefill.rounding)
+            report.rounded = True
+            report.exactness = "lossless" if report.exactness == "invariant" else report.exactness
+        report.repeatable = repeatable(report.exactness, self.policy)
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
         if self.rule.exactness == "invariant" and differs_from_itself(self.target, rows, fixed):
             report.width, report.exactness, report.repeatable = None, "lossless", False

@@ -83,6 +83,7 @@ class Report:
     width: int | None = None
     compiled: bool = False  # whether captured rounds ran that torch compiled
     recorded: bool = False  # whether captured rounds ran as they are, each as one graph
+    rounded: bool = False  # whether the target quantises activations, and rounds a unit by what its pass holds
     trace: Any = None  # what every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
@@ -165,7 +166,7 @@ class Report:
     def shape(self) -> str:
         """What equality with plain decoding holds, in half precision, too."""
         if self.exactness == "lossless":
-            return "with plain in distribution, not in units: these depend on the drafts"
+            return f"with plain in distribution{self._rounding}, not in units: these depend on the drafts"
         if self.exactness != "invariant":
             return "none with plain: the rule changes the distribution"
         if self.width is None:
@@ -176,7 +177,12 @@ class Report:
     @property
     def promise(self) -> str:
         """The exactness, and of which distribution it is if not of the target's own."""
-        return f"{self.exactness} with respect to {self.wrt}" if self.wrt else self.exactness
+        wrt = f" with respect to {self.wrt}" if self.wrt else ""
+        return f"{self.exactness}{wrt}{self._rounding}"
+
+    @property
+    def _rounding(self) -> str:
+        return " up to the rounding of quantised activations" if self.rounded else ""
 
     @property
     def acceptance_length(self) -> float:

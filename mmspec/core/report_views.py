@@ -80,6 +80,7 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "width": widths.pop() if len(widths) == 1 else None,
         "compiled": all(report.compiled for report in reports),
         "recorded": all(report.recorded for report in reports),
+        "rounded": any(report.rounded for report in reports),
     }
 
 

@@ -175,6 +175,7 @@ class Prefill:
             every row's own.
         keeps_shape: Whether one shape is a promise to the bit: what a unit's scores are depends on the shape of passes
             alone.
+        rounding: What a user should know where a unit's scores depend on its pass by more than near-ties; "" elsewhere.
     """
 
     cache: Any
@@ -184,6 +185,7 @@ class Prefill:
     hidden: Tensor | None = None
     prompts: int | None = None
     keeps_shape: bool = True
+    rounding: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import PassGeometry, current
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches
 from mmspec.registry.warn import warn
@@ -39,6 +40,7 @@ class Passes:
     model_info: ModelInfo  # the facts about the model
     manner: Manner  # how masks reach its attention
     rings: bool = False  # whether layers with a window may keep a ring: each of them is given the mask of its window
+    quantised: QuantisedLayers = NONE  # its quantised layers
 
     @once
     def kernels(self) -> Kernels:
@@ -237,4 +239,4 @@ def warned_of_limits(passes: Passes, slots: SlotCache, units: int) -> bool:
         warn(EXPERTS)
     if states:
         warn(STATES)
-    return experts or states
+    return experts or states or passes.quantised.shared  # of the last one, the call warns in any shape

@@ -162,7 +162,7 @@ class TransformersTarget:
         self._refuse_resized(role)
         passes = checked(self.model_info)
         renew(passes.kernels)
-        return CallPrefill(self, passes, limit, width, fixed)(inputs)
+        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), rounding=passes.quantised.warning)
 
     def _refuse_resized(self, role: str) -> None:
         ids = self.model_info.config.vocab_size
@@ -176,7 +176,8 @@ class TransformersTarget:
         slots = cache.slots
         assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
         nodes = draft.nodes - (0 if slots.recurrent else first)
-        with torch.inference_mode(), self.ready(cache, nodes):  # a tenth faster than no_grad
+        # Inference mode is a tenth faster; quantised weights that move between devices do not know it.
+        with torch.no_grad() if hooks_of(self.model) else torch.inference_mode(), self.ready(cache, nodes):
             return self.forward(cache, draft, first)
 
     @contextmanager

@@ -118,7 +118,9 @@ class JanusTarget:
         slots.begun = given.tolist()
         memory = GuidedCache(slots, rows, given, behind=limit + width)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
-        return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
+        quantised, output = words.quantised, memory.output(logits[:, None])
+        how: dict[str, Any] = {"keeps_shape": not quantised.shared, "rounding": quantised.warning}
+        return Prefill(memory, output, none, none.sum(1), **how)
 
     def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         with torch.inference_mode(), self.ready(cache, draft.nodes - first):
@@ -183,8 +185,8 @@ class JanusTarget:
         config = inner.language_model.config
         words, codes = (replace(self.model_info, model=r, config=config, vocab=self.vocab) for r in decoders)
         with model_lock(self.model):
-            manner = checked(codes, whole=self.model).manner
-        return Passes(words, manner), Passes(codes, manner)
+            found = checked(codes, whole=self.model)
+        return replace(found, model_info=words), replace(found, model_info=codes)
 
     def _read(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         ids, mask = prompt.read({"input_ids": ids, "attention_mask": mask}, self.model_info.vocab)

@@ -58,7 +58,8 @@ class AugmentedTarget:
         begun = self.target.start(inputs, limit, width)
         second = self.second.start(self.prompt(begun.prompt, begun.pads), limit, width)
         cache = AugmentedCache(begun.cache, second.cache)
-        return Prefill(cache, self._mixed(begun.output, second.output), begun.prompt, begun.pads)
+        output, rounding = self._mixed(begun.output, second.output), begun.rounding or second.rounding
+        return Prefill(cache, output, begun.prompt, begun.pads, rounding=rounding)
 
     def verify(self, cache: AugmentedCache, draft: Draft, first: int = 0) -> TargetOutput:
         output = self.target.verify(cache.own, draft, first)
