@@ -198,6 +198,7 @@ def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:
 
     options: Any = subject.component.load_options()
     for name, schema in TypeAdapter(options).json_schema()["properties"].items():
-        values = [schema[end] for end in ("minimum", "maximum") if end in schema]
-        values += [False, True] if schema.get("type") == "boolean" else schema.get("enum", [])
-        yield from ({name: value} for value in values)
+        for part in schema.get("anyOf", [schema]):  # of a number or a word, each
+            values = [part[end] for end in ("minimum", "maximum") if end in part]
+            values += [False, True] if part.get("type") == "boolean" else part.get("enum", [])
+            yield from ({name: value} for value in values)
