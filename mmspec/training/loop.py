@@ -55,6 +55,10 @@ def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRSc
     return schedule
 
 
+WARM, TIMED = 1, 2
+"""Steps of a run that are not timed, and those after them from which its time is estimated."""
+
+
 def fit(
     model: nn.Module,
     batch_at: Callable[[int], Any],
@@ -82,8 +86,12 @@ def fit(
         schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
         device = next(model.parameters()).device
         model.train()
-        started = time.perf_counter()
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        say(f"{trained:,} parameters, {options.steps - first} steps")
+        started = began = time.perf_counter()
         for step in range(first, options.steps):
+            if step == first + WARM:
+                began = time.perf_counter()
             with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
                 loss = loss_of(model, batch_at(step))
             loss.backward()
@@ -95,6 +103,9 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 schedule.step()
             done = step + 1
+            if done == first + WARM + TIMED < options.steps:
+                left = (time.perf_counter() - began) / TIMED * (options.steps - done) / 60
+                say(f"the {options.steps - done} steps that are left take about {left:.1f} minutes")
             if done % options.log_every == 0 or done == options.steps:
                 record = {
                     "step": done,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,18 @@ def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
         return out
 
     return once
+
+
+def test_what_a_run_will_be_is_said_first(
+    train: Callable, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first step; and too little text for so many steps is a warning."""
+    monkeypatch.setattr(run, "OFTEN", 0.01)
+    with pytest.warns(UserWarning, match=r"each token is seen about 0 times in 3 steps, so that .* know them by heart"):
+        train(data)
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert re.fullmatch(r"training on [\d,]+ tokens, each about 0\.\d+ times", first)
+    assert re.fullmatch(r"[\d,]+ parameters, 3 steps", second)
 
 
 def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:

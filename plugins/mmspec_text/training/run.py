@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
 from mmspec.hosts.draft_models import own_target
+from mmspec.registry.warn import warn
 from mmspec.training.work import cached, claimed, digest
 from mmspec_text.training.answers import Answers, of_sheet, sheet
 from mmspec_text.training.batch import Batch
@@ -32,6 +33,8 @@ from mmspec_text.training.trained import Training
 from mmspec_text.training.written import CONTINUED, answered, continued, questions
 
 OWN = "what the target wrote"
+OFTEN = 20
+"""How often a token may be seen in training without a warning."""
 HEADS: Mapping[str, Begin] = {"eagle3": begun_eagle, "mtp": begun_mtp, "medusa": begun_medusa, "dflash": begun_dflash}
 """The kinds of head."""
 
@@ -67,8 +70,14 @@ def train_drafter(
     template = {"template": dict(data.template)} if data.template else {}
     with claimed(work, asdict(recipe) | {"kind": kind, "target": name, "data": of, **template}):
         sources, held = with_own(model, tokenizer, data, recipe, reach, work, say)
-        say(f"training on {sum(map(len, sources)):,} tokens")
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
+        often = recipe.steps / texts.epoch
+        say(f"training on {sum(map(len, sources)):,} tokens, each about {often:.2g} times")
+        if often > OFTEN:
+            warn(
+                f"each token is seen about {often:.0f} times in {recipe.steps} steps, so that the drafter will know "
+                "them by heart: give more text (--data, --self-generated), or fewer --steps"
+            )
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
         done = trained_head(HEADS[kind], training) if kind in HEADS else trained_model(training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
