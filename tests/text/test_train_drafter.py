@@ -28,7 +28,7 @@ from mmspec_text.training import run
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
-from mmspec_text.training.eagle import config_of, new_head, tensors_of, write_head
+from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
@@ -190,7 +190,18 @@ def test_the_fields_of_the_format(model: Any) -> None:
     assert config["eagle_aux_hidden_state_layer_ids"] == [0, 2, 3] and config["draft_vocab_size"] == 257
     assert {"norm_before_residual", "norm_before_fc", "fc_norm", "embed_requires_grad"} <= config.keys()
     layer = LlamaConfig(**config["transformer_layer_config"])
-    assert (layer.hidden_size, layer.head_dim, layer.num_key_value_heads, layer.num_hidden_layers) == (16, 64, 1, 1)
+    assert (layer.hidden_size, layer.head_dim, layer.num_key_value_heads, layer.num_hidden_layers) == (16, 8, 1, 1)
+
+
+def test_a_heads_layer_is_as_large_as_its_targets(model: Any) -> None:
+    """Its rotary positions, too; a target without attention leaves usual sizes."""
+    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 77.0}
+    sizes = new_head(model, (0, 2, 3), None, None, 0).architecture
+    assert (sizes.heads, sizes.key_heads, sizes.head_dim, sizes.intermediate) == (2, 1, 8, 24)
+    assert sizes.rope["rope_theta"] == 77 and sizes.eps == model.config.rms_norm_eps
+    model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 77.0, "factor": 2.0}
+    assert new_head(model, (0, 2, 3), None, None, 0).architecture.rope["rope_theta"] != 77
+    assert [usual_boundaries(layers) for layers in (2, 8, 30)] == [(2,), (2, 5, 8), (2, 15, 27)]
 
 
 def checkpoint_of(folder: Path) -> dict[str, Any]:
@@ -236,12 +247,12 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.get_output_embeddings().weight.copy_(4 * table.roll(1, 0))
-    head = new_head(model, (0, 2, 3), 16, None, 0)
+    head = new_head(model, (0, 2, 3), 256, None, 0)
     teacher = Teacher(model, (0, 2, 3))
     texts = Texts([Stream(torch.arange(4000) % 257, 1.0)], 4, 24, 0)
     window = (100 + torch.arange(24))[None] % 257
     before = depth_metrics(head, teacher, [Batch.whole(window)], 2)
-    recipe = DrafterRecipe(steps=60, learning_rate=2e-2, depth=2, hard=0.0)
+    recipe = DrafterRecipe(steps=150, learning_rate=2e-2, depth=2, hard=0.0)
     loop.fit(head, texts.batch_at, head_loss(teacher, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
     after = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7

@@ -20,6 +20,8 @@ from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
+LEAST = 8
+"""Layers of a target above which the released boundaries lie apart."""
 VERSION = "0.5.0"
 """The version of the format that has these fields."""
 
@@ -32,11 +34,18 @@ def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None
 
 
 def usual_boundaries(layers: int) -> tuple[int, ...]:
-    """An early, a middle and the last boundary of a target with so many layers."""
+    """An early, a middle and a late boundary of a target with so many layers, as in EAGLE-3's released code.
+
+    Of a target with few layers the last one is in the place of the late one.
+    """
+    if layers > LEAST:
+        return 2, layers // 2, layers - 3
     return tuple(sorted({min(2, layers), (layers + 2) // 2, layers}))
 
 
-def new_head(model: Any, boundaries: Sequence[int], intermediate: int, ids: Tensor | None, seed: int) -> EagleNetwork:
+def new_head(
+    model: Any, boundaries: Sequence[int], intermediate: int | None, ids: Tensor | None, seed: int
+) -> EagleNetwork:
     """A head before training.
 
     It reads the states at `boundaries`, and scores `ids`, `[draft vocabulary]` int64, ascending; None: all of them,

@@ -30,6 +30,10 @@ Begin = Callable[[Any, DrafterRecipe, str, Tensor | None], NewHead]
 `[draft vocabulary]` int64, ascending; None: all of them."""
 
 
+COPIED = ("default", "linear", "llama3")
+"""Kinds of rotary positions that do not depend on the length of a text."""
+
+
 def join_model(network: HeadNetwork, model: Any) -> None:
     """Let a head use its target's modules."""
     network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
@@ -45,15 +49,23 @@ def draw_weights(network: nn.Module, seed: int) -> None:
             nn.init.zeros_(weights)
 
 
-def sizes_for(model: Any, intermediate: int) -> dict[str, Any]:
-    """The sizes of a new head with layers: its states are as wide as the target's, whose embedding it uses."""
+def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
+    """The sizes of a new head with layers: those of the target's own layers, and its rotary positions.
+
+    `intermediate` counts the numbers inside of MLPs; None: as many as in the target's. A target without attention, or
+    with rotary positions of another kind than `COPIED`, leaves the usual ones.
+    """
     config = model.config.get_text_config(decoder=True)
-    return {
-        "hidden": config.hidden_size,
-        "intermediate": intermediate,
-        "heads": 4,
-        "key_heads": 1,
-        "head_dim": 64,
+    hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None) or 4
+    rope = getattr(config, "rope_parameters", None) or {}
+    copied = {"rope": dict(rope)} if rope.get("rope_type") in COPIED else {}
+    return copied | {
+        "hidden": hidden,
+        "intermediate": intermediate or getattr(config, "intermediate_size", None) or 4 * hidden,
+        "heads": heads,
+        "key_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or hidden // heads,
+        "eps": getattr(config, "rms_norm_eps", 1e-6),
         "vocab": config.vocab_size,
         "target_hidden": config.hidden_size,
         "own_embedding": False,

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
-KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {"dflash": {"depth": 7, "decay": math.exp(-1 / 4)}}
+KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
+    "eagle3": {"hard": 0.0},
+    "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
+}
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
 ONLY: Mapping[str, tuple[DrafterKind, str]] = {
     "drafter_share": ("model", "heads write no text, and learn from what the target writes (own_share)"),
@@ -46,7 +49,8 @@ class DrafterRecipe:
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
-    intermediate: Annotated[int, Option(min=1, help="Numbers inside a head's MLPs.")] = 512
+    # None: as in a layer of the target, as are all other sizes of a head's layers
+    intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
     layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
     anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that a DFlash head learns.")] = 64
     own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
