@@ -82,7 +82,7 @@ class Runnable(Protocol):
 
 
 AS_ON_A_CPU: dict[str, dict[str, Any]] = {
-    **{key: {"nodes": 8} for key in ("auto", "token-recycling")},
+    "token-recycling": {"nodes": 8},
     "lookahead": {"n": 4, "guesses": 4},
     "rest": {"nodes": 16},
 }
