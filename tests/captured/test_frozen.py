@@ -115,6 +115,19 @@ def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_s
     assert torch.equal(output.units[0], expected.units[0])
 
 
+def test_plain_decoding_is_compiled_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its round is the round without a draft."""
+    warm, seen = CapturedRound.warm, list[int]()
+
+    def counted(self: CapturedRound) -> None:
+        seen.append(self.plan.nodes)
+        warm(self)
+
+    monkeypatch.setattr(CapturedRound, "warm", counted)
+    assert decoder_for(model, "plain", compile=True).generate(prompt(), 8, seed=1).report.compiled
+    assert seen == [1]
+
+
 def test_a_lone_round_that_cannot_be_compiled_is_as_wide_as_the_others(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

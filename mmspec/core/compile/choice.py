@@ -113,7 +113,8 @@ class Captures:
         index = draft.index.padded(state.budget.width)
         family = family_of(draft, self.rule, state.warp.sample, self.windows)
         shared = None if self._own_trees or index.listed is None else index
-        captured = self._take_over(state, self._plan(state, shared, family=family, lone=self.lone))
+        lone = self.lone and state.budget.width > 1
+        captured = self._take_over(state, self._plan(state, shared, family=family, lone=lone))
         if before is not None and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
         return captured
