@@ -210,14 +210,14 @@ def _expected(results: list[Result], method: str) -> list[Expected]:
 
 
 def first(found: Fits, order: list[str]) -> list[Fit]:
-    """What to try first: exact methods of the target's own plugin, without plain decoding.
+    """What to try first: exact methods of the target's own plugin and of the home of all, without plain decoding.
 
     Those that need nothing come first, then those that need a head, then those that need a draft model; the fastest
     that were measured before the others, which keep the `order` in which their plugin lists them.
     """
     owner, _, _ = found.target.partition(":")
-    fits = [fit for fit in found.methods if fit.fits and fit.exactness == EXACTNESS[0] and fit.owner == owner]
-    fits = [fit for fit in fits if fit.method not in (PLAIN, AUTO)]
+    near = [fit for fit in found.methods if fit.fits and fit.owner in (owner, HOME) and fit.method not in (PLAIN, AUTO)]
+    fits = [fit for fit in near if fit.exactness == EXACTNESS[0]]
     fits.sort(key=lambda fit: (-max((e.speedup for e in fit.expected), default=0.0), order.index(fit.method)))
     return [fit for way in WAYS for fit in [fit for fit in fits if fit.needs == way][:FIRST]]
 
@@ -236,7 +236,7 @@ def _print(found: Fits, every: bool) -> None:
         line(console, f"\nauto takes {auto}" if auto else "")
         more = sum(fit.fits for fit in found.methods) - len(listed)
         line(console, f"{more} more methods fit: mmspec methods --for {found.model} --all")
-        for note in _notes(found)[-2:]:
+        for note in _facts(found):
             line(console, note)
         return
     names = Counter(fit.method for fit in found.methods)
@@ -261,9 +261,13 @@ def _options(fit: Fit) -> str:
 
 
 def _notes(found: Fits) -> list[str]:
-    notes = [f"{fit.method}: {fit.why}" for fit in found.methods if fit.fits and fit.why]
+    return [f"{fit.method}: {fit.why}" for fit in found.methods if fit.fits and fit.why] + _facts(found)
+
+
+def _facts(found: Fits) -> list[str]:
+    said = []
     if found.measured:
-        notes.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
+        said.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
     if not found.checked:
-        notes.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
-    return notes
+        said.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
+    return said

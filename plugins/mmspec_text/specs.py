@@ -187,19 +187,19 @@ METHODS = (
     ),
     PROMPT_LOOKUP.method("Drafts copied from the text so far; good where the output repeats the input.", k=10),
     SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours.", k=10),
-    GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),
-    JACOBI_TEXT.method("Jacobi decoding of texts: the last pass's guesses are the next draft.", needs=TEXT),
-    LOOKAHEAD.method(
-        "Lookahead decoding: a window of guesses beside the draft makes the next n-grams.",
-        needs=TEXT,
-        on_accelerator={"k": 9, "n": 7, "guesses": 7},  # W = 5, N = 7, G = 7: the released defaults
-    ),
     TOKEN_RECYCLING.method(
         "A tree of recycled candidates; needs no model and gets better as it goes.",
         # Of SmolLM2's text 1.70 tokens a pass with 8 nodes, 1.90 with 16, 2.05 with 32, 2.22 with 64 (six kinds of
         # prompts, greedy); a recorded pass costs 1.25 plain ones with 16 and 1.35 with 64 on an H100, a compiled one
         # 1.30 and 1.85.
         on_accelerator={"k": 6, "nodes": 32},
+    ),
+    GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),
+    JACOBI_TEXT.method("Jacobi decoding of texts: the last pass's guesses are the next draft.", needs=TEXT),
+    LOOKAHEAD.method(
+        "Lookahead decoding: a window of guesses beside the draft makes the next n-grams.",
+        needs=TEXT,
+        on_accelerator={"k": 9, "n": 7, "guesses": 7},  # W = 5, N = 7, G = 7: the released defaults
     ),
     DRAFT_MODEL.method(
         "Drafts by a smaller model that sees the target's own noise.",

@@ -81,6 +81,18 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     assert methods["eagle"].required == ["model"], "no model stands in for a head: it fits by its words"
 
 
+def test_what_to_try_first(registry: Registry) -> None:
+    """Exact methods, the fastest that were measured first; then heads, then draft models."""
+    found = fitting.fits_of(registry, "mmspec/text-14m")
+    listed = fitting.first(found, [method.name for method in registry.components("method")])
+    assert [fit.needs for fit in listed] == [way for way in fitting.WAYS for _ in range(fitting.FIRST)]
+    assert {fit.method for fit in listed[:3]} == {"prompt-lookup", "suffix", "token-recycling"}
+    assert all(fit.exactness == "invariant" for fit in listed) and "draft-model" in {fit.method for fit in listed[6:]}
+    shown = CliRunner().invoke(build(), ["methods", "--for", "mmspec/text-14m"], env={"COLUMNS": "160"}).output
+    assert "auto takes suffix, because the card" in shown and "more methods fit: mmspec methods --for" in shown
+    assert "apple-mtp" not in shown and "does not fit" not in shown
+
+
 def test_why_the_rest_does_not(registry: Registry) -> None:
     methods = by_name(fitting.fits_of(registry, "mmspec/text-1m"))
     assert methods["peeking"].why == "drafter 'peeking' needs window, which the target does not offer"
