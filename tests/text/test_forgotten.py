@@ -16,6 +16,7 @@ from mmspec.compare.equality import NEAR_TIE
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.hosts import linear, self_check
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.quantised_layers import QuantisedLayers
 from mmspec.hosts.self_check import Finding
 from mmspec.hosts.target import TransformersTarget
 from tests.support.zoo import REFUSED
@@ -190,4 +191,8 @@ def test_what_was_found_holds_numbers_only(make_llama: Callable) -> None:
     self_check.checked(ModelInfo.of(model))
     (finding,) = self_check._sound.of(model).values()
     assert finding.manner == "interface" and finding.error < finding.tolerance < NEAR_TIE * 100
-    assert {type(value) for value in vars(finding).values()} <= {str, float, bool}
+    layers = finding.quantised  # names of layers
+    assert {type(value) for value in (*vars(finding).values(), *vars(layers).values(), *layers.names)} <= {
+        *(str, float, bool, tuple),
+        QuantisedLayers,
+    }
