@@ -29,9 +29,8 @@ from mmspec.untrusted import read_json
 
 BESIDE = "mmspec_tuned.json"
 """The file's name in a model's own folder."""
-MOST_K = 512
-SAMPLED = 64
-"""Numbers of every weight that tell a model from others of its shape."""
+MOST_K, SAMPLED = 512, 64
+"""The largest k; and how many numbers of every weight tell a model from others of its shape."""
 
 
 @dataclass(frozen=True)

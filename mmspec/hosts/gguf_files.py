@@ -8,16 +8,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mmspec.hosts.remote_code import refusing_code
 
-NEEDED = "gguf"
-
 
 def refuse_without_reader() -> None:
-    """Refuse to read GGUF files where the package is missing.
-
-    Raises:
-        ValueError: It is; says how to install it.
-    """
-    if find_spec(NEEDED) is None:
+    """Refuse to read GGUF files, by a `ValueError`, where the package is missing; says how to install it."""
+    if find_spec("gguf") is None:
         raise ValueError("reading GGUF files needs the package gguf: pip install 'mmspec[gguf]'")
 
 

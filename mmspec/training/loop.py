@@ -86,8 +86,6 @@ def fit(
         schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
         device = next(model.parameters()).device
         model.train()
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        say(f"{trained:,} parameters, {options.steps - first} steps")
         started = began = time.perf_counter()
         for step in range(first, options.steps):
             if step == first + WARM:

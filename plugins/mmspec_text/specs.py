@@ -189,9 +189,8 @@ METHODS = (
     SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours.", k=10),
     TOKEN_RECYCLING.method(
         "A tree of recycled candidates; needs no model and gets better as it goes.",
-        # Of SmolLM2's text 1.70 tokens a pass with 8 nodes, 1.90 with 16, 2.05 with 32, 2.22 with 64 (six kinds of
-        # prompts, greedy); a recorded pass costs 1.25 plain ones with 16 and 1.35 with 64 on an H100, a compiled one
-        # 1.30 and 1.85.
+        # SmolLM2: 1.70, 1.90, 2.05, 2.22 tokens a pass with 8, 16, 32, 64 nodes; a recorded pass costs 1.25 plain ones
+        # with 16 and 1.35 with 64 on an H100, a compiled one 1.30 and 1.85.
         on_accelerator={"k": 6, "nodes": 32},
     ),
     GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),

@@ -43,7 +43,7 @@ def test_the_loop_learns_and_clips(tmp_path: Path) -> None:
     options = LoopOptions(300, 0.1, warmup=10, weight_decay=0.0, save_every=300, log_every=50, bf16=False)
     said = list[str]()
     fit(model, batch_at, loss_of, options, tmp_path, say=said.append)
-    assert said[0] == "4 parameters, 300 steps" and said[1].startswith("the 297 steps that are left take about ")
+    assert said[0].startswith("the 297 steps that are left take about ")
     assert loss_of(model, batch_at(999)).item() < 0.01 and not model.training
 
 

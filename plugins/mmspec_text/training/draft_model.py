@@ -61,6 +61,7 @@ def trained_model(of: Training) -> Trained:
 
     student, hidden = new(), "model.layers"
     loss = loss_of(recipe.draft_loss, token_filter(of, new, loss_of, hidden))
+    of.say_size(student)
     fit(student, of.texts.batch_at, loss, recipe.loop(hidden), of.work, of.say)
     found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 

@@ -44,6 +44,7 @@ def trained_head(begin: Begin, of: Training) -> Trained:
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         chosen = token_filter(of, lambda: begin(of.model, recipe, of.name, ids).network, loss_of, head.hidden)
         loss = loss_of(recipe.draft_loss, chosen)
+        of.say_size(head.network)
         fit(head.network, of.texts.batch_at, loss, recipe.loop(head.hidden), of.work, of.say)
     found = {}
     for kind, windows in of.held.items():

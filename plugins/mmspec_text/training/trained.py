@@ -33,6 +33,11 @@ class Training:
     work: Path  # folder for checkpoints
     say: Callable[[str], None]  # receives lines of progress
 
+    def say_size(self, drafter: nn.Module) -> None:
+        """Say how many numbers of a drafter are learnt, and in how many steps."""
+        learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
+        self.say(f"{learnt:,} parameters, {self.recipe.steps} steps")
+
 
 @dataclass(frozen=True)
 class Trained:
