@@ -7,11 +7,10 @@ for any call, or for the model's device.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mmspec import shipped
-from mmspec.api.tuned import tuned_for
+from mmspec.api.tuned import origin, tuned_for
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
@@ -48,7 +47,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
     asked = default_of(target, *run, "rule") if rule else None
     if asked:
         return _chosen(asked, target)
-    found = tuned_for(model)
+    found = None if default_of(target, *run) else tuned_for(model)  # `mmspec tune` measures texts
     if found is not None:
         why = f"{found.method}, which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
         return Choice(found.method, why, None, found.policy, found.k, found.options, found.compile or None)
@@ -111,6 +110,6 @@ def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:
 
 def _shipped_name(model: Any) -> str | None:
     """The name under which a live model is shipped, alone or as a part of a pipeline, if it is."""
-    place = Path(getattr(model.config, "_name_or_path", "") or "").resolve()
+    place = origin(model).resolve()
     known = shipped.assets()
     return next((p.name for p in (place, place.parent) if p.name in known and known[p.name].resolve() == p), None)

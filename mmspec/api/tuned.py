@@ -62,6 +62,11 @@ class Tuned:
             raise ValueError(f"options are numbers by their names, not {shown(repr(self.options))}")
 
 
+def origin(model: Any) -> Path:
+    """Where a live model says that it was loaded from: a folder, or a name on the hub; "." if it does not say."""
+    return Path(getattr(model.config, "_name_or_path", "") or "")
+
+
 def key_of(model: Any) -> str:
     """What a measurement holds for: the model's weights, their dtype and device, the threads, the libraries."""
     told = hashlib.sha256()
@@ -91,13 +96,12 @@ def tuned_for(model: Any) -> Tuned | None:
 
     A file that cannot be read is passed over with a warning.
     """
-    own = getattr(getattr(model, "config", None), "_name_or_path", None)
-    files = [Path(own) / BESIDE] if isinstance(own, str) and own and os.path.isfile(Path(own) / BESIDE) else []
-    if not files and not _cached("").parent.is_dir():
+    beside = origin(model) / BESIDE
+    if not os.path.isfile(beside) and not _cached("").parent.is_dir():
         return None
     key = key_of(model)
-    for file in (*files, _cached(key)):
-        if file.is_file():
+    for file in (beside, _cached(key)):
+        if os.path.isfile(file):  # a model's name may be one that no file can have
             try:
                 found = Tuned(**read_json(file))
                 _refuse_unfit(found)
@@ -117,7 +121,7 @@ def _refuse_unfit(found: Tuned) -> None:
     """
     parts = pair(installed(), found.method)
     if parts.exactness != EXACTNESS[0]:
-        raise ValueError(f"the method {found.method!r} is {parts.exactness}, and auto takes none that is")
+        raise ValueError(f"the method {found.method!r} is {parts.exactness}; auto takes none that changes outputs")
     options_of(found.policy)
     declared = parts.drafter.load_options() if parts.drafter else None
     if declared is not None:

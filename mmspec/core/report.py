@@ -228,7 +228,7 @@ class Report:
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
-        more = f"; drafts of up to {self.k} units, as {self.k_from} says" if self.k_from else ""
+        more = f"; drafts of up to {self.k} units, set by {self.k_from}" if self.k_from else ""
         more += "" if self.bias is None else f"; {self.bias}"
         more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"

@@ -266,7 +266,7 @@ class MethodSpec(Spec):
         k: Units to draft per round, where neither the user nor a model's card says, nor a head that was trained for
             some number; None is the general default.
         on_accelerator: Values of options, and of `k`, that take the place of these where the target is not on a CPU:
-            there a pass over 64 nodes costs hardly more than one over 16.
+            there more nodes cost less.
 
     Example:
         >>> MethodSpec(name="repeat", drafter="repeat", exactness="invariant", summary="Drafts repetitions.")

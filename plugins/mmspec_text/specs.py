@@ -189,8 +189,9 @@ METHODS = (
     SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours.", k=10),
     TOKEN_RECYCLING.method(
         "A tree of recycled candidates; needs no model and gets better as it goes.",
-        # SmolLM2: 1.70, 1.90, 2.05, 2.22 tokens a pass with 8, 16, 32, 64 nodes; a recorded pass costs 1.25 plain ones
-        # with 16 and 1.35 with 64 on an H100, a compiled one 1.30 and 1.85.
+        # SmolLM2, greedy, 80 tokens after six prompts of Spec-Bench: 1.70, 1.90, 2.05, 2.22 tokens a pass with 8, 16,
+        # 32, 64 nodes. On an H100 a recorded pass costs 1.25 plain ones with 16 and 1.35 with 64, a compiled one 1.30
+        # and 1.85 (model_cards/gpu.md).
         on_accelerator={"k": 6, "nodes": 32},
     ),
     GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),

@@ -52,7 +52,7 @@ def kept_by(decoder: Decoder) -> tuple[int, str]:
     """The length of a decoder's drafts, and who said so, as its handle and its reports have them."""
     state = decoder.start(torch.tensor([[1, 2, 3]]), 64)
     assert (state.report.k, state.report.k_from) == (decoder.k, decoder.k_from)
-    assert not decoder.k_from or f"drafts of up to {decoder.k} units, as {decoder.k_from} says" in str(state.report)
+    assert not decoder.k_from or f"drafts of up to {decoder.k} units, set by {decoder.k_from}" in str(state.report)
     return decoder.k, decoder.k_from
 
 

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.api.choice import choose
 from mmspec.api.tuned import BESIDE, Tuned, key_of, tuned_for, write
 from mmspec.bench.race import Run
 from mmspec.cli.app import build
 from mmspec.kits.text import tuning
 from mmspec.kits.text.tuning import TEMPERATURES, Racer, raced
+from mmspec.registry import DefaultMethod, TargetSpec
 from mmspec.report.result import PLAIN
 from tests.text.test_pipeline import folder  # noqa: F401
 
@@ -70,6 +72,26 @@ def test_auto_takes_what_was_found(make_llama: Callable, cache: Path) -> None:
     assert decoder_for(make_llama().to(torch.bfloat16)).name == "suffix", "another dtype"
     write(Tuned(key_of(model), PLAIN, speedup=1.0))
     assert decoder_for(model).k == 0
+
+
+def test_what_was_found_on_texts_is_not_meant_for_pictures(make_llama: Callable) -> None:
+    """As of Emu3, whose target names a method for its pipeline."""
+    model, pictures = make_llama(), DefaultMethod(method="gs-sjd", when="pipeline")
+    write(Tuned(key_of(model), "suffix"))
+    facts: dict[str, Any] = dict(name="both", factory="x:Y", summary="Texts and pictures.")
+    for methods, pipeline, method in (
+        ((pictures,), True, "gs-sjd"),
+        ((pictures,), False, "suffix"),
+        ((), True, "suffix"),
+    ):
+        target = TargetSpec(**facts, default_methods=methods)
+        assert choose(model, target, False, False, pipeline).method == method
+
+
+def test_a_plain_call_that_fails_is_an_error() -> None:
+    """Others are compared with it."""
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        raced({PLAIN: racer(stays=True, error="no such kernel")}, range(6), lambda: False)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments
-from mmspec.bench.race import Contestant, Run
+from mmspec.bench.race import Contestant, Run, rotated
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.registry.printable import first_line
 from mmspec.report.result import PLAIN
@@ -65,7 +64,7 @@ class Racer:
     """A contestant and what it did."""
 
     ways: Mapping[float, Contestant]  # by temperature
-    stays: bool = False  # whether it decodes all prompts, however slow it is
+    stays: bool = False  # whether it decodes all prompts, however slow it is, and may not fail
     seconds: list[float] = field(default_factory=list)  # by prompt
     lengths: list[float] = field(default_factory=list)  # acceptance lengths
     failure: str = ""  # why it could not run
@@ -86,10 +85,12 @@ def raced(racers: Mapping[str, Racer], tasks: Sequence[Any], enough: Callable[[]
             for way in racers[name].ways.values():
                 way(tasks[0])
         except Exception as error:  # another library's method may fail in any way
+            if racers[name].stays:
+                raise
             racers[name].failure = first_line(error)
     left = [name for name in left if not racers[name].failure]
     for number, task in enumerate(tasks):
-        for name in left[number % len(left) :] + left[: number % len(left)]:  # another one begins each time
+        for name in rotated(left, number):
             racer = racers[name]
             run: Run = racer.ways[TEMPERATURES[number % len(TEMPERATURES)]](task)
             racer.seconds.append(run.seconds)
@@ -140,8 +141,7 @@ def tune(
     """
     racers, chosen = contestants(model, new, compiled)
     until = time.monotonic() + 60 * minutes
-    with torch.inference_mode(False):
-        left = raced(racers, tasks, lambda: time.monotonic() > until)
+    left = raced(racers, tasks, lambda: time.monotonic() > until)
     best = min((name for name in left if name in chosen), key=lambda name: racers[name].total)
     speedup = racers[PLAIN].total / racers[best].total
     if speedup < 1 + GAIN:

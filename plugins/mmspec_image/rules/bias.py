@@ -44,15 +44,14 @@ Groups = Callable[[Tensor], Group]
 class AmongWords(Protocol):
     """A target some of whose ids are codes, and the others words.
 
+    Its `codebook [code, width]` has the entries of the codes alone; its `code_embeddings [code, width]` are the model's
+    embeddings of them.
+
     Attributes:
-        codebook: `[code, width]`: the entries of the codes alone.
-        code_ids: `[code]`: their ids.
-        code_embeddings: `[code, width]`: the model's embeddings of them.
+        code_ids: `[code]`: the ids of the codes.
     """
 
-    codebook: Tensor
     code_ids: Tensor
-    code_embeddings: Tensor
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,12 @@ class Codes:
     @staticmethod
     def of(target: Any, embeddings: bool = False) -> "Codes":
         """The entries of a target's codebook, or the model's embeddings of its codes if it has words beside them."""
-        if not isinstance(target, AmongWords):
+        among_words = isinstance(target, AmongWords)
+        if not among_words:
             every = torch.arange(len(target.codebook), device=target.codebook.device)
             return Codes(target.codebook, every, every)
         ids, vectors = target.code_ids, target.code_embeddings if embeddings else target.codebook
-        rows = ids.new_full((target.vocab,), -1)  # type: ignore[attr-defined]
+        rows = ids.new_full((target.vocab,), -1)
         rows[ids] = torch.arange(len(ids), device=ids.device)
         return Codes(vectors, ids, rows)
 
