@@ -42,14 +42,31 @@ class DraftLoss:
     eta: float = 3.0  # of `lk`: larger ones leave `kl` sooner
 
 
+@dataclass(frozen=True)
+class Top:
+    """The likeliest units of distributions, whose other units count as impossible."""
+
+    p: Tensor  # `[…, k]`: their probabilities, which may sum to less than 1
+    ids: Tensor  # `[…, k]` int64: the units
+
+    def dense(self, vocab: int) -> Tensor:
+        """Over all of so many units, `[…, vocab]`."""
+        return self.p.new_zeros(*self.p.shape[:-1], vocab).scatter(-1, self.ids, self.p)
+
+
 def draft_loss(
-    logits: Tensor, p: Tensor, mask: Tensor, depth: int = 0, loss: DraftLoss = DraftLoss(), units: Tensor | None = None
+    logits: Tensor,
+    p: Tensor | Top,
+    mask: Tensor,
+    depth: int = 0,
+    loss: DraftLoss = DraftLoss(),
+    units: Tensor | None = None,
 ) -> Tensor:
     """The loss of a drafter at one depth.
 
     Args:
         logits: The drafter's, `[…, row, vocab]`.
-        p: The target's distribution over the same ids, `[…, row, vocab]`; no gradient flows into it.
+        p: The target's distribution over the same ids, `[…, row, vocab]`, or the top of it; no gradient flows into it.
         mask: `[…, row]` bool: the rows that count.
         depth: Units of the draft before these.
         loss: Which one.
@@ -61,22 +78,23 @@ def draft_loss(
     Raises:
         ValueError: The loss needs units, and there are none.
     """
-    hard = 1.0 if loss.kind == "hard" else loss.hard
-    total = logits.new_zeros((), dtype=torch.float32)
-    log_q = torch.log_softmax(logits.float(), -1)
+    hard, logits = 1.0 if loss.kind == "hard" else loss.hard, logits.float()
+    total, norm = logits.new_zeros(()), logits.logsumexp(-1, keepdim=True)
     if hard < 1:
-        total = (1 - hard) * _mean(_rows(log_q, p.detach().float(), mask, loss), mask)
+        total = (1 - hard) * _mean(_rows(logits, norm, p, mask, loss), mask)
     if hard > 0:
         if units is None:
             raise ValueError(f"the loss {loss.kind!r} with hard={hard:g} needs the text's units")
-        right = -log_q.gather(-1, units.clamp(min=0)[..., None])[..., 0]
+        right = (norm - logits.gather(-1, units.clamp(min=0)[..., None]))[..., 0]
         total = total + hard * _mean(right, mask & (units >= 0))
     return loss.decay**depth * total
 
 
-def forward_kl(logits: Tensor, p: Tensor) -> Tensor:
+def forward_kl(logits: Tensor, p: Tensor | Top) -> Tensor:
     """KL(p ‖ q) at every row, `[…, row]` float32, of a drafter's logits and the target's p; p is normalised."""
-    return _kl(_normalised(p.float()), torch.log_softmax(logits.float(), -1))
+    logits = logits.float()
+    p, log_q = _where_likely(logits, logits.logsumexp(-1, keepdim=True), p)
+    return _kl(_normalised(p), log_q)
 
 
 def acceptance(logits: Tensor, p: Tensor) -> Tensor:
@@ -89,27 +107,36 @@ def next_token(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
 
 
-def _rows(log_q: Tensor, p: Tensor, mask: Tensor, loss: DraftLoss) -> Tensor:
-    if loss.kind in ("tv", "tv++", "alpha", "lk"):
-        q = log_q.exp()
-        alpha = torch.minimum(p, q).sum(-1)
+def _rows(logits: Tensor, norm: Tensor, p: Tensor | Top, mask: Tensor, loss: DraftLoss) -> Tensor:
+    if loss.kind in ("kl", "tv", "alpha", "lk"):  # units that are impossible under p change none of these
+        p, log_q = _where_likely(logits, norm, p)
+        if loss.kind == "kl":
+            return _kl(_normalised(p), log_q)
+        alpha = torch.minimum(p, log_q.exp()).sum(-1)
         if loss.kind == "tv":
             return 1 - alpha
         if loss.kind == "alpha":
             return -alpha.clamp(min=_TINY).log()
-        if loss.kind == "tv++":
-            return _standardised(log_q, q.detach(), p, mask)
         w = torch.exp(-loss.eta * alpha.detach())
         return w * _kl(_normalised(p), log_q) + (1 - w) * (1 - alpha)
+    p = (p.dense(logits.shape[-1]) if isinstance(p, Top) else p).detach().float()
+    log_q = logits - norm
+    if loss.kind == "tv++":
+        return _standardised(log_q, log_q.exp().detach(), p, mask)
     p = _normalised(p)
-    if loss.kind == "kl":
-        return _kl(p, log_q)
     log_p = p.clamp(min=_TINY).log()
     if loss.kind == "reverse-kl":
         return (log_q.exp() * (log_q - log_p)).sum(-1)
     beta, q = loss.beta, log_q.exp()
     log_m = (beta * p + (1 - beta) * q).clamp(min=_TINY).log()
     return beta * (p * (log_p - log_m)).sum(-1) + (1 - beta) * (q * (log_q - log_m)).sum(-1)
+
+
+def _where_likely(logits: Tensor, norm: Tensor, p: Tensor | Top) -> tuple[Tensor, Tensor]:
+    """p and log q, both `[…, unit]` float32: of all units, or of p's top; `norm` is the logarithm of Σ exp(logits)."""
+    if isinstance(p, Top):
+        return p.p.detach().float(), logits.gather(-1, p.ids) - norm
+    return p.detach().float(), logits - norm
 
 
 def _standardised(log_q: Tensor, q: Tensor, p: Tensor, mask: Tensor) -> Tensor:
@@ -146,13 +173,13 @@ class TokenFilter:
     share: float  # k, above 0 and at most 1
 
     @torch.no_grad()
-    def kept(self, logits: Tensor, reference: Tensor, p: Tensor, mask: Tensor) -> Tensor:
+    def kept(self, logits: Tensor, reference: Tensor, p: Tensor | Top, mask: Tensor) -> Tensor:
         """The rows that still count, `[…, row]` bool.
 
         Args:
             logits: The drafter's, `[…, row, vocab]`.
             reference: The reference's.
-            p: The target's distribution over the same ids.
+            p: The target's distribution over the same ids, or the top of it.
             mask: `[…, row]` bool: the rows that count without the filter.
         """
         return largest(forward_kl(logits, p) - forward_kl(reference, p), mask, self.share)

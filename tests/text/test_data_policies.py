@@ -15,7 +15,8 @@ import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss, largest
 from mmspec_text.drafters.heads.unroll import along
-from mmspec_text.training import data, run
+from mmspec_text.training import data, written
+from mmspec_text.training import teacher as teachers
 from mmspec_text.training.answers import Answer, Answers
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
@@ -25,7 +26,7 @@ from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics, drafted_ids
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import HEADS, with_own
-from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.teacher import Kept, Teacher
 from mmspec_text.training.texts import Stream
 from mmspec_text.training.written import answered, questions
 from tests.support import byte_llama
@@ -81,15 +82,16 @@ def some(counted_from: int = 4) -> Batch:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any) -> None:
+def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out row by row; and padding, whatever is in it, changes nothing."""
+    monkeypatch.setattr(teachers, "TOP", 1000)  # the whole distribution
     head = HEADS[kind](model, RECIPE, "some")
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in head.network.parameters():
             weights.add_(0.3 * torch.randn_like(weights))
     teacher, batch = Teacher(model, head.boundaries), some()
-    found = head_loss(teacher, LOSS, 2)(head.network, batch)
+    found = head_loss(teacher.said, LOSS, 2)(head.network, batch)
     total = 0.0
     for depth in range(2):
         rows = []
@@ -107,7 +109,7 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any) -> None:
         total += 0.5**depth * sum(rows) / len(rows)
     assert float(found.detach()) == pytest.approx(total / 1.5, rel=1e-4)
     more = torch.nn.functional.pad(batch.ids, (0, 5), value=77), torch.nn.functional.pad(batch.counted, (0, 5))
-    assert float(head_loss(teacher, LOSS, 2)(head.network, Batch(*more)).detach()) == pytest.approx(
+    assert float(head_loss(teacher.said, LOSS, 2)(head.network, Batch(*more)).detach()) == pytest.approx(
         float(found.detach()), rel=1e-5
     )
     one, other = (depth_metrics(head.network, teacher, text.apart(), 2) for text in (batch, Batch(*more)))
@@ -117,7 +119,9 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any) -> None:
 def test_nothing_that_counts_is_no_loss(model: Any) -> None:
     head = HEADS["medusa"](model, RECIPE, "some")
     batch = some()
-    loss = head_loss(Teacher(model, head.boundaries), LOSS, 2)(head.network, Batch(batch.ids, batch.counted & False))
+    loss = head_loss(Teacher(model, head.boundaries).said, LOSS, 2)(
+        head.network, Batch(batch.ids, batch.counted & False)
+    )
     loss.backward()
     assert float(loss.detach()) == 0 and all(
         bool((p.grad == 0).all()) for p in head.network.parameters() if p.grad is not None
@@ -143,7 +147,7 @@ def test_the_target_answers_what_was_asked(chats: Path, model: Any, tokenizer: A
 def test_an_answer_in_a_batch_is_that_answer_alone(model: Any) -> None:
     """Prompts of different lengths, greedily: shorter ones have places before them that nobody sees."""
     prompts = torch.tensor([[-1, -1, 5, 6], [7, 8, 9, 10]])
-    first, second = answered(model, prompts, 6, 0.0, 0)
+    first, second = answered(model, prompts, new=6, temperature=0.0, seed=0)
     assert first.given == 2 and second.given == 4
     for row in (first, second):
         alone = model.generate(row.ids[None, : row.given], do_sample=False, max_new_tokens=6, pad_token_id=0)[0]
@@ -185,8 +189,38 @@ def test_a_head_of_a_few_ids_learns_conversations(
     with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
         assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
     assert enabled.report.drafted > 0
-    monkeypatch.setattr(run, "answered", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(written, "_written", lambda *arguments: pytest.fail("what the target wrote is kept"))
     train(chats, "eagle3", draft_vocab=8, self_generated=500)
+
+
+def test_writing_goes_on_where_it_stopped(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is kept when it is finished, and draws by a seed of its own."""
+    prompts, say = torch.arange(20).view(5, 4), []
+    how: dict[str, Any] = {"new": 6, "temperature": 1.0, "seed": 3, "say": say.append}
+    monkeypatch.setattr(written, "AT_ONCE", 2)
+    whole = answered(model, prompts, **how)
+    monkeypatch.setattr(model, "generate", stopping(model.generate, after=2))
+    with pytest.raises(KeyboardInterrupt):
+        answered(model, prompts, folder=tmp_path / "rows", **how)
+    assert len(say) == 2 and say[-1].startswith("4 of 5 are written; the others take at most")
+    monkeypatch.undo()
+    monkeypatch.setattr(written, "AT_ONCE", 2)
+    resumed = answered(model, prompts, folder=tmp_path / "rows", **how)
+    assert [row.ids.tolist() for row in resumed] == [row.ids.tolist() for row in whole]
+    assert len({tuple(row.ids[4:].tolist()) for row in whole}) > 1
+
+
+def stopping(generate: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """`generate`, which the user stops behind so many calls."""
+    calls: list[None] = []
+
+    def stopped(**how: Any) -> Any:
+        calls.append(None)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return generate(**how)
+
+    return stopped
 
 
 def test_a_vocabulary_counts_what_is_learnt(model: Any, tokenizer: Any) -> None:
@@ -248,8 +282,11 @@ def test_the_filter_has_no_limit_of_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_filtered_rows_are_those_where_most_is_to_be_learnt(kind: str, model: Any) -> None:
+def test_filtered_rows_are_those_where_most_is_to_be_learnt(
+    kind: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Δ, written out; all tokens are plain distillation; and the reference gets no gradient."""
+    monkeypatch.setattr(teachers, "TOP", 1000)
     head, other = (HEADS[kind](model, replace(RECIPE, seed=seed), "some") for seed in (0, 1))
     torch.manual_seed(0)
     with torch.no_grad():
@@ -257,9 +294,9 @@ def test_filtered_rows_are_those_where_most_is_to_be_learnt(kind: str, model: An
             weights.add_(0.3 * torch.randn_like(weights))
     teacher, batch = Teacher(model, head.boundaries), some()
     loss = DraftLoss("kl", decay=0.5)
-    every = head_loss(teacher, loss, 2, TokenFilter(other.network, 1.0))(head.network, batch)
-    assert torch.equal(every, head_loss(teacher, loss, 2)(head.network, batch))
-    found = head_loss(teacher, loss, 2, TokenFilter(other.network, 0.4))(head.network, batch)
+    every = head_loss(teacher.said, loss, 2, TokenFilter(other.network, 1.0))(head.network, batch)
+    assert torch.equal(every, head_loss(teacher.said, loss, 2)(head.network, batch))
+    found = head_loss(teacher.said, loss, 2, TokenFilter(other.network, 0.4))(head.network, batch)
     features, logits = teacher(batch.ids)
     drafts = [list(along(network, features, batch.ids, 2)) for network in (head.network, other.network)]
     total = 0.0
@@ -353,3 +390,47 @@ def test_an_answer_of_one_unit_behind_a_long_question(
     (source,) = read_data([file], 0, model, tokenizer, RECIPE).sources
     ids, counted = source.cut(32, torch.Generator())
     assert len(ids) == 32 and int(counted.nonzero().max()) < 32 - 7
+
+
+@pytest.mark.parametrize("own", [None, torch.tensor([0, 3, 70, 200])])
+def test_a_text_that_comes_again_is_read_once(
+    own: torch.Tensor | None, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of it is what the teacher says, in half precision; whatever it is padded to, beside other texts."""
+    teacher, batch = Teacher(model, (0, 2)), some()
+    kept, first = Kept(teacher, tmp_path, 3, 40), Teacher(model, (0, 2)).said(batch.ids, own)
+    kept.said(batch.ids, own)
+    other = torch.arange(30)[None]
+    kept.said(other, own)
+    monkeypatch.setattr(teacher, "said", lambda *_: pytest.fail("it is kept"))
+    again = kept.said(torch.nn.functional.pad(batch.ids.flip(0), (0, 3)), own)
+    for row, length in ((0, 12), (1, 9)):
+        places = 1 - row, slice(length)
+        assert torch.allclose(again.features[places].float(), first.features[row, :length], rtol=1e-2)
+        assert torch.allclose(again.top.p[places], first.top.p[row, :length], atol=1e-3)
+        assert torch.equal(again.top.ids[places], first.top.ids[row, :length])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_repeats_its_texts_reads_them_once(
+    chats: Path, train: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    monkeypatch.setattr(Teacher, "said", lambda *given, said=Teacher.said: read.append(len(given[1])) or said(*given))
+    train(chats, "eagle3", steps=200)
+    assert "the target reads every text once" in capsys.readouterr().out and sum(read) < 200
+    train(chats, "eagle3", "once")
+    assert "the target reads every text once" not in capsys.readouterr().out
+    monkeypatch.setattr(teachers, "SPARE", 1 << 60)
+    read.clear()
+    train(chats, "eagle3", "full", steps=200)
+    assert sum(read) == 400, "no room on the disk"
+
+
+def test_a_long_answer_is_learnt_in_pieces() -> None:
+    """The same ones each time, so that they can be kept; every unit is in one."""
+    row = Answer(torch.arange(100), 10)
+    assert row.starts(32) == [0, 15, 30, 45, 60, 75, 84] and Answer(torch.arange(12), 4).starts(32) == [0]
+    learnt = [ids[counted] for ids, counted in (row.piece(start, 32) for start in row.starts(32))]
+    assert torch.cat(learnt).unique().tolist() == [*range(9, 99)]
+    assert Answers([row], 1.0).pieces(32) == 7

@@ -13,6 +13,7 @@ from mmspec.hosts.language_part import LanguagePart
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
+from mmspec.training.losses import Top
 from mmspec_text.drafters.dflash import dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
@@ -105,7 +106,7 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
     head = KINDS[kind](model, DrafterRecipe(depth=2), "mmspec/some")
     learn_a_little(head.network)  # matrices behind zeros have no gradient
     texts = Texts([Stream(torch.arange(200) % 40, 1.0)], 2, 16, 0)
-    head_loss(Teacher(model, head.boundaries), DrafterRecipe().draft_loss, 2)(
+    head_loss(Teacher(model, head.boundaries).said, DrafterRecipe().draft_loss, 2)(
         head.network, texts.batch_at(0)
     ).backward()
     assert all(p.grad is not None for p in head.network.parameters())
@@ -138,7 +139,7 @@ def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     texts = Texts([Stream(torch.arange(4000) % 10, 1.0)], 4, 24, 0)
     window = (3 + torch.arange(24))[None] % 10
     before = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
-    loss = head_loss(teacher, recipe.draft_loss, 2)
+    loss = head_loss(teacher.said, recipe.draft_loss, 2)
     loop.fit(head.network, texts.batch_at, loss, recipe.loop(head.hidden), tmp_path, str)
     after = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.0
@@ -194,7 +195,8 @@ def test_drawn_blocks_are_those_behind_all_units() -> None:
     assert features is not None
     with torch.no_grad():
         steps = list(along(head.network, features, batch.ids, 3))
-        found = list(compared(head.network, features, logits.softmax(-1), batch.ids, batch, 3, 512))
+        whole = Top(*logits.softmax(-1).sort(descending=True))
+        found = list(compared(head.network, features, whole, batch.ids, batch, 3, 512))
     roots, _ = drawn_roots(batch, 512)
     for depth, (step, one) in enumerate(zip(steps, found, strict=True)):
         for row, places in enumerate(roots.tolist()):
@@ -204,4 +206,4 @@ def test_drawn_blocks_are_those_behind_all_units() -> None:
                     assert torch.allclose(one.scored[row, column], step[row, root - 1], atol=1e-5)
                 if root + depth < 8:
                     assert one.units[row, column] == batch.ids[row, root + depth + 1]
-                    assert torch.equal(one.p[row, column], logits.softmax(-1)[row, root + depth])
+                    assert torch.equal(one.p.dense(40)[row, column], logits.softmax(-1)[row, root + depth])

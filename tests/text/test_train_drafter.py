@@ -25,6 +25,7 @@ from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.training import run
+from mmspec_text.training import written as written_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
@@ -34,7 +35,7 @@ from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
-from mmspec_text.training.written import continued
+from mmspec_text.training.written import answered
 from tests.support import byte_llama
 from tests.support.cached_heads import teacher_forced
 from tests.support.examples import ssm
@@ -127,6 +128,8 @@ def test_other_heads_are_written_and_draft(
     monkeypatch.setattr("typer.echo", str)
     one, other = (load_file(at / "model.safetensors") for at in (folder, train(data, kind, name="broken")))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+    for key, value in load_file(train(data, kind, name="half", dtype="bfloat16") / "model.safetensors").items():
+        assert value.shape == one[key].shape and value.isfinite().all()
 
 
 def often(of: Callable[..., loop.LoopOptions]) -> Callable[..., loop.LoopOptions]:
@@ -218,7 +221,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
         train(data, name="broken", self_generated=600)
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(run, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(written_text, "_written", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
     one, other = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
     assert all(torch.equal(value, other[key]) for key, value in one.items())
@@ -230,7 +233,7 @@ def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> N
     head = new_head(model, (0, 2, 3), 16, None, 0)
     before = {name: p.clone() for name, p in model.named_parameters()}
     texts = Texts([Stream(torch.arange(200) % 257, 1.0)], 2, 16, 0)
-    loss = head_loss(Teacher(model, (0, 2, 3)), DrafterRecipe().draft_loss, 2)
+    loss = head_loss(Teacher(model, (0, 2, 3)).said, DrafterRecipe().draft_loss, 2)
     loss(head, texts.batch_at(0)).backward()
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert all(p.grad is not None for p in head.parameters())
@@ -253,7 +256,7 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
     window = (100 + torch.arange(24))[None] % 257
     before = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     recipe = DrafterRecipe(steps=150, learning_rate=2e-2, depth=2, hard=0.0)
-    loop.fit(head, texts.batch_at, head_loss(teacher, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
+    loop.fit(head, texts.batch_at, head_loss(teacher.said, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
     after = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7
 
@@ -306,15 +309,15 @@ def test_batches_depend_on_the_step_alone_and_mix_by_shares() -> None:
 
 
 def test_what_the_target_writes_ends_where_a_text_ends(model: Any) -> None:
-    prompts = torch.tensor([[5, 6], [7, 8]])
+    prompts, how = torch.tensor([[5, 6], [7, 8]]), {"new": 20, "seed": 0}
     state = torch.random.get_rng_state()
-    free = continued(model, prompts, 20, 1.0, 0)
-    assert torch.equal(torch.random.get_rng_state(), state) and torch.equal(free, continued(model, prompts, 20, 1.0, 0))
-    assert len(free) <= 44 and free[:2].tolist() == [5, 6]
+    free, again = ([row.ids.tolist() for row in answered(model, prompts, temperature=1.0, **how)] for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), state) and free == again
+    assert all(len(row) <= 22 for row in free) and free[0][:2] == [5, 6]
     with torch.no_grad():
         model.get_output_embeddings().weight.zero_()[0] = 0
-        ends = continued(model, prompts, 20, 0.0, 0)  # all logits are equal: the likeliest is id 0, the end
-    assert ends.tolist() == [5, 6, 0, 7, 8, 0]
+        ends = answered(model, prompts, temperature=0.0, **how)  # all logits are equal: the likeliest is id 0, the end
+    assert [row.ids.tolist() for row in ends] == [[5, 6, 0], [7, 8, 0]]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.training.losses import KINDS, DraftLoss, acceptance, draft_loss, next_token
+from mmspec.training.losses import KINDS, DraftLoss, Kind, Top, acceptance, draft_loss, forward_kl, next_token
 
 ROWS, VOCAB = 6, 5
 ALL = torch.ones(ROWS, dtype=torch.bool)
@@ -127,3 +127,17 @@ def test_next_tokens() -> None:
     states = drawn(0)
     ids = torch.arange(ROWS)[None] % VOCAB
     assert torch.allclose(next_token(states[None], ids), torch.nn.functional.cross_entropy(states[:-1], ids[0, 1:]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_top_of_a_distribution(kind: Kind) -> None:
+    """All of it is the distribution; a part of it is one in which other units are impossible."""
+    logits, p = drawn(0).requires_grad_(), drawn(1).softmax(-1)
+    units = p.argmax(-1)
+    for count in (p.shape[-1], 3):
+        top = Top(*p.topk(count))
+        assert torch.allclose(top.dense(p.shape[-1]), p if count > 3 else torch.where(p >= top.p[..., -1:], p, 0))
+        losses = [draft_loss(logits, of, ALL, 1, DraftLoss(kind), units) for of in (top, top.dense(p.shape[-1]))]
+        gradients = [torch.autograd.grad(one, logits)[0] for one in losses]
+        assert torch.allclose(*losses, atol=1e-6) and torch.allclose(*gradients, atol=1e-6)
+        assert torch.allclose(forward_kl(logits, top), forward_kl(logits, top.dense(p.shape[-1])), atol=1e-6)

@@ -35,11 +35,11 @@ class Answer:
         place = torch.arange(len(self.ids))
         return (place >= self.given - 1) & (place < len(self.ids) - 1)
 
-    def starts(self, length: int) -> tuple[int, int]:
-        """The first and the last place where a piece of at most so many units begins, with a unit of the answer."""
+    def starts(self, length: int) -> list[int]:
+        """Where pieces of at most so many units begin: each has units of the answer, and all are learnt in some."""
         own = length - tail(length)
         last = max(0, len(self.ids) - own)
-        return min(last, max(0, self.given + 1 - own)), last
+        return [*range(min(last, max(0, self.given + 1 - own)), last, own - 1), last]
 
     def piece(self, start: int, length: int) -> tuple[Tensor, Tensor]:
         """At most so many units, `[unit]`, and behind which of them drafts count, `[unit]` bool; the tail included."""
@@ -65,17 +65,20 @@ class Answers:
     def parts(self) -> Sequence[Tensor]:
         return (*(row.ids for row in self.rows), torch.tensor([row.given for row in self.rows]))
 
+    def pieces(self, length: int) -> int | None:
+        return sum(len(row.starts(length)) for row in self.rows)
+
     def sequences(self, length: int) -> float:
         return len(self.rows)
 
     def cut(self, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
         row = self.rows[int(torch.randint(len(self.rows), (), generator=g))]
-        first, last = row.starts(length)
-        return row.piece(int(torch.randint(first, last + 1, (), generator=g)) if last else 0, length)
+        starts = row.starts(length)
+        return row.piece(starts[int(torch.randint(len(starts), (), generator=g))], length)
 
     def last_pieces(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """The last units of every row, at most so many; as `cut` returns them."""
-        return [row.piece(row.starts(length)[1], length) for row in self.rows]
+        return [row.piece(row.starts(length)[-1], length) for row in self.rows]
 
 
 def sheet(rows: Sequence[Answer]) -> Tensor:

@@ -38,6 +38,7 @@ def train_drafter(
     ] = None,
     work: Work = Path("runs/drafter"),
     device: Device = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the target; the drafter learns in float32.")] = "float32",
     **numbers: Any,
 ) -> None:
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
@@ -56,11 +57,14 @@ def train_drafter(
     chosen = {name: value for name, value in numbers.items() if value is not None}
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
+    from mmspec.hosts.dtypes import dtype_of
+
+    of_target = dtype_of(dtype)
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec_text.training import run
     from mmspec_text.training.data import read_data
 
-    model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
+    model, tokenizer = load_model(target, device, of_target), load_tokenizer(target)
     with resumable(work):
         read = read_data(list(data or ()), self_generated, model, tokenizer, recipe, variables)
         run.train_drafter(

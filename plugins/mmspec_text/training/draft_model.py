@@ -132,7 +132,8 @@ def rewritten(student: Any, batch: Batch, share: float, temperature: float) -> t
     given = [_given(counted) for counted in batch.counted.cpu()]
     prompts = prompts_of([batch.ids[row, : given[row]].cpu() for row in where])
     room = batch.ids.shape[1] - min(given[row] for row in where)
-    written = dict(zip(where, answered(student, prompts, room, temperature, batch.seed), strict=True))
+    how: Any = {"new": room, "temperature": temperature, "seed": batch.seed}
+    written = dict(zip(where, answered(student, prompts, **how), strict=True))
     for row, (ids, counted) in enumerate(zip(batch.ids.cpu(), batch.counted.cpu(), strict=True)):
         if row in written:
             ids, counted = written[row].ids[: len(ids)], written[row].counted[: len(ids)]

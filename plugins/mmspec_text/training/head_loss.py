@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
-from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss
+from mmspec.training.losses import DraftLoss, TokenFilter, Top, draft_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.unroll import along, unrolled_blocks
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.teacher import Said
 
 
 def head_loss(
-    teacher: Callable[[Tensor], tuple[Tensor | None, Tensor]],
+    said: Callable[[Tensor, Tensor | None], Said],
     loss: DraftLoss,
     steps: int,
     chosen: TokenFilter | None = None,
@@ -26,17 +27,16 @@ def head_loss(
 ) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a head on a batch: the mean over the depths of a draft, by their weights.
 
-    `steps` counts the units of a draft. `chosen` chooses rows anew at every depth, among those that count there. A head
-    that scores a block learns behind at most `anchors` roots of a sequence.
+    `said` is a teacher's (`Teacher.said`). `steps` counts the units of a draft. `chosen` chooses rows anew at every
+    depth, among those that count there. A head that scores a block learns behind at most `anchors` roots of a sequence.
     """
     weights = sum(loss.decay**depth for depth in range(steps))
 
     def of(model: nn.Module, batch: Batch) -> Tensor:
-        features, logits = teacher(batch.ids)
-        assert features is not None
-        p, units = over_own_ids(model, logits.softmax(-1), batch.ids)
-        total = p.new_zeros(())
-        given = (features, p, units, batch, steps, anchors)
+        own = own_ids(model)
+        features, top = said(batch.ids, own)
+        total = top.p.new_zeros(())
+        given = (features, top, among(own, batch.ids), batch, steps, anchors)
         others = None if chosen is None else compared(chosen.reference, *given)
         for depth, (scored, theirs, following, mask) in enumerate(compared(model, *given)):
             if chosen is not None and others is not None:
@@ -52,21 +52,21 @@ class Compared(NamedTuple):
     """Rows of one depth."""
 
     scored: Tensor  # `[sequence, row, own ids]`: the head's logits
-    p: Tensor  # the target's distribution over the same ids, behind the same units
+    p: Top  # of the target's distribution over the same ids, behind the same units
     # `[sequence, row]` int64: the text's unit there, -1 where the head has no such id or the text has ended
     units: Tensor
     mask: Tensor  # `[sequence, row]` bool: the rows that count
 
 
 def compared(
-    head: Any, features: Tensor, p: Tensor, units: Tensor, batch: Batch, steps: int, anchors: int
+    head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int
 ) -> Iterator[Compared]:
     """A head beside its target.
 
     Args:
         head: The head.
         features: `[sequence, unit, width]`: the target's.
-        p: `[sequence, unit, own ids]`: the target's distribution behind every unit.
+        p: Of the target's distribution over the head's ids behind every unit, `[sequence, unit, k]`.
         units: `[sequence, unit]` int64: the text in the head's own ids, -1 where there is none.
         batch: The text.
         steps: Units of a draft.
@@ -79,11 +79,12 @@ def compared(
         for depth in range(steps):
             inside, place = drawn & (roots + depth <= last), (roots + depth).clamp(max=last)
             mask = inside & batch.counted.gather(1, place)
-            yield Compared(scores[:, :, depth], take_nodes(p, place), following.gather(1, place), mask)
+            near = Top(take_nodes(p.p, place), take_nodes(p.ids, place))
+            yield Compared(scores[:, :, depth], near, following.gather(1, place), mask)
         return
     for depth, scored in enumerate(along(head, features, batch.ids, steps)):
         here = slice(depth + 1, depth + 1 + scored.shape[1])
-        yield Compared(scored, p[:, here], following[:, here], batch.counted[:, here])
+        yield Compared(scored, Top(p.p[:, here], p.ids[:, here]), following[:, here], batch.counted[:, here])
 
 
 def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
@@ -101,10 +102,9 @@ def own_ids(head: Any) -> Tensor | None:
     return head.ids if isinstance(head, EagleNetwork) else None
 
 
-def over_own_ids(head: Any, p: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    """A distribution `[…, vocab]` and units `[…]` over the ids that a head scores; units without one are -1."""
-    ids = own_ids(head)
-    if ids is None:
-        return p, units
-    place = units.new_full((p.shape[-1],), -1).index_copy(0, ids, torch.arange(len(ids), device=units.device))
-    return p[..., ids], place[units]
+def among(own: Tensor | None, units: Tensor) -> Tensor:
+    """The places of units `[…]` among the ids that a head scores, -1 where there is none; None: all are."""
+    if own is None:
+        return units
+    found = torch.searchsorted(own, units).clamp(max=len(own) - 1)
+    return torch.where(own[found] == units, found, -1)

@@ -21,12 +21,15 @@ from mmspec.training.loop import fit
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.head_loss import head_loss, over_own_ids, own_ids
+from mmspec_text.training.head_loss import head_loss, own_ids
 from mmspec_text.training.new_head import Begin
-from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.teacher import Kept, Said, Teacher, room_for
 from mmspec_text.training.texts import Source
 from mmspec_text.training.trained import Trained, Training, token_filter
 from mmspec_text.training.written import ends
+
+AGAIN = 2
+"""How often sequences come in a run, on average, where what the target says of them is kept."""
 
 
 def trained_head(begin: Begin, of: Training) -> Trained:
@@ -36,9 +39,10 @@ def trained_head(begin: Begin, of: Training) -> Trained:
     ids = None if size is None else drafted_ids(of.texts.sources, size, of.model, of.tokenizer)
     head = begin(of.model, recipe, of.name, ids)
     teacher = Teacher(of.model, head.boundaries)
+    said = kept(teacher, of, len(head.boundaries) * of.model.config.get_text_config(decoder=True).hidden_size)
 
     def loss_of(loss: DraftLoss, chosen: TokenFilter | None = None) -> Callable[[nn.Module, Batch], Tensor]:
-        return head_loss(teacher, loss, recipe.depth, chosen, recipe.anchors)
+        return head_loss(said, loss, recipe.depth, chosen, recipe.anchors)
 
     with warnings.catch_warnings():  # norms in float32 under bfloat16 autocast are meant to be
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
@@ -46,11 +50,25 @@ def trained_head(begin: Begin, of: Training) -> Trained:
         loss = loss_of(recipe.draft_loss, chosen)
         of.say_size(head.network)
         fit(head.network, of.texts.batch_at, loss, recipe.loop(head.hidden), of.work, of.say)
-    found = {}
+    found, device = {}, of.model.device
     for kind, windows in of.held.items():
-        pieces = windows.to(of.model.device).apart()
-        found[kind] = asdict(depth_metrics(head.network, teacher, pieces, recipe.depth).rounded())
+        # A head in float32 reads a target of another dtype only under autocast, as in training
+        with torch.autocast(device.type, torch.bfloat16, enabled=of.model.dtype != torch.float32):
+            counted = depth_metrics(head.network, teacher, windows.to(device).apart(), recipe.depth)
+        found[kind] = asdict(counted.rounded())
     return Trained(head.write, {"parameters": sum(p.numel() for p in head.network.parameters()), "held_out": found})
+
+
+def kept(teacher: Teacher, of: Training, width: int) -> Callable[[Tensor, Tensor | None], Said]:
+    """What a teacher, with so many features, says; from a disk where sequences come again and there is room."""
+    recipe, pieces = of.recipe, of.texts.pieces
+    if pieces is None or recipe.steps * recipe.batch < AGAIN * pieces:
+        return teacher.said
+    size = room_for(of.work.parent, pieces, recipe.context, width)
+    if size is None:
+        return teacher.said
+    of.say(f"the target reads every text once; what it says takes {size / 1e9:.1f} GB of {of.work.parent}")
+    return Kept(teacher, of.work.parent, pieces, recipe.context).said
 
 
 def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
@@ -103,7 +121,8 @@ def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Batch], depth: in
     for text in texts:
         features, logits = teacher(text.ids)
         assert features is not None
-        p, _ = over_own_ids(head, logits.softmax(-1), text.ids)
+        p = logits.softmax(-1)
+        p = p if own is None else p[..., own]
         likeliest, alive = logits.argmax(-1), None
         for step, scored in enumerate(along(head, features, text.ids, depth)):
             here, best = slice(step + 1, step + 1 + scored.shape[1]), scored.argmax(-1)

@@ -15,7 +15,7 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.draft_model import model_loss
 from mmspec_text.training.eagle import write_head
 from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.teacher import Said, Teacher
 
 SHARED = ("embed_tokens.", "lm_head.")
 """Parts of a head that stay as they are, where it has them: they score and read units, in whatever text."""
@@ -38,13 +38,13 @@ class EagleLesson:
         self._name = str(model.config._name_or_path or type(model).__name__)
         teachers: dict[tuple[int, ...], Teacher] = {}
 
-        def teacher(ids: Tensor) -> tuple[Tensor | None, Tensor]:
+        def said(ids: Tensor, own: Tensor | None) -> Said:
             wanted = tuple(boundaries())
             if wanted not in teachers:
                 teachers[wanted] = Teacher(model, wanted)
-            return teachers[wanted](ids)
+            return teachers[wanted].said(ids, own)
 
-        self._loss = head_loss(teacher, loss_of(loss), depth)
+        self._loss = head_loss(said, loss_of(loss), depth)
 
     def weights(self) -> list[nn.Parameter]:
         return [weight for name, weight in self._network.named_parameters() if not name.startswith(SHARED)]

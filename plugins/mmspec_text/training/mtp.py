@@ -66,8 +66,7 @@ def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
     start = (DEEPSEEK.at(DEEPSEEK.block, 0, len(model_info.language.layers)),)
     network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), model_info)
     network.join_model(model_info)
-    network.requires_grad_(True)
-    return network
+    return network.float().requires_grad_(True)
 
 
 def write_mtp(head: MtpNetwork, model_info: ModelInfo, target: str, folder: Path) -> None:

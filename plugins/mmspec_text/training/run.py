@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
 from mmspec.hosts.draft_models import own_target
 from mmspec.registry.warn import warn
-from mmspec.training.work import cached, claimed, digest
-from mmspec_text.training.answers import Answers, of_sheet, sheet
+from mmspec.training.work import claimed, digest
+from mmspec_text.training.answers import Answers
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.dflash import begun_dflash
@@ -30,7 +30,7 @@ from mmspec_text.training.new_head import Begin
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
-from mmspec_text.training.written import CONTINUED, answered, continued, questions
+from mmspec_text.training.written import CONTINUED, answered, questions
 
 OWN = "what the target wrote"
 OFTEN = 20
@@ -53,7 +53,8 @@ def train_drafter(
 ) -> None:
     """Run a recipe, or the rest of it.
 
-    The target is in float32; its weights are frozen, those that a head shares among them. `folder` receives the
+    The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
+    autocast. `folder` receives the
     finished drafter, and is replaced if it exists; `work` has the checkpoints: delete it to start anew.
 
     Raises:
@@ -68,7 +69,9 @@ def train_drafter(
     held_parts = [part for batch in data.held.values() for part in (batch.ids, batch.counted)]
     of = digest([*(part for source in data.sources for part in source.parts), *held_parts, data.prompts])
     template = {"template": dict(data.template)} if data.template else {}
-    with claimed(work, asdict(recipe) | {"kind": kind, "target": name, "data": of, **template}):
+    with claimed(
+        work, asdict(recipe) | {"kind": kind, "target": name, "dtype": str(model.dtype), "data": of, **template}
+    ):
         sources, held = with_own(model, tokenizer, data, recipe, reach, work, say)
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
         often = recipe.steps / texts.epoch
@@ -99,7 +102,7 @@ def with_own(
     work: Path,
     say: Callable[[str], None],
 ) -> tuple[list[Source], Mapping[str, Batch]]:
-    """The sources, with what the target writes; and the held-out sequences.
+    """The sources, with what the target writes; and the held-out sequences, which are of that if there are no others.
 
     `reach` counts the units that the target reads at most, or is None.
     """
@@ -108,49 +111,27 @@ def with_own(
     say(f"the target writes {len(data.prompts)} {'texts' if data.writes == 'text' else 'answers'}")
     others, mixed = sum(source.share for source in data.sources), recipe.own_share < 1
     share = recipe.own_share * others / (1 - recipe.own_share) if others and mixed else 1.0
-    own, held = _own(model, tokenizer, data, recipe, reach, work, share)
-    return ([*data.sources, own] if mixed else [own]), held
+    prompts, folder, held = data.prompts, work / "written", data.held
+    how: dict[str, Any] = {"temperature": recipe.temperature, "seed": recipe.seed, "say": say}
 
-
-def _own(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    data: Data,
-    recipe: DrafterRecipe,
-    reach: int | None,
-    work: Path,
-    share: float,
-) -> tuple[Source, Mapping[str, Batch]]:
-    """What the target writes; and the held-out sequences, which are of it if there are no others."""
-
-    def room(prompts: Tensor) -> int:
+    def room() -> int:
         return CONTINUED if reach is None else min(CONTINUED, reach - prompts.shape[1])
 
-    how, prompts, file = (recipe.temperature, recipe.seed), data.prompts, work / "generated.pt"
-    if data.writes == "text":
-        own = cached(file, (prompts,), lambda: continued(model, prompts, room(prompts), *how))
-        if data.held:
-            return Stream(own, share), data.held
-        own, windows = halves(own, recipe.context, OWN)
-        return Stream(own, share), {"own": Batch.whole(windows)}
     if data.writes == "questions":
-        new, most = room(prompts) // 4, None if reach is None else reach // 2
-
-        def asked() -> Tensor:
-            return questions(
-                model,
-                tokenizer,
-                data.prompts,
-                new=new,
-                temperature=recipe.temperature,
-                seed=recipe.seed,
-                most=most,
-                template=data.template,
-            )
-
-        prompts = cached(work / "questions.pt", (data.prompts,), asked)
-    rows = of_sheet(cached(file, (prompts,), lambda: sheet(answered(model, prompts, room(prompts), *how))))
-    if data.held:
-        return Answers(rows, share), data.held
-    rows, last = held_apart([[row] for row in rows], recipe.context, OWN)
-    return Answers(rows, share), {"own": last}
+        new, most = room() // 4, None if reach is None else reach // 2
+        at = work / "questions"
+        prompts = questions(model, tokenizer, prompts, new=new, most=most, template=data.template, folder=at, **how)
+    rows = answered(model, prompts, new=room(), folder=folder, **how)
+    own: Source
+    if data.writes == "text":
+        units = torch.cat([row.ids for row in rows])
+        if not held:
+            units, windows = halves(units, recipe.context, OWN)
+            held = {"own": Batch.whole(windows)}
+        own = Stream(units, share)
+    else:
+        if not held:
+            rows, last = held_apart([[row] for row in rows], recipe.context, OWN)
+            held = {"own": last}
+        own = Answers(rows, share)
+    return ([*data.sources, own] if mixed else [own]), held

@@ -1,17 +1,34 @@
 """What a target says of a text: the features that a head reads, and its distribution behind every unit.
 
-Both are computed anew in every step. For a small target that costs less than reading them from a disk: one unit has
-`(boundaries + 1) · hidden` numbers of features beside the distribution.
+A target is half of a step's work, and more. Sequences that come again in a run are read once: what the target said is
+kept on the disk, `features · 2 + TOP · 6` bytes a unit.
 """
 
+import mmap
+import shutil
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.features import Reading
+from mmspec.training.losses import Top
+
+TOP = 64
+"""Units of a distribution that a drafter learns, the likeliest ones."""
+SPARE = 2
+"""So many times the space that it needs is free where something is kept."""
+
+
+class Said(NamedTuple):
+    """What a target says of texts."""
+
+    features: Tensor  # `[batch, unit, width]`
+    top: Top  # of its distribution behind every unit, over the ids that a head scores, `[batch, unit, k]`
 
 
 class Teacher:
@@ -37,3 +54,66 @@ class Teacher:
         with Reading(self._model_info, self._boundaries) as reading:
             logits = self.model(input_ids=ids, use_cache=False).logits
         return reading.states, logits.float()
+
+    @torch.no_grad()
+    def said(self, ids: Tensor, own: Tensor | None) -> Said:
+        """What a head learns of `ids [batch, unit]`.
+
+        `own` are the target's ids that the head scores, `[draft vocabulary]` int64, ascending; None: all. Probabilities
+        are of the whole vocabulary.
+        """
+        features, logits = self(ids)
+        assert features is not None
+        p = logits.softmax(-1)
+        return Said(
+            features, Top(*(p if own is None else p[..., own]).topk(min(TOP, p.shape[-1] if own is None else len(own))))
+        )
+
+
+class Kept:
+    """A teacher that reads a sequence once.
+
+    Args:
+        teacher: The teacher.
+        folder: Where there is room; the files have no name there, and vanish with the process.
+        sequences: Most different sequences.
+        units: Most units of a sequence.
+    """
+
+    def __init__(self, teacher: Teacher, folder: Path, sequences: int, units: int) -> None:
+        self._teacher, self._folder, self._shape = teacher, folder, (sequences, units)
+        self._places: dict[bytes, int] = {}
+        self._files: tuple[Tensor, ...] = ()
+
+    def said(self, ids: Tensor, own: Tensor | None) -> Said:
+        """As `Teacher.said`; padding may say something else."""
+        keys = [row.numpy().tobytes().rstrip(b"\0") for row in ids.cpu()]  # padding is 0
+        new = [row for row, key in enumerate(keys) if key not in self._places]
+        if new:
+            features, top = self._teacher.said(ids[new], own)
+            said = (features, top.p, top.ids)
+            if not self._files:
+                kinds = (torch.bfloat16, torch.float16, torch.int32)
+                made = zip(said, kinds, strict=True)
+                self._files = tuple(mapped(self._folder, kind, *self._shape, part.shape[-1]) for part, kind in made)
+            for number, row in enumerate(new):
+                place = self._places.setdefault(keys[row], len(self._places))
+                for file, part in zip(self._files, said, strict=True):
+                    file[place, : ids.shape[1]] = part[number]
+        places = torch.tensor([self._places[key] for key in keys])
+        features, p, units = (file[places, : ids.shape[1]].to(ids.device) for file in self._files)
+        return Said(features, Top(p.float(), units.long()))
+
+
+def mapped(folder: Path, dtype: torch.dtype, *shape: int) -> Tensor:
+    """Zeros in a file without a name, in a folder with room for it."""
+    with TemporaryFile(dir=folder) as file:
+        size = torch.Size(shape).numel() * dtype.itemsize
+        file.truncate(size)
+        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)
+
+
+def room_for(folder: Path, sequences: int, units: int, width: int) -> int | None:
+    """Bytes of what a target says of sequences of at most so many units, with `width` features; None: too many here."""
+    size = sequences * units * (2 * width + 6 * TOP)
+    return size if SPARE * size <= shutil.disk_usage(folder).free else None

@@ -35,6 +35,10 @@ class Stream:
         """All that it holds, for a digest."""
         return (self.units,)
 
+    def pieces(self, length: int) -> int | None:
+        """How many different sequences can be cut from it; None: too many to count, it is cut anywhere."""
+        return None
+
     def sequences(self, length: int) -> float:
         """How many sequences of at most so many units it makes, each unit in one of them."""
         return len(self.units) / length
@@ -73,3 +77,9 @@ class Texts:
     def epoch(self) -> int:
         """Steps in which about as many sequences are read as there are."""
         return max(1, round(sum(source.sequences(self.length) for source in self.sources) / self.rows))
+
+    @property
+    def pieces(self) -> int | None:
+        """How many different sequences there are; None: they are cut anywhere."""
+        each = [source.pieces(self.length) for source in self.sources]
+        return None if None in each else sum(pieces for pieces in each if pieces is not None)

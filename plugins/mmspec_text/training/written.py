@@ -5,14 +5,18 @@ A target that was trained on conversations writes a question itself where it is 
 (Magpie, arXiv 2406.08464, § 2.1).
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mmspec_text.training.answers import Answer, prompts_of
+from mmspec.training.work import cached
+from mmspec_text.training.answers import Answer, of_sheet, prompts_of, sheet
 from mmspec_text.training.chats import NONE, asked
 
 GIVEN, CONTINUED = 64, 448
@@ -21,18 +25,34 @@ AT_ONCE = 128
 """Prompts that are continued in one batch."""
 
 
-def continued(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> Tensor:
-    """Prompts and what the target says next, as one stream of units; arguments as in `answered`."""
-    return torch.cat([row.ids for row in _written(model, prompts, new, temperature, seed)])
-
-
-def answered(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> list[Answer]:
+def answered(
+    model: Any,
+    prompts: Tensor,
+    *,
+    new: int,
+    temperature: float,
+    seed: int,
+    folder: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Answer]:
     """What the target answers.
 
     Prompts are `[row, unit]` int64, with -1 before the shorter ones. An answer has at most `new` units, and ends at the
-    end of a text. Temperature 0 is greedy. torch's generator is left as it was.
+    end of a text. Temperature 0 is greedy. torch's generator is left as it was. `folder` keeps every finished batch, so
+    that a run which was stopped goes on behind it.
     """
-    return list(_written(model, prompts, new, temperature, seed))
+    rows: list[Answer] = []
+    began = time.perf_counter()
+    for number, some in enumerate(prompts.split(AT_ONCE)):
+        write = partial(_written, model, some, new, temperature, seed + number)
+        if folder is None:
+            rows += of_sheet(write())
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        rows += of_sheet(cached(folder / f"{number}.pt", (some,), write))
+        left = (time.perf_counter() - began) / len(rows) * (len(prompts) - len(rows)) / 60
+        say(f"{len(rows):,} of {len(prompts):,} are written; the others take at most {left:.0f} minutes")
+    return rows
 
 
 def questions(
@@ -45,6 +65,8 @@ def questions(
     seed: int,
     most: int | None = None,
     template: Mapping[str, Any] = NONE,
+    folder: Path | None = None,
+    say: Callable[[str], None] = print,
 ) -> Tensor:
     """Questions that the target asks itself, as prompts for `answered`; arguments as there.
 
@@ -55,7 +77,8 @@ def questions(
         ValueError: The target writes nothing there, or too much.
     """
     said = []
-    for row in _written(model, openings, new, temperature, seed):
+    how: dict[str, Any] = {"new": new, "temperature": temperature, "seed": seed, "folder": folder, "say": say}
+    for row in answered(model, openings, **how):
         text = tokenizer.decode(row.ids[row.given :], skip_special_tokens=True).strip()
         if text:
             said.append(
@@ -71,22 +94,22 @@ def questions(
 
 
 @torch.no_grad()
-def _written(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> Iterator[Answer]:
-    """Prompts with what the target writes behind them."""
+def _written(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> Tensor:
+    """Prompts with what the target writes behind them, in one batch, as a `sheet`."""
     how: dict[str, Any] = {"do_sample": bool(temperature)}
     how |= {"temperature": temperature, "top_k": 0} if temperature else {}
     how |= {"max_new_tokens": new, "pad_token_id": _pad(model)}
-    end = ends(model)
+    end, seen = ends(model), prompts.to(model.device) >= 0
+    ids = torch.where(seen, prompts.to(model.device), _pad(model))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for some in prompts.to(model.device).split(AT_ONCE):
-            seen = some >= 0
-            ids = torch.where(seen, some, _pad(model))
-            rows = model.generate(input_ids=ids, attention_mask=seen.long(), **how).cpu()
-            for row, given in zip(rows, seen.sum(1).tolist(), strict=True):
-                row = row[prompts.shape[1] - given :]
-                stops = torch.isin(row[given:], end).nonzero()[:, 0]
-                yield Answer(row if not len(stops) else row[: given + int(stops[0]) + 1], given)
+        written = model.generate(input_ids=ids, attention_mask=seen.long(), **how).cpu()
+    rows = []
+    for row, given in zip(written, seen.sum(1).tolist(), strict=True):
+        row = row[prompts.shape[1] - given :]
+        stops = torch.isin(row[given:], end).nonzero()[:, 0]
+        rows.append(Answer(row if not len(stops) else row[: given + int(stops[0]) + 1], given))
+    return sheet(rows)
 
 
 def ends(model: Any) -> Tensor:
