@@ -12,8 +12,10 @@ from collections.abc import Hashable, Iterable
 import torch
 from torch import Tensor, nn
 
-MOST = 2**31
-"""The most bytes of weights that are copied into another layout, for one model."""
+MOST = 2**27
+"""The most bytes of weights that rounds of a model bake in. With 540 MB the products take as long either way (51 and 54
+ms a token on one core), and a round that bakes nothing in is compiled in 43 s instead of 103; in 11 s in the next process.
+"""
 
 
 def freezable(model: nn.Module) -> bool:

@@ -19,7 +19,7 @@ from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise, Noise, RaceNoise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules.rule import Rule
-from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 
 
@@ -81,7 +81,22 @@ def play_round(
     Returns:
         The rows after the round, and the round itself.
     """
-    scores = warp(target.forward(cache, draft), draft, Prefix(live.history, (), live.emitted))
+    return settled(target, cache, live, draft, target.forward(cache, draft), warp=warp, rule=rule, round=round)
+
+
+def settled(
+    target: Capturable,
+    cache: Any,
+    live: Live,
+    draft: Draft,
+    output: TargetOutput,
+    *,
+    warp: Warp,
+    rule: Rule,
+    round: Round,
+) -> tuple[Live, Step]:
+    """What follows a pass, whose `output` it is; other arguments and results as in `play_round`."""
+    scores = warp(output, draft, Prefix(live.history, (), live.emitted))
     after, step = decided(live, draft, scores, rule, round)
     target.commit(cache, step.verdict.path, step.count)
     return after, step

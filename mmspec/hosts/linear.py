@@ -28,9 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mmspec.core.frozen import MOST, checksum
+from mmspec.core.frozen import checksum
 from mmspec.hosts.devices import tensor_parallel_group
 
+MOST = 2**31
+"""The most bytes of weights that are packed, for one model."""
 ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""
 SMALLEST = 2**14

@@ -216,7 +216,7 @@ class TransformersTarget:
             raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
         most = bucket(cache.slots.most)
         slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most, index)
-        return replace(cache, slots=slots, given=None)
+        return replace(cache, slots=slots, given=None, behind=0)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.guidance.synced(emitted)

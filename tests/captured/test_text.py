@@ -215,11 +215,21 @@ def test_no_round_is_traced_twice(own: Any) -> None:
     torch._dynamo.utils.counters.clear()
     for seed in range(3):
         captured.generate(ragged(), 40 - seed, seed=seed, warp=Warp.sampling(1.0), ends=[7, 11])
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3, "draft, pass and what follows"
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-@pytest.mark.slow
+def test_a_pass_is_traced_once_for_all_laws_of_sampling(own: Any) -> None:
+    """And for lengths and seeds: of another round only the draft and what follows the pass are compiled."""
+    traced = []
+    torch._dynamo.utils.counters.clear()
+    for limit, warp in ((40, 0.0), (33, 1.0), (29, 0.7)):
+        eager, captured = both(own, "prompt-lookup")
+        assert lockstep(eager, captured, ragged(), limit, seed=3, warp=Warp.sampling(warp)) > 3
+        traced.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert traced == [3, 5, 7]
+
+
 def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(own: Any) -> None:
     eager, captured = both(own, "suffix")
     for length in (3, 11, 20):
@@ -378,4 +388,4 @@ def test_a_thousand_rounds_compile_once(model: Any, inductor: None) -> None:
         rounds += captured.generate(ragged(), 30 - seed % 7, seed=seed, warp=Warp.sampling(1.0), ends=[7]).report.rounds
         if rounds >= 1000:
             break
-    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3

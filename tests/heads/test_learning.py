@@ -221,7 +221,7 @@ def test_a_head_is_saved_and_read_again(rows: dict[str, Tensor], tmp_path: Path)
 @pytest.mark.slow
 def test_half_precision_learns_small_steps(rows: dict[str, Tensor]) -> None:
     """Steps that bfloat16 alone would round away add up."""
-    model, drafter = llama().bfloat16(), head()
+    model, drafter = copy.deepcopy(llama()).bfloat16(), head()
     with mmspec.enable(model, drafter=drafter, k=3, learn=mmspec.Learning(rate=1e-5, steps=60)) as spec:
         generated(model, rows, 0)
         before = weights_of(drafter.network)

@@ -223,8 +223,16 @@ class Captures:
             models += plan.drafts.modules
         self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
-        call = columns, state.budget.k, len(state.live.ends), state.context, self.target.capture_key(state.cache)
-        key = type(self.target), plan.key, warp_key(state.warp), drafter, call
+        call = (
+            type(self.target),
+            columns,
+            state.budget.k,
+            len(state.live.ends),
+            state.context,
+            self.target.capture_key(state.cache),
+        )
+        plan = replace(plan, call=call)
+        key = plan.key, warp_key(state.warp), drafter
         way = "compiled" if plan.compiled else "recorded"
         return self.pool.lend((way, key), state, lambda: self._captured(state, plan, columns))
 
@@ -238,7 +246,7 @@ class Captures:
             cache.fall_back()  # from what only a compiler can make fast
         if plan.drafts is not None:
             plan.drafts.reserve(state)
-        captured = CapturedRound(plan, target, cache, buffers(state, columns))
+        captured = CapturedRound(plan, target, cache, buffers(state, columns), self.pool.passes)
         captured.load(state)
 
         def compared() -> float:
@@ -254,6 +262,7 @@ class Captures:
             if strict() or not instead:
                 raise
             warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
+            self.pool.passes.pop(plan.shape, None)
             compiled = compared()
         return None if self.compile == "auto" and eager <= compiled else captured
 

@@ -1,9 +1,9 @@
-"""A function over fixed buffers as one launch: a CUDA graph of all that it launches, compiled by torch or not."""
+"""A function over fixed buffers as one launch, and functions that torch compiles."""
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -32,14 +32,14 @@ FROZEN: dict[str, Any] = {
 
 
 class OneLaunch(Generic[Result]):
-    """A method over fixed buffers as one launch: on CUDA a graph of its kernels, compiled by torch or its own.
+    """A method over fixed buffers as one launch: on CUDA a graph of the kernels that it launches.
 
     Args:
         method: A bound method. It reads and writes buffers of its object; it has no argument, no host sync, and no
             shape that depends on data.
         device: Where the buffers are. On CUDA, results are written to the same tensors in every call.
-        compiled: Whether torch compiles it on first use. If not, the graph holds the kernels that it launches itself.
-        frozen: Whether the weights of modules are constants of what is compiled (`mmspec.core.frozen`).
+        watched: Whether the graph keeps what the method reads, as it must where torch has not compiled the method.
+        frozen: Whether the weights of modules become constants of what is compiled (`mmspec.core.frozen`).
         before: What runs in front of the method, never compiled: the same numbers to the bit as everywhere else.
     """
 
@@ -48,12 +48,12 @@ class OneLaunch(Generic[Result]):
         method: Callable[[], Result],
         device: torch.device,
         *,
-        compiled: bool,
+        watched: bool,
         frozen: bool = False,
         before: Callable[[], None] | None = None,
     ) -> None:
-        self._function = _compiled(method, frozen) if compiled else method
-        self._device, self._compiled, self._frozen, self._before = device, compiled, frozen and compiled, before
+        self._function, self._device, self._watched = method, device, watched
+        self._frozen, self._before = frozen, before
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Result
         self._reads: list[Tensor] = []
@@ -69,7 +69,7 @@ class OneLaunch(Generic[Result]):
         with torch.cuda.stream(stream):
             for _ in range(WARM_RUNS):
                 self._run()
-            if not self._compiled:
+            if self._watched:
                 with Reading() as reading:
                     self._run()
                 self._reads = reading.found
@@ -129,19 +129,32 @@ class Reading(TorchDispatchMode):
         return not known
 
 
-def _compiled(method: Callable[[], Result], frozen: bool) -> Callable[[], Result]:
+def compiled(
+    method: Callable[..., Result], frozen: bool = False, code: CodeType | None = None
+) -> Callable[..., Result]:
+    """A bound method that torch compiles on first use.
+
+    `code` is of another method alike (`copied`): what was compiled for that one serves this one, too, if it fits.
+    """
     assert isinstance(method, MethodType)
     own: Any = method.__func__
-    # torch counts recompilations by code object: with a copy, one plan's do not count for another.
-    function = FunctionType(own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__)
-    compiled: Callable[[], Result] = torch.compile(
+    named = own.__name__, own.__defaults__, own.__closure__
+    function = FunctionType(copied(method) if code is None else code, own.__globals__, *named)
+    done: Callable[..., Result] = torch.compile(
         MethodType(function, method.__self__),
         fullgraph=True,
         dynamic=False,
         backend=BACKEND,
         options=OPTIONS | (FROZEN if frozen else {}) if BACKEND == "inductor" else None,
     )
-    return compiled
+    return done
+
+
+def copied(method: Callable[..., Any]) -> CodeType:
+    """A copy of a method's code; torch counts recompilations by code object, and keeps by it what it compiled."""
+    assert isinstance(method, MethodType)
+    code: CodeType = method.__code__
+    return code.replace()
 
 
 @contextmanager

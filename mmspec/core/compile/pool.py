@@ -8,8 +8,9 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from types import CodeType
 from typing import Any, Generic, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import nn
 
@@ -47,6 +48,7 @@ class Pool(Generic[Held]):
 
     Attributes:
         frozen: Whether what is captured next bakes in the weights (`mmspec.core.frozen`).
+        passes: The codes of compiled passes, by what two plans must share for one to serve both.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,7 @@ class Pool(Generic[Held]):
         self._lock = threading.Lock()
         self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
         self.frozen = True
+        self.passes: WeakValueDictionary[Hashable, CodeType] = WeakValueDictionary()
 
     def renew(self, models: Sequence[nn.Module]) -> None:
         """Decide whether weights are baked in; drop what has earlier weights. Called when a call begins.
@@ -69,6 +72,7 @@ class Pool(Generic[Held]):
         weights = {model: (numbers if self.frozen else places)(model) for model in models}
         if any(self._weights.get(model, now) != now for model, now in weights.items()):
             self.clear()
+            self.passes.clear()
             self._weights.clear()
             if self.frozen:
                 self.frozen = False

@@ -1,23 +1,24 @@
-"""A captured round: a function over fixed buffers, compiled by torch or as it is, on CUDA replayed as one graph.
+"""A captured round: functions over fixed buffers, compiled by torch or as they are, on CUDA replayed as one graph.
 
-The function is the round of the eager loop (`mmspec.core.round.play_round`). The draft comes from outside, since
+Together they are the round of the eager loop (`mmspec.core.round.play_round`). The draft comes from outside, since
 drafters may work on the host, or from a drafter that works on tensors alone. Draws by position are the eager loop's
 numbers to the bit: its kernels make them, before what is compiled, or the call's own source does before the round.
 Fresh draws, which all rules but the invariant ones use, are functions of the call's key and the committed units.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from types import CodeType
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from tqdm import tqdm
 
-from mmspec.core.compile.launch import OneLaunch
+from mmspec.core.compile.launch import OneLaunch, compiled, copied
 from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
 from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
 from mmspec.core.forced import with_forced
@@ -25,11 +26,11 @@ from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Source, Unread
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import tallied
-from mmspec.core.round import DrawnDraftNoise, DrawnSource, play_round
+from mmspec.core.round import DrawnDraftNoise, DrawnSource, settled
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 from mmspec.registry.printable import first_line
 from mmspec.registry.switches import strict
@@ -63,6 +64,7 @@ class Plan:
     frozen: bool = False  # whether the weights are baked in (`mmspec.core.frozen`)
     keyed: Keyed = "none"  # which numbers are functions of the call's key, which the round then has
     lone: bool = False  # whether a round without a draft has one node
+    call: Hashable = ()  # what two calls must share beside all this, such as the size of their caches
     drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
     def buffers(self, device: torch.device) -> Proposal | None:
@@ -74,8 +76,12 @@ class Plan:
     @property
     def key(self) -> Hashable:
         """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
-        tree = None if self.index is None else self.index.listed
-        return self.rows, self.nodes, tree, type(self.rule), self.family, self.lone, self.compiled, self.keyed
+        return self.shape, type(self.rule), self.family, self.lone, self.compiled, self.keyed
+
+    @property
+    def shape(self) -> Hashable:
+        """What the plans of two calls must share for one pass to serve both."""
+        return self.call, self.rows, self.nodes, None if self.index is None else self.index.listed
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""
@@ -83,6 +89,18 @@ class Plan:
             return True
         whole, part = self.index.listed, index.listed
         return whole is not None and part is not None and whole[: len(part)] == part
+
+
+class Parts(NamedTuple):
+    """The functions of which a round consists, compiled or not.
+
+    They are compiled one by one: the pass takes the longest by far, and is the same for every rule, every draft and
+    every law of sampling.
+    """
+
+    draft: Callable[[], Draft]
+    forward: Callable[[Draft], TargetOutput]
+    settle: Callable[[Draft, TargetOutput], Step]
 
 
 class CapturedRound:
@@ -93,11 +111,20 @@ class CapturedRound:
         target: Runs the passes.
         cache: Its cache.
         live: Buffers for the rows of a call.
+        passes: The codes of passes that were compiled for the same model, by `Plan.shape`.
         key: The buffer of the call's key, of another round over the same rows; None: a new one.
     """
 
-    def __init__(self, plan: Plan, target: Capturable, cache: HeldCache, live: Live, key: Tensor | None = None) -> None:
-        self.plan, self.target, self.cache, self.live = plan, target, cache, live
+    def __init__(
+        self,
+        plan: Plan,
+        target: Capturable,
+        cache: HeldCache,
+        live: Live,
+        passes: MutableMapping[Hashable, CodeType],
+        key: Tensor | None = None,
+    ) -> None:
+        self.plan, self.target, self.cache, self.live, self.passes = plan, target, cache, live, passes
         device, rows = live.emitted.device, plan.rows
         with torch.inference_mode(False):
             self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
@@ -113,6 +140,7 @@ class CapturedRound:
             self.proposal = plan.buffers(device)
             # What the host reads of a round: for every row `emitted`, `done`, `nonfinite`; then the round's tallies.
             self.counts = torch.zeros(3 * rows + plan.nodes, dtype=torch.int64, device=device)
+        self._parts = Parts(self._draft, self._pass, self._settle)
         self._run: OneLaunch[Step]
 
     @cached_property
@@ -121,7 +149,7 @@ class CapturedRound:
         root = TreeIndex.static([-1], self.live.emitted.device)
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(plan, self.target, self.cache, self.live, self.key)
+            lone = CapturedRound(plan, self.target, self.cache, self.live, self.passes, self.key)
             lone.warm()
         except Exception as error:
             if strict():
@@ -133,10 +161,17 @@ class CapturedRound:
     def warm(self) -> None:
         """Compile the round, again if the target's pass has changed."""
         plan, before = self.plan, None
-        if plan.compiled and plan.keyed == "all":
-            before = self._draw_by_key
+        if plan.compiled:
+            before = self._draw_by_key if plan.keyed == "all" else None
+            self._parts = Parts(
+                compiled(self._draft),
+                compiled(self._pass, plan.frozen, self.passes.setdefault(plan.shape, copied(self._pass))),
+                compiled(self._settle),
+            )
         device = self.live.emitted.device
-        self._run = OneLaunch(self._round, device, compiled=plan.compiled, frozen=plan.frozen, before=before)
+        self._run = OneLaunch(
+            self._round, device, watched=not plan.compiled, frozen=plan.compiled and plan.frozen, before=before
+        )
         bar = tqdm(total=1, desc=f"compiling {plan.nodes} nodes", leave=False, disable=not plan.compiled or None)
         with bar, self._no_effect(), self._ready():
             self._run.warm()
@@ -255,11 +290,17 @@ class CapturedRound:
             yield
 
     def _round(self) -> Step:
-        """The function that is traced or recorded. It reads and writes the buffers."""
-        plan, live = self.plan, self.live
-        draft, active = self._draft(), ~live.done
-        noise = Round(self.source, live.emitted, ())
-        after, step = play_round(self.target, self.cache, live, draft, plan.warp, plan.rule, noise)
+        """The function that is recorded. It reads and writes the buffers."""
+        draft = self._parts.draft()
+        return self._parts.settle(draft, self._parts.forward(draft))
+
+    def _pass(self, draft: Draft) -> TargetOutput:
+        return self.target.forward(self.cache, draft)
+
+    def _settle(self, draft: Draft, output: TargetOutput) -> Step:
+        plan, live, active = self.plan, self.live, ~self.live.done
+        judged: Any = {"warp": plan.warp, "rule": plan.rule, "round": Round(self.source, live.emitted, ())}
+        after, step = settled(self.target, self.cache, live, draft, output, **judged)
         drafted, accepted = tallied(draft.valid, step.verdict.length.minimum(step.count), active)
         live.emitted.copy_(after.emitted)
         live.root.copy_(after.root)
