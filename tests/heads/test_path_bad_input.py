@@ -92,7 +92,7 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         ("hydra", {"hidden_state_offset": 1}, {}, "earlier state"),
         ("hydra", {}, {"hydra_mlp.0.0.linear.weight": torch.zeros(16, 16)}, "grounded_heads: false"),
-        ("hydra++", {"num_attention_heads": None}, {}, "no number num_attention_heads"),
+        ("hydra++", {"num_attention_heads": 5}, {}, "not 5 equal heads"),
         (
             "hydra++",
             {},

@@ -1,0 +1,758 @@
+"""Heads that their authors' own classes wrote, and what these classes drafted: the fixtures of `test_published.py`.
+
+    python tests/heads/published/make_fixtures.py SOURCES NAME ...
+
+`SOURCES` holds check-outs, a folder for each repository: `EAGLE`, `Medusa`, `Hydra`, `clover`, `dflash`, `DeepSpec`,
+`PARD`, `fms-extras`. Those of before 2025 run under transformers 4.37, the others under the one of this repository.
+
+A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
+the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
+scored. The metadata say who wrote it (`source`, `commit`, `path`), in which file and with which config, and the method
+that reads it here (`method`, `k`, `options`). The target is one for all: `target.safetensors`.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = Path(__file__).parent
+HIDDEN, VOCAB, LAYERS = 16, 48, 8
+TARGET = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "attention_bias": False,
+    "hidden_act": "silu",
+}
+PROMPT = [7, 31, 2, 44, 18, 9, 31, 5, 27, 40, 3]
+
+
+def drawn(module, seed, spread=1.3):
+    """Give a module random weights that half precision holds, and make it ready."""
+    g = torch.Generator().manual_seed(seed)
+    for name, value in sorted(module.named_parameters()):
+        wide = value.dim() > 1
+        random = torch.randn(value.shape, generator=g) * (spread / value.shape[-1] ** 0.5 if wide else 0.2)
+        is_norm = (not wide and "norm" in name) or (name.startswith("ln.") and name.endswith("weight"))
+        shift = 1.0 if is_norm else 0.0
+        value.data = (random + shift).half().float()
+    return module.float().eval()
+
+
+def target_model(cls=LlamaForCausalLM, config=LlamaConfig, **more):
+    """The target, as a class of somebody's; made if it is not there yet."""
+    path = HERE / "target.safetensors"
+    model = cls(config(**TARGET, **more))
+    if not path.exists():
+        drawn(model, 1)
+        save_file({k: v.half() for k, v in model.state_dict().items()}, path, {"config": json.dumps(TARGET)})
+    model.load_state_dict({k: v.float() for k, v in load_file(path).items()}, strict=False)
+    return model.float().eval()
+
+
+def features(model, known, boundaries=None):
+    """The target's states `[1, unit, width]` of known units but the last: of some layers, or behind the final norm."""
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([known[:-1]]), output_hidden_states=True, use_cache=False)
+    states = out.hidden_states
+    return torch.cat([states[i] for i in boundaries], -1) if boundaries is not None else states[-1]
+
+
+@contextmanager
+def watched(*modules):
+    """The outputs of modules, in the order of their calls."""
+    seen = []
+    hooks = [m.register_forward_hook(lambda m, a, out: seen.append(out.detach().clone())) for m in modules]
+    yield seen
+    for hook in hooks:
+        hook.remove()
+
+
+def chain(logits):
+    """A greedy chain by logits `[depth, vocab]` of ids of the target."""
+    units = logits.argmax(-1)
+    best = logits.topk(2, -1).values
+    assert (best[:, 0] - best[:, 1]).min() > 1e-3, "two units are nearly equal, so that a draft proves little"
+    return units.tolist(), list(range(-1, len(units) - 1)), logits
+
+
+def written(name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=(2, 0)):
+    """Run the rounds and write a fixture.
+
+    `draft(known, fresh)` is the authors' draft behind known units, of which so many have features that no earlier
+    round had: units, parents, logits, and perhaps more tensors by their names.
+    """
+    tensors = {f"head.{key}": value.detach().clone().contiguous() for key, value in head.items()}
+    half = {
+        k: v.half() if torch.equal(v.half().to(v.dtype), v) and v.is_floating_point() else v for k, v in tensors.items()
+    }
+    target = target_model()
+    with torch.no_grad():
+        root = int(target(torch.tensor([PROMPT])).logits[0, -1].argmax())
+    new, text, fresh = [root], [*PROMPT, root], len(PROMPT)
+    for number in range(len(accepted) + 1):
+        with torch.no_grad():
+            units, parents, logits, *more = draft(text, fresh)
+        half[f"round.{number}.new"] = torch.tensor(new)
+        half[f"round.{number}.draft"] = torch.tensor(units)
+        half[f"round.{number}.parents"] = torch.tensor(parents)
+        half[f"round.{number}.logits"] = logits.float().contiguous()
+        half |= {f"round.{number}.{key}": value for key, value in (more[0] if more else {}).items()}
+        if number == len(accepted):
+            break
+        new, node = [], -1
+        for _ in range(accepted[number]):
+            node = parents.index(node)
+            new.append(units[node])
+        drafted = {units[i] for i, parent in enumerate(parents) if parent == node}
+        new.append(next(unit for unit in range(11, VOCAB) if unit not in drafted))
+        text, fresh = text + new, len(new)
+    half["prompt"] = torch.tensor(PROMPT)
+    about = {
+        "source": f"https://github.com/{repository}",
+        "commit": commit_of(repository.partition("/")[2]),
+        "path": path,
+        "file": file,
+        "config_file": "adapter_config.json" if file.startswith("adapter") else "config.json",
+        "config": json.dumps(config),
+        "method": method,
+        "k": str(k),
+        "options": json.dumps(options or {}),
+    }
+    out = HERE / f"{name}.safetensors"
+    save_file(half, out, about)
+    print(f"{out.name}: {out.stat().st_size:,} bytes")
+
+
+SOURCES = Path()
+COMMITS = {}
+
+
+def commit_of(name):
+    return COMMITS[name]
+
+
+def use(name):
+    """Put a repository on the path, and forget the modules of others."""
+    sys.path.insert(0, str(SOURCES / name))
+
+
+# EAGLE
+
+
+def eagle(version, pruned=False):
+    use("EAGLE")
+    from eagle.model import cnets, cnets1
+    from eagle.model.configs import EConfig
+    from eagle.model.modeling_llama_kv import LlamaForCausalLM as KV
+
+    module = cnets if version == 3 else cnets1
+    kept = json.loads(
+        (
+            SOURCES
+            / "EAGLE/eagle"
+            / ("traineagle3/config.json" if version == 3 else "train/llama_2_chat_7B_config.json")
+        ).read_text()
+    )
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {**kept, **sizes, "vocab_size": VOCAB, "max_position_embeddings": 256}
+    if version == 3:
+        config["draft_vocab_size"] = 30 if pruned else VOCAB
+    width, depth, total = 3, 3, 9
+    model = module.Model(EConfig(**config), bias=True, total_tokens=total, depth=depth, top_k=width)
+    drawn(model, 10 + version)
+    base = target_model(KV)
+    model.embed_tokens.weight.data = base.model.embed_tokens.weight.data.clone()
+    if version == 3 and pruned:
+        ids = torch.arange(VOCAB)[torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2)) < 30]
+        model.d2t.copy_(ids - torch.arange(30))
+        model.t2d[ids] = True
+    elif version == 3:
+        del model.d2t, model.t2d
+    model.init_tree()
+    model.reset_kv()
+
+    def draft(known, fresh):
+        out = base.model(torch.tensor([known[:-1]]))
+        states = torch.cat(out["hidden_states"], -1) if version == 3 else out[0]
+        head = model.lm_head if version == 3 else base.lm_head
+        with watched(head) as seen:
+            tokens, _, mask, _ = model.topK_genrate(states[:, -fresh:], torch.tensor([known]), base.lm_head, None)
+        ancestors = mask[0, 0].bool()
+        parents = [int(row[:i].nonzero()[-1]) - 1 for i, row in enumerate(ancestors) if i]
+        logits = torch.cat([out.reshape(-1, out.shape[-1]) for out in seen])
+        if pruned:
+            whole = torch.full((len(logits), VOCAB), -torch.inf)
+            whole[:, ids] = logits
+            logits = whole
+        return tokens[0, 1:].tolist(), parents, logits
+
+    file = "model.safetensors" if version == 3 else "pytorch_model.bin"
+    form = {"probe": False, "form": "rerank", "width": width, "nodes": total - 1}
+    name = f"eagle-{version}{'-pruned' if pruned else ''}"
+    path = f"eagle/model/{module.__name__.rpartition('.')[2]}.py"
+    written(
+        name,
+        "SafeAILab/EAGLE",
+        path,
+        model.state_dict(),
+        config,
+        draft,
+        method="eagle",
+        k=depth + 1,
+        file=file,
+        options=form,
+    )
+
+
+def no_tokenizer(module):
+    """Heads draft from ids; their classes ask for a tokenizer all the same."""
+    module.AutoTokenizer = SimpleNamespace(from_pretrained=lambda *args, **more: None)
+
+
+def one_hot(unit):
+    """Logits `[1, 1, vocab]` whose likeliest unit is this one."""
+    return torch.nn.functional.one_hot(torch.tensor([[unit]]), VOCAB).float()
+
+
+# Medusa, Hydra, Clover: under transformers 4.37
+
+
+def medusa():
+    use("Medusa")
+    from medusa.model import medusa_model as module
+
+    no_tokenizer(module)
+    config = module.MedusaConfig(medusa_num_heads=3, medusa_num_layers=2)
+    model = target_model(module.MedusaModelLlama, medusa_num_heads=3, medusa_num_layers=2)
+    drawn(model.medusa_head, 20)
+
+    def draft(known, fresh):
+        scored, _, _ = model(torch.tensor([known[:-1]]), output_orig=True, medusa_forward=True)
+        return chain(scored[:, 0, -1])
+
+    path = "medusa/model/medusa_model.py"
+    head, entries = model.medusa_head.state_dict(), json.loads(config.to_json_string())
+    written(
+        "medusa",
+        "FasterDecoding/Medusa",
+        path,
+        head,
+        entries,
+        draft,
+        method="medusa",
+        k=3,
+        file="medusa_lm_head.pt",
+        options=CHAIN,
+    )
+
+
+def medusa_legacy():
+    use("Medusa")
+    from medusa.model import medusa_model_legacy as module
+
+    no_tokenizer(module)
+    config = module.MedusaConfig(medusa_num_heads=3, medusa_num_layers=1)
+    model = module.MedusaModel(target_model(module.KVLlamaForCausalLM), 3, 1)
+    drawn(model.medusa_head, 21, 3.0)
+
+    def draft(known, fresh):
+        return chain(model(torch.tensor([known[:-1]]))[:, 0, -1])
+
+    path = "medusa/model/medusa_model_legacy.py"
+    head, entries = model.medusa_head.state_dict(), json.loads(config.to_json_string())
+    written(
+        "medusa-legacy",
+        "FasterDecoding/Medusa",
+        path,
+        head,
+        entries,
+        draft,
+        method="medusa",
+        k=3,
+        file="medusa_lm_head.safetensors",
+        options=CHAIN,
+    )
+
+
+def hydra(arch):
+    use("Hydra")
+    from hydra.model import hydra_model as module
+    from hydra.model.kv_cache import initialize_past_key_values
+    from hydra.model.utils import generate_hydra_buffers
+
+    no_tokenizer(module)
+    heads, layers = 3, 2
+    config = module.HydraConfig(
+        hydra_num_heads=heads, hydra_num_layers=layers, hydra_head_arch=arch, grounded_heads=True
+    )
+    base = target_model(module.KVLlamaForCausalLM)
+    embedding = base.model.embed_tokens.weight.data.clone()
+    model = module.HydraModel(base, heads, layers, arch, grounded_heads=True)
+    drawn(model.hydra_head, 22 + len(arch))
+    base.model.embed_tokens.weight.data = embedding
+    buffers = generate_hydra_buffers([[0] * (i + 1) for i in range(heads)], device="cpu")
+    narrow = {"num_attention_heads": 2, "hidden_size": 8}  # the authors' cache knows no groups of queries
+    sizes = SimpleNamespace(num_hidden_layers=0, max_position_embeddings=256, **narrow)
+    cache, _, lengths = initialize_past_key_values(
+        SimpleNamespace(config=sizes, device="cpu", dtype=torch.float32), arch
+    )
+
+    def draft(known, fresh):
+        states = base.model(torch.tensor([known[:-1]]))[0][:, -fresh:]
+        with watched(*model.hydra_head.hydra_lm_head) as seen:
+            _, units = model.hydra_head.proposal(one_hot(known[-1]), states, buffers, cache)
+        assert arch == "mlp" or int(lengths[-1]) == len(known) - 1
+        made = chain(torch.cat([out[0] for out in seen]))
+        assert made[0] == units[0, 1:].tolist()
+        return made
+
+    name = "hydra" if arch == "mlp" else "hydra++"
+    path = f"hydra/model/hydra_heads/{arch.replace('-', '_')}_head.py"
+    head, entries = model.hydra_head.state_dict(), json.loads(config.to_json_string())
+    written(
+        name,
+        "zankner/Hydra",
+        path,
+        head,
+        entries,
+        draft,
+        method="hydra",
+        k=heads,
+        file="hydra_lm_head.pt",
+        options=CHAIN,
+    )
+
+
+def clover():
+    use("clover")
+    from clover.model import clover2 as module
+    from clover.model import utils_c
+    from clover.model.configs import EConfig
+    from clover.model.modeling_llama_kv import LlamaForCausalLM as KV
+
+    base = target_model(KV)
+    kept = json.loads((SOURCES / "clover/clover/train/llama3_instruct_8B_config.json").read_text())
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {**kept, **sizes, "vocab_size": VOCAB, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    config["clover"] = {"num_heads": 5, "num_layers": 2, "heads_coefficient": 1.0, "decay_coefficient": 0.7}
+    with tempfile.TemporaryDirectory() as folder:  # the class reads its first weights there
+        weights = {key: value.contiguous() for key, value in base.state_dict().items()}
+        weights = {key.replace(f"layers.{LAYERS - 1}.", "layers.0."): value for key, value in weights.items()}
+        save_file({key: value.clone() for key, value in weights.items()}, f"{folder}/model.safetensors")
+        index = {"weight_map": dict.fromkeys(weights, "model.safetensors")}
+        Path(folder, "model.safetensors.index.json").write_text(json.dumps(index))
+        model = module.Clover2Model(EConfig(**config), base.lm_head, load_emb=True, path=folder)
+    output = base.lm_head.weight.data.clone()
+    drawn(model, 24)
+    model.lm_head.weight.data = output
+    model.clover_embed_tokens.weight.data = output.clone()
+    model.diff_device = False
+    model.tree_buffer = utils_c.generate_tree_buffers([[0] * (i + 1) for i in range(5)], "cpu")
+    model.reset_kv()
+
+    def draft(known, fresh):
+        _, states = base.model(torch.tensor([known[:-1]]))
+        with watched(base.lm_head) as seen:
+            units, _, _ = model.topK_genrate(states[:, -fresh:], torch.tensor([known]), base.lm_head, None)
+        made = chain(torch.cat(seen))
+        assert made[0] == units[:, 0].tolist()
+        return made
+
+    written(
+        "clover-2",
+        "XiaoBin1992/clover",
+        "clover/model/clover2.py",
+        model.state_dict(),
+        config,
+        draft,
+        method="clover-2",
+        k=5,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+# DFlash, DSpark: under this repository's transformers
+
+
+def qwen3(layers=2, **more):
+    from transformers import Qwen3Config
+
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "vocab_size": VOCAB, "max_position_embeddings": 256, "rope_theta": 1000000.0}
+    config = Qwen3Config(
+        **sizes, num_hidden_layers=layers, bos_token_id=None, eos_token_id=None, pad_token_id=None, **more
+    )
+    config._attn_implementation = "eager"
+    return config
+
+
+def plain_config(config):
+    return {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
+
+
+def dflash():
+    use("dflash")
+    from dflash.model import DFlashDraftModel, extract_context_feature
+    from transformers import DynamicCache
+
+    mask, block = 47, 5
+    more = {"dflash_config": {"mask_token_id": mask, "target_layer_ids": [1, 3, 5]}, "block_size": block}
+    config = qwen3(num_target_layers=LAYERS, architectures=["DFlashDraftModel"], **more)
+    model, base, cache = drawn(DFlashDraftModel(config), 30), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states = extract_context_feature(out.hidden_states, model.target_layer_ids)[:, -fresh:]
+        start = len(known) - 1
+        noise = base.model.embed_tokens(torch.tensor([[known[-1], *[mask] * (block - 1)]]))
+        place = torch.arange(cache.get_seq_length(), start + block)[None]
+        how = {"past_key_values": cache, "use_cache": True, "is_causal": False}
+        made = model(target_hidden=states, noise_embedding=noise, position_ids=place, **how)
+        cache.crop(start)
+        return chain(base.lm_head(made[0, 1 - block :]))
+
+    written(
+        "dflash",
+        "z-lab/dflash",
+        "dflash/model.py",
+        model.state_dict(),
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def dspark(name, rank, kind="vanilla", confidence=0.0, joined=False):
+    use("DeepSpec")
+    from deepspec.eval.dspark import draft_ops
+    from deepspec.modeling.dspark.common import extract_context_feature
+    from deepspec.modeling.dspark.qwen3 import Qwen3DSparkModel
+    from deepspec.modeling.dspark.qwen3.config import build_draft_config
+    from deepspec.utils.config import ConfigNode
+    from transformers import DynamicCache
+
+    block, mask = 4, 47
+    asked = {
+        "num_draft_layers": 2,
+        "target_layer_ids": [-1, 2, 5],
+        "confidence_head_alpha": confidence,
+        "markov_rank": rank,
+    }
+    asked |= {"confidence_head_with_markov": joined, "markov_head_type": kind, "block_size": block}
+    config = build_draft_config(qwen3(LAYERS), ConfigNode({**asked, "mask_token_id": mask, "num_anchors": 8}))
+    config._attn_implementation = "eager"
+    model, base, cache = drawn(Qwen3DSparkModel(config), 31 + rank), target_model(), DynamicCache()
+    sampled, seen = model.sample_draft_tokens, []
+    model.sample_draft_tokens = lambda *a, **more: seen.append(sampled(*a, **more)) or seen[-1]
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states = extract_context_feature(out.hidden_states, model.target_layer_ids)[:, -fresh:]
+        ids, place, start = torch.tensor([[known[-1], *[mask] * (block - 1)]]), torch.arange(256)[None], len(known) - 1
+        how = {"past_key_values_draft": cache, "target_hidden_states": states, "start": start, "block_size": block}
+        hidden = draft_ops.forward_dspark_draft_block(model, draft_input_ids=ids, position_ids=place, **how)
+        how = {"draft_input_ids": ids, "block_hidden": hidden, "block_size": block}
+        proposal = draft_ops.build_dspark_proposal(model, **how, temperature=0.0, confidence_threshold=0.0)
+        made = chain(seen[-1][1][0])
+        assert made[0] == proposal.verify_input_ids[0, 1:].tolist()
+        more = {} if proposal.confidence_logits is None else {"confidence": proposal.confidence_logits[0].sigmoid()}
+        return *made, more
+
+    path = "deepspec/modeling/dspark/qwen3/modeling.py"
+    written(
+        name,
+        "deepseek-ai/DeepSpec",
+        path,
+        model.state_dict(),
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+# Speculators by MLP and LSTM; what their modules import of serving engines stands here as nothing
+
+
+class Nothing(ModuleType):
+    """A module of which anything can be imported; all of it does nothing."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (torch.nn.Module,), {"__init__": lambda self, *args, **more: None})
+
+
+def without(*names):
+    """Let these modules, and the packages around them, be imported as nothing."""
+    for name in names:
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            inner = ".".join(parts[:end])
+            if inner not in sys.modules:
+                sys.modules[inner] = Nothing(inner)
+
+
+def source(name, path):
+    """A module of one file, imported without its package."""
+    spec = importlib.util.spec_from_file_location(name, SOURCES / path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def mlp_speculator(tied):
+    use("fms")  # ibm-fms of the package index: its norm is the authors'
+    importlib.import_module("fms.modules.layernorm")
+    without("fms.models", "fms.models.hf", "fms.utils", "fms_extras", "fms_extras.models")
+    sys.modules["fms.models"].register_model = sys.modules["fms.models"].hf = lambda *args, **more: None
+    sys.modules["fms.utils"].serialization = Nothing("serialization")
+    sys.modules["fms.models.hf"]._fms_to_hf_adapt_map = {}
+    source("fms_extras.models.speculator", "fms-extras/fms_extras/models/speculator.py")
+    module = source("modeling_mlp_speculator", "fms-extras/fms_extras/models/hf/modeling_mlp_speculator.py")
+    sizes = {
+        "vocab_size": VOCAB,
+        "emb_dim": HIDDEN,
+        "inner_dim": 12,
+        "n_predict": 3,
+        "tie_weights": tied,
+        "scale_input": tied,
+    }
+    config, base = module.MLPSpeculatorConfig(**sizes), target_model()
+    model = module.MLPSpeculator(*[sizes[k] for k in ("emb_dim", "inner_dim", "vocab_size", "n_predict")], tied, tied)
+    drawn(model, 40 + tied)
+
+    def draft(known, fresh):
+        state, units = features(base, known)[:, -1:], [known[-1]]
+        (path,) = model.generate_suffixes(state, torch.tensor([[units[0]]]), topk=[1, 1, 1], n=1)[0]
+        scored = model(state, torch.tensor([[known[-1], *path.tolist()]]))
+        made = chain(scored[:, 0, 0])
+        assert made[0] == path.tolist()
+        return made
+
+    own = dict(model.named_parameters())  # a tied tensor once, as transformers saves it
+    head = {f"speculator.{key}": value for key, value in own.items()}
+    entries = {"architectures": ["MLPSpeculatorPreTrainedModel"], **json.loads(config.to_json_string())}
+    name = f"mlp-speculator{'-tied' if tied else ''}"
+    written(
+        name,
+        "foundation-model-stack/fms-extras",
+        "fms_extras/models/speculator.py",
+        head,
+        entries,
+        draft,
+        method="mlp-speculator",
+        k=3,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def arctic_lstm():
+    F = torch.nn.functional
+    here = "arctic_inference.vllm.spec_dec"
+    without("vllm.config", "vllm.v1.outputs", "vllm.model_executor.model_loader.weight_utils", f"{here}.fp8")
+    without(f"{here}.logits_processor_opt", f"{here}.vocab_parallel_embedding", "arctic_inference.py_custom_ops")
+    sys.modules[f"{here}.logits_processor_opt"].LogitsProcessorOpt = lambda **more: (
+        lambda head, x: F.linear(x, head.weight)
+    )
+    sys.modules["arctic_inference.py_custom_ops"].try_load_torch_library = lambda: False
+    engine = sys.modules[f"{here}.vocab_parallel_embedding"]
+    engine.SpeculatorTPInit = type("SpeculatorTPInit", (), {"__init__": lambda self: setattr(self, "tp_size", 1)})
+    engine.ParallelLMHead = lambda rows, width, **more: torch.nn.Linear(width, rows, bias=False)
+    module = source("arctic_speculator", "ArcticInference/arctic_inference/vllm/spec_dec/arctic_speculator.py")
+    entries = {"architectures": ["ArcticLSTMSpeculatorPreTrainedModel"], "method": "sum_lstm", "vocab_size": VOCAB}
+    entries |= {"input_hidden_dim": HIDDEN, "inner_dim": "12", "emb_dim": "12", "proj_dim": "12", "n_predict": 3}
+    entries |= {"num_lookahead_tokens": 3, "tie_weights": True, "tie_lstm_embs": True, "scale_input": True}
+    settings = SimpleNamespace(disable_by_batch_size=1)
+    whole = SimpleNamespace(model_config=SimpleNamespace(hf_config=SimpleNamespace(**entries), enforce_eager=True))
+    model = module.ArcticLSTMSpeculator(vllm_config=SimpleNamespace(**vars(whole), speculative_config=settings))
+    model.qhead, base = None, target_model()  # the copy of the output layer in eight bits
+    drawn(model, 42, 3.0)
+    project, seen = model.logits_processor, []
+    model.logits_processor = lambda head, x: seen.append(project(head, x)) or seen[-1]
+
+    def draft(known, fresh):
+        seen.clear()
+        units = model.generate_proposals(torch.tensor([known[-1]]), features(base, known)[:, -1], 3)
+        made = chain(torch.cat(seen))
+        assert made[0] == units[0].tolist()
+        return made
+
+    path = "arctic_inference/vllm/spec_dec/arctic_speculator.py"
+    written(
+        "arctic-lstm",
+        "snowflakedb/ArcticInference",
+        path,
+        model.state_dict(),
+        entries,
+        draft,
+        method="arctic-lstm",
+        k=3,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+# P-EAGLE, as the kit that is known for it trains it; what a round drafts is one of the chains of its training pass
+
+
+def p_eagle():
+    use("speculators/src")
+    version = importlib.metadata.version
+    importlib.metadata.version = lambda name: "0" if name == "speculators" else version(name)
+    without("datasets", "loguru", "hs_connectors")
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.models.peagle import core
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    depths, mask, sizes = 4, 47, {**TARGET, "num_hidden_layers": 2}
+    layer = LlamaConfig(**sizes)
+    layer._attn_implementation = "eager"
+    proposal = GreedyTokenProposalConfig(speculative_tokens=depths)
+    verifier = VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])
+    kit = SpeculatorsConfig(
+        algorithm="peagle", proposal_methods=[proposal], default_proposal_method="greedy", verifier=verifier
+    )
+    more = {"eagle_aux_hidden_state_layer_ids": [1, 4, 6], "mask_token_id": mask, "norm_before_residual": True}
+    config = core.PEagleSpeculatorConfig(
+        transformer_layer_config=layer, draft_vocab_size=VOCAB, speculators_config=kit, **more
+    )
+    model, base = core.PEagleDraftModel(config), target_model()
+    drawn(model, 50)
+    core.compute_metrics = lambda **more: (None, None)
+
+    def draft(known, fresh):
+        units, states = torch.tensor([known[1:]]), features(base, known, [1, 4, 6])
+        last = units.shape[1] - 1
+        units, states = (torch.cat([x, x[:, :depths]], 1) for x in (units, states))  # what stands behind is not read
+        anchors = torch.cat([torch.arange(last), torch.full((depths,), last)])
+        depth = torch.cat([torch.zeros(last, dtype=torch.int64), torch.arange(depths)])
+        core.generate_cod_sample_indices = lambda **more: (anchors, depth)
+        with watched(model.lm_head) as seen:
+            model(states, units, torch.zeros_like(units), verifier_last_hidden_states=states[..., :HIDDEN])
+        return chain(seen[0][0, -depths:])
+
+    head = {key: value for key, value in model.state_dict().items() if key not in model._keys_to_ignore_on_save}
+    path = "src/speculators/models/peagle/core.py"
+    entries = json.loads(json.dumps(config.to_dict(), default=str))
+    written(
+        "p-eagle",
+        "vllm-project/speculators",
+        path,
+        head,
+        entries,
+        draft,
+        method="p-eagle",
+        k=depths,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def ppd():
+    use("parallel-prompt-decoding")
+    sys.path.insert(0, str(SOURCES / "peft09"))  # peft 0.9
+    without("fastchat.model.model_adapter", "fastchat.conversation")
+    from peft import PromptTuningInit, TaskType
+    from prompt.model import model as module
+    from prompt.utils import VTAttentionType
+
+    module.transformers.AutoTokenizer = SimpleNamespace(from_pretrained=lambda *args, **more: None)
+    number, base = 3, target_model(module.CustomLlamaForCausalLM)
+    how = {"prompt_tuning_init": PromptTuningInit.RANDOM, "vt_attention_type": VTAttentionType.DECODER}
+    config = module.PromptConfig(
+        num_special_tokens=number, task_type=TaskType.CAUSAL_LM, base_model_name_or_path="x", **how
+    )
+    model = module.PromptDecoder(base, config)
+    drawn(model.prompt_encoder, 52, 4.0)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        head = load_file(f"{folder}/adapter_model.safetensors")
+        entries = json.loads(Path(folder, "adapter_config.json").read_text())
+
+    def draft(known, fresh):
+        if len(known) == len(PROMPT) + 1:  # prompt tokens stand behind nodes, and a prompt has none
+            return [], [], torch.zeros(0, VOCAB)
+        ids = torch.tensor([known[:-1]])
+        return chain(model(ids, attention_mask=torch.ones_like(ids)).logits[0, -number:])
+
+    path = "prompt/model/model.py"
+    written(
+        "ppd",
+        "hmarkc/parallel-prompt-decoding",
+        path,
+        head,
+        entries,
+        draft,
+        method="ppd",
+        k=number,
+        file="adapter_model.safetensors",
+        options={"form": "chain"},
+        accepted=(0, 2, 0),
+    )
+
+
+CHAIN = {"probe": False, "form": "chain"}
+MAKERS: dict[str, Callable[[], None]] = {
+    "medusa": medusa,
+    "medusa-legacy": medusa_legacy,
+    "hydra": lambda: hydra("mlp"),
+    "hydra++": lambda: hydra("prefix-mlp"),
+    "clover-2": clover,
+    "mlp-speculator": lambda: mlp_speculator(False),
+    "mlp-speculator-tied": lambda: mlp_speculator(True),
+    "arctic-lstm": arctic_lstm,
+    "p-eagle": p_eagle,
+    "ppd": ppd,
+    "dflash": dflash,
+    "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
+    "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),
+    "dspark-gated": lambda: dspark("dspark-gated", 5, "gated", confidence=1.0),
+    "dspark-rnn": lambda: dspark("dspark-rnn", 7, "rnn"),
+    "eagle-1": lambda: eagle(1),
+    "eagle-3": lambda: eagle(3),
+    "eagle-3-pruned": lambda: eagle(3, pruned=True),
+}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    SOURCES = Path(sys.argv[1])
+    COMMITS = json.loads((SOURCES / "commits.json").read_text())
+    target_model()
+    for wanted in sys.argv[2:]:
+        MAKERS[wanted]()
