@@ -44,7 +44,7 @@ MODELS = (
 )
 HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:apple-mtp", "text:medusa"),
-    *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
+    *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon")
 OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild")

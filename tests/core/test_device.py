@@ -66,8 +66,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ppd": (1, 940),
     "apple-mtp": (1, 980),
     "medusa": (1, 940),
-    "hydra": (3, 1060),  # as clover
-    "clover": (3, 1120),  # in the first round, its rotary frequencies move, which are two tensors; later 1
+    "hydra": (3, 1060),  # as clover-2
+    "clover-2": (3, 1120),  # in the first round, its rotary frequencies move, which are two tensors; later 1
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),
     "mtp": (1, 1520),

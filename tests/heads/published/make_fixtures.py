@@ -356,7 +356,7 @@ def clover():
     base = target_model(KV)
     kept = json.loads((SOURCES / "clover/clover/train/llama3_instruct_8B_config.json").read_text())
     sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = {**kept, **sizes, "vocab_size": VOCAB, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    config = {**kept, **sizes, "vocab_size": VOCAB, "max_position_embeddings": 256}
     config["clover"] = {"num_heads": 5, "num_layers": 2, "heads_coefficient": 1.0, "decay_coefficient": 0.7}
     with tempfile.TemporaryDirectory() as folder:  # the class reads its first weights there
         weights = {key: value.contiguous() for key, value in base.state_dict().items()}
