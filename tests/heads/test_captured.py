@@ -29,6 +29,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed, pair
 from mmspec.testing.tiny_models import llama, prompt
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.inside import NAME as HEADS
 from mmspec_text.drafters.heads.inside import HeadInside, RowsInside
@@ -36,6 +37,7 @@ from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.captured.conftest import _traced_alone, inductor, lockstep, rounds_of  # noqa: F401  fixtures
 from tests.heads.conftest import GREEDY, SAMPLED, checkpoint
 from tests.support.examples import EXAMPLES
+from tests.support.examples.heads import PRODUCT, random_dflash
 from tests.support.path_heads import KINDS, LAYOUTS
 
 TREE: dict[str, Any] = {"form": "rerank", "width": 3, "nodes": 8}
@@ -252,6 +254,21 @@ def test_heads_that_score_a_block(
     eager, captured = decoder(), decoder()
     eager.captures._refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
+    assert len(rounds_of(captured)) == len(drafting(captured)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Match, Rejection])
+def test_a_confidence_head_ends_drafts_inside(rule: type, rows: dict[str, Tensor]) -> None:
+    def decoder() -> Decoder:
+        head = random_dflash(replace(PRODUCT, confidence=16))
+        drafter = DFlash(DFlashOptions(model=head, probe=False, sure=0.5, **CHAIN))
+        return Decoder(TransformersTarget(llama()), drafter, rule(), k=3, shape=None, compile=True)
+
+    vars(llama()).pop(NAME, None)
+    eager, captured = decoder(), decoder()
+    eager.captures._refused = True
+    assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
 
 

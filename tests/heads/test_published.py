@@ -4,6 +4,8 @@
 """
 
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.api.build import decoder_for
 from mmspec.core.drafters import growing
+from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 
 FOLDER = Path(__file__).parent / "published"
@@ -55,6 +58,29 @@ def paths(units: list[int], parents: list[int]) -> set[tuple[int, ...]]:
     return set(found)
 
 
+def started(target: LlamaForCausalLM, tensors: dict[str, Tensor], about: dict[str, str], head: str, **more: Any) -> Any:
+    """A decoder with a head, and a call behind the fixture's prompt."""
+    options = {**json.loads(about["options"]), **more}
+    decoder = decoder_for(target, about["method"], drafter=head, k=int(about["k"]), options=options)
+    state = decoder.start({"input_ids": tensors["prompt"][None]}, 40, warp=Warp.sampling(temperature=0))
+    assert state.root.tolist() == tensors["round.0.new"].tolist()
+    return decoder, state
+
+
+def rounds_of(tensors: dict[str, Tensor], decoder: Any, state: Any) -> Iterator[tuple[str, Draft]]:
+    """The beginnings of a fixture's keys, round by round, and our drafts."""
+    rounds = sum(key.endswith(".draft") for key in tensors)
+    assert rounds > 2
+    for number in range(rounds):
+        pending = decoder.speculate(state)
+        yield f"round.{number}", pending.draft
+        rest = tensors[f"round.{number + 1}.new"] if number + 1 < rounds else tensors["prompt"][:0]
+        while len(rest):  # a round emits no more than its draft has, and one
+            before = state.host_emitted[0]
+            decoder.advance(state, truth=rest[None], pending=pending)
+            rest, pending = rest[state.host_emitted[0] - before :], None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_drafts_are_those_of_the_authors_class(
     name: str, target: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,25 +95,34 @@ def test_drafts_are_those_of_the_authors_class(
         return warped(rows, output, *args)
 
     monkeypatch.setattr(growing, "warped", watched)
-    options = json.loads(about["options"])
-    drafter = stored(tensors, about, tmp_path)
-    decoder = decoder_for(target, about["method"], drafter=drafter, k=int(about["k"]), options=options)
-    state = decoder.start({"input_ids": tensors["prompt"][None]}, 40, warp=Warp.sampling(temperature=0))
-    rounds = sum(key.endswith(".draft") for key in tensors)
-    assert rounds > 2
-    for number in range(rounds):
-        if number == 0:
-            assert state.root.tolist() == tensors["round.0.new"].tolist()
-        scored.clear()
-        pending = decoder.speculate(state)
-        logits, units = tensors[f"round.{number}.logits"], tensors[f"round.{number}.draft"].tolist()
+    decoder, state = started(target, tensors, about, stored(tensors, about, tmp_path))
+    for key, draft in rounds_of(tensors, decoder, state):
+        logits, units = tensors[f"{key}.logits"], tensors[f"{key}.draft"].tolist()
         largest = float(logits[logits.isfinite()].abs().max()) if len(logits) else 0.0
         torch.testing.assert_close(torch.cat([logits[:0], *scored]), logits, atol=TOLERANCE * largest, rtol=0)
-        theirs = paths(units, tensors[f"round.{number}.parents"].tolist())
-        parents = (pending.draft.index.parent[0, 1:] - 1).tolist()
-        assert paths(pending.draft.drafted[0].tolist(), parents) == theirs
-        if number + 1 < rounds:
-            decoder.advance(state, truth=tensors[f"round.{number + 1}.new"][None], pending=pending)
+        parents = (draft.index.parent[0, 1:] - 1).tolist()
+        assert paths(draft.drafted[0].tolist(), parents) == paths(units, tensors[f"{key}.parents"].tolist())
+        scored.clear()
+
+
+@pytest.mark.parametrize("name", ["dspark", "dspark-gated"])
+def test_a_confidence_head_ends_drafts_where_its_authors_do(
+    name: str, target: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    """Before the first unit whose guess is below the threshold; thresholds lie between all guesses of the fixture."""
+    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    head = stored(tensors, about, tmp_path)
+    guesses = torch.cat([value for key, value in tensors.items() if key.endswith(".confidence")]).sort().values
+    lengths = set()
+    for low, high in pairwise([0.0, *guesses.tolist(), 1.0]):
+        threshold = (low + high) / 2
+        decoder, state = started(target, tensors, about, head, sure=threshold)
+        for key, draft in rounds_of(tensors, decoder, state):
+            below = (tensors[f"{key}.confidence"] < threshold).nonzero()
+            length = int(below[0]) if len(below) else int(about["k"])
+            assert draft.drafted[0].tolist() == tensors[f"{key}.draft"][:length].tolist()
+            lengths.add(length)
+    assert len(lengths) > 2
 
 
 @pytest.mark.parametrize("name", NAMES)
