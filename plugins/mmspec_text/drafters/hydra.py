@@ -21,7 +21,7 @@ Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class HydraCheckpoint(PathCheckpoint):
     """Hydra's heads as they are stored."""
 
     architecture: HydraSizes
-    stored: Stored | None = None  # their files
+    stored: Stored = field(kw_only=True)  # their files
 
     def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
         """These heads, where the decoder layer is one of a target with this config.
@@ -63,7 +63,7 @@ class HydraCheckpoint(PathCheckpoint):
         Raises:
             ValueError: Its tensors are not those of such a layer.
         """
-        if self.stored is None or self.architecture.prefix is None:
+        if self.architecture.prefix is None:
             return self
         own = {key: value for key, value in self.stored.config.items() if value is not None}
         prefix = BlockSizes.of(self.stored, "prefix.", {**config, **own})
@@ -172,7 +172,7 @@ def read_hydra(name: str) -> HydraCheckpoint:
     with torch.device("meta"):
         wanted = hydra_network(sizes, 1).state_dict().keys()
     weights, ignored = stored.weights(wanted)
-    return HydraCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",), stored)
+    return HydraCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",), stored=stored)
 
 
 def _sizes(stored: Stored, form: str) -> HydraSizes:
@@ -215,6 +215,6 @@ class Hydra(PathDrafter):
     read = staticmethod(read_hydra)
 
     def wrap(self, target: Target) -> Target:
-        if isinstance(target, TransformersTarget):
+        if isinstance(self.checkpoint, HydraCheckpoint) and isinstance(target, TransformersTarget):
             self.checkpoint = self.checkpoint.beside(target.model_info.config.to_dict())
         return super().wrap(target)

@@ -18,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import chain as chain_of
+from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -46,6 +48,8 @@ TARGET = {
     "attention_bias": False,
     "hidden_act": "silu",
 }
+ACCEPTED = (2, 0)
+"""Drafted units that become known behind the first rounds, before one that was not drafted."""
 PROMPT = [7, 31, 2, 44, 18, 9, 31, 5, 27, 40, 3]
 
 
@@ -98,7 +102,7 @@ def chain(logits):
     return units.tolist(), list(range(-1, len(units) - 1)), logits
 
 
-def written(name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=(2, 0)):
+def written(name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=ACCEPTED):
     """Run the rounds and write a fixture.
 
     `draft(known, fresh)` is the authors' draft behind known units, of which so many have features that no earlier
@@ -726,6 +730,74 @@ def ppd():
     )
 
 
+# PARD: the authors' whole loop, with a target whose logits are scripted
+
+
+def pard():
+    use("PARD")
+    without("loguru")
+    sys.modules["loguru"].logger = SimpleNamespace(
+        **dict.fromkeys(("remove", "add", "info"), lambda *args, **more: None)
+    )
+    from pard import pard_infer as module
+
+    k, mask = 4, 46
+    layer = LlamaConfig(**{**TARGET, "num_hidden_layers": 2, "rope_theta": 5000.0}, pard_token=mask)
+    model = drawn(LlamaForCausalLM(layer), 60, 1.8)
+    plan, fed, scored, clock = [0, *ACCEPTED, 0], [], [], count()
+    with torch.no_grad():
+        root = int(target_model()(torch.tensor([PROMPT])).logits[0, -1].argmax())
+
+    class Loop(module.PardInfer):
+        def speed_logger(self, name=None, log=True):
+            return float(next(clock))
+
+        def get_input(self, prompt, tokenizer, prompt_type):
+            return prompt, torch.tensor([PROMPT])
+
+    def decided(input_ids, **more):
+        """Logits of a target that takes as many drafted units as the plan says, and then another one."""
+        drafts, taken = input_ids[0, -k:].tolist(), plan[len(fed) - 1]
+        units = [*drafts[:taken], *[next(unit for unit in range(11, VOCAB) if unit != drafts[taken])] * (k + 1 - taken)]
+        if len(fed) == 1:
+            units = [root] * (k + 1)
+        logits = torch.nn.functional.one_hot(torch.tensor([units]), VOCAB).float()
+        return SimpleNamespace(logits=logits)
+
+    def scores(input_ids, **more):
+        out = model(input_ids=input_ids, **more)
+        fed.append(input_ids[0, : 1 - k].tolist())
+        scored.append(out.logits[0, -k:])
+        return out
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loop = Loop(k, 6, folder, "qwen", "", True, max_cache_len=64)
+    cache = module.StaticCache(config=layer, max_batch_size=1, max_cache_len=64, device="cpu", dtype=torch.float32)
+    nothing = SimpleNamespace(reset=lambda: None)
+    target = SimpleNamespace(forward=decided, forward_gen=decided, device="cpu")
+    drafter, words = SimpleNamespace(forward_gen=scores), SimpleNamespace(eos_token_id=-1, decode=lambda ids: "")
+    loop.generate([""], target, drafter, nothing, cache, words)
+
+    def draft(known, fresh):
+        number = next(n for n in range(1, len(fed)) if list(chain_of.from_iterable(fed[: n + 1])) == known)
+        return chain(scored[number])
+
+    entries = {key: value for key, value in json.loads(layer.to_json_string()).items()}
+    written(
+        "pard",
+        "AMD-AGI/PARD",
+        "pard/pard_infer.py",
+        model.state_dict(),
+        entries,
+        draft,
+        method="pard",
+        k=k,
+        file="model.safetensors",
+        options={"form": "chain"},
+    )
+
+
 CHAIN = {"probe": False, "form": "chain"}
 MAKERS: dict[str, Callable[[], None]] = {
     "medusa": medusa,
@@ -738,6 +810,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "arctic-lstm": arctic_lstm,
     "p-eagle": p_eagle,
     "ppd": ppd,
+    "pard": pard,
     "dflash": dflash,
     "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
     "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),

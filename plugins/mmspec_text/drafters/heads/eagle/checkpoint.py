@@ -86,12 +86,17 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     if architecture.grid:
         weights = by_halves(weights, architecture)
     ids = numbered_ids(given, IDS, stored.what)
-    mask = _mask_token(given, stored.what) if architecture.parallel else None
+    mask = mask_token(given, stored.what) if architecture.parallel else None
     asked = asked_length(given, stored.what)
     return Checkpoint(name, layout, architecture, ids, weights, ignored, mask, asked)
 
 
-def _mask_token(given: Mapping[str, Any], what: str) -> int:
+def mask_token(given: Mapping[str, Any], what: str) -> int:
+    """The id that stands for units that are not known.
+
+    Raises:
+        ValueError: The config names none.
+    """
     named = [given[name] for name in MASKS if given.get(name) is not None]
     if not named or type(named[0]) is not int or named[0] < 0:
         raise ValueError(f"{what}: its config has no id {MASKS[0]} (or {', '.join(MASKS[1:])}), but {named[:1]}")
