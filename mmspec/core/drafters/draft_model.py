@@ -231,6 +231,7 @@ def fed_known(
     lag: Tensor,
     nodes: int,
     feed: Callable[[Draft, int], TargetOutput],
+    *,
     masks: int = 0,
     mask: int = 0,
 ) -> tuple[TargetOutput, Tensor]:

@@ -107,7 +107,7 @@ class Pard(SmallModelDrafter):
             return Draft.empty(state.root)
         lag, most = self.catch_up(state, memory, memory.width - levels)
         feed = partial(self._feed, memory)
-        output, _ = fed_known(self.model, memory, state, lag, most + levels, feed, levels - 1, self.mask)
+        output, _ = fed_known(self.model, memory, state, lag, most + levels, feed, masks=levels - 1, mask=self.mask)
         memory.lag = 0
         logits = output.take(lag[:, None] + torch.arange(levels, device=lag.device)).logits
         assert logits is not None
