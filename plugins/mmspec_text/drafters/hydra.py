@@ -4,7 +4,7 @@ Ankner et al., arXiv 2402.05109: head i is an MLP over the state before the root
 of the i units drafted so far; so every node of a tree has a distribution of its own. Hydra++ reads all states
 so far through one decoder layer, in place of the last one.
 A checkpoint holds the MLPs and output layers of all heads, and Hydra++'s decoder layer; embeddings are the target's.
-The paper's typical acceptance is lossy, and is not used.
+The paper's acceptance is lossy: the rule `typical`.
 
     head i: z = cat(f, E(root), E(unit 1), …, E(unit i)); x = R z + r + SiLU(W z + b); for every further block:
     x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = O_i x

@@ -4,7 +4,7 @@ Cai et al., arXiv 2401.10774: head i is a residual block and an output layer of 
 i + 1 places behind the root from the state before the root. So a draft's distribution is a product over depths: it is
 the same behind all nodes of a depth, and a tree is a choice of combinations.
 A checkpoint holds the blocks and output layers of all heads, in the layout of the authors or of vLLM, which may share
-one output layer and score a part of the ids (`token_map`). The paper's own acceptance is lossy, and is not used.
+one output layer and score a part of the ids (`token_map`). The paper's own acceptance is lossy: the rule `typical`.
 
     head i: x = h; for every block: x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = E_i x
 

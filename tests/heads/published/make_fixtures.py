@@ -301,6 +301,39 @@ def medusa_legacy():
     )
 
 
+def typical():
+    """Medusa's acceptance on trees of random units: `tests/zoo/relaxed/typical.safetensors`."""
+    use("Medusa")
+    from medusa.model.utils import evaluate_posterior, generate_medusa_buffers
+
+    choices = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [1, 1], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
+    order = [[], *sorted(choices, key=lambda path: (len(path), path))]
+    parents = [order.index(path[:-1]) - 1 for path in order[1:]]
+    g, trials, vocab, temperature = torch.Generator().manual_seed(5), 60, 6, 0.7
+    logits = (torch.randn(trials, len(order), vocab, generator=g) * 1.5).half().float()
+    ways = generate_medusa_buffers(choices, device="cpu")["retrieve_indices"]
+    units = torch.zeros(trials, len(order), dtype=torch.int64)
+    leaves = torch.zeros(trials, dtype=torch.int64)
+    for trial in range(trials):
+        for node in range(-1, len(parents)):  # children of a node are different units
+            children = [i for i, parent in enumerate(parents) if parent == node]
+            units[trial, [1 + i for i in children]] = torch.randperm(vocab, generator=g)[: len(children)]
+        padded = torch.cat([units[trial], torch.tensor([vocab])])  # a path of -1 is shorter than the longest
+        scores = torch.cat([logits[trial], torch.full((1, vocab), 0.0)])[ways]
+        scores = torch.cat([scores, torch.full((*scores.shape[:2], 1), -60.0)], -1)  # padding is never accepted
+        best, length = evaluate_posterior(scores, padded[ways], temperature, 0.09, 0.3, fast=True)
+        leaves[trial] = ways[best, int(length)]
+    about = {"source": "https://github.com/FasterDecoding/Medusa", "commit": commit_of("Medusa")}
+    about |= {"path": "medusa/model/utils.py", "epsilon": "0.09", "delta": "0.3", "temperature": str(temperature)}
+    tensors = {
+        "logits": logits.half(),
+        "units": units[:, 1:].contiguous(),
+        "parents": torch.tensor(parents),
+        "leaves": leaves,
+    }
+    save_file(tensors, HERE.parents[1] / "zoo/relaxed/typical.safetensors", about)
+
+
 def hydra(arch):
     use("Hydra")
     from hydra.model import hydra_model as module
@@ -802,6 +835,7 @@ CHAIN = {"probe": False, "form": "chain"}
 MAKERS: dict[str, Callable[[], None]] = {
     "medusa": medusa,
     "medusa-legacy": medusa_legacy,
+    "typical": typical,
     "hydra": lambda: hydra("mlp"),
     "hydra++": lambda: hydra("prefix-mlp"),
     "clover-2": clover,

@@ -26,6 +26,7 @@ from mmspec_zoo.overlap.pearl import PearlOptions
 from mmspec_zoo.overlap.saguaro import SaguaroOptions
 from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
 from mmspec_zoo.relaxed.rollback import RollbackOptions
+from mmspec_zoo.relaxed.typical import TypicalOptions
 from mmspec_zoo.self_drafting.dynamic_exit import DynamicExitOptions
 from mmspec_zoo.self_drafting.layer_skip import LayerSkipOptions
 from mmspec_zoo.self_drafting.swift import SwiftOptions
@@ -162,6 +163,11 @@ def rollback() -> Example:
     return Example(options=RollbackOptions(threshold=1.0), strict={"threshold": 0.0})
 
 
+def typical() -> Example:
+    """A bound that some units of a toy are below, and some above."""
+    return Example(options=TypicalOptions(epsilon=0.25, delta=0.8), strict={"epsilon": 1.0, "delta": 1e9})
+
+
 def judge() -> Example:
     """A layer of random weights that accepts some units of the kit's model, and refuses others."""
     model = llama()
@@ -236,6 +242,7 @@ EXAMPLES = {
     "zoo:ambedkar": ambedkar,
     "zoo:rapid": rapid,
     "zoo:rollback": rollback,
+    "zoo:typical": typical,
     "zoo:judge": judge,
     "zoo:s2d": s2d,
     "zoo:specmemo": specmemo,
