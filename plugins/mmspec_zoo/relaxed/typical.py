@@ -22,7 +22,6 @@ from mmspec.core.distributions import Categorical, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_zoo.relaxed.rollback import bias
 from mmspec_zoo.specs import TYPICAL
 
 
@@ -74,8 +73,8 @@ class Typical:
             return verdict
         if draft.index.is_chain:
             q = dense(draft.distribution, draft.drafted, p.shape[-1])
-            tv, _ = bias(above, q, passes[:, :-1])
-            excess = (q * passes[:, :-1]).sum(-1) - torch.minimum(above, q).sum(-1)
+            tv, mass = variation(above, q, passes[:, :-1])
+            excess = mass - torch.minimum(above, q).sum(-1)
             there = draft.valid[:, 1:]  # NaN where nothing was drafted
             tv, excess = (torch.nn.functional.pad(torch.where(there, each, 0.0), (0, 1)) for each in (tv, excess))
             return replace(verdict, tv=tv, excess_acceptance=excess)
@@ -90,3 +89,12 @@ class Typical:
         """What the probability of a unit must exceed, `[…]`, for distributions `[…, vocab]`."""
         entropy = torch.special.entr(p).sum(-1)
         return (self.options.delta * (-entropy).exp()).clamp(max=self.options.epsilon)
+
+
+def variation(p: Tensor, q: Tensor, passes: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a unit that is x ~ q where x passes, and drawn from p elsewhere: its total variation from p, and how often it
+    passes, `[batch, node]` each. Arguments are `[batch, node, vocab]`.
+    """
+    inside = q * passes
+    mass = inside.sum(-1, keepdim=True)
+    return (inside - mass * p).abs().sum(-1) / 2, mass[..., 0]
