@@ -2,8 +2,15 @@
 
     python tests/heads/published/make_fixtures.py SOURCES NAME ...
 
-`SOURCES` holds check-outs, a folder for each repository: `EAGLE`, `Medusa`, `Hydra`, `clover`, `dflash`, `DeepSpec`,
-`PARD`, `fms-extras`. Those of before 2025 run under transformers 4.37, the others under the one of this repository.
+`SOURCES` holds check-outs, a folder for each repository that is named below, and `commits.json`, an object from a
+folder's name to the commit. Authors' classes run under the transformers of their time:
+
+| transformers | fixtures |
+|---|---|
+| 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
+| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
+| 5.10.2 | deepspec-dflash, dspark, dspark-gated, dspark-rnn |
+| this repository's | arctic-lstm, p-eagle; mlp-speculator and its tied form, with ibm-fms in the folder `fms` |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
