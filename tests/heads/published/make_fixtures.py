@@ -10,7 +10,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
 | 5.10.2 | deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle; mlp-speculator and its tied form, with ibm-fms in the folder `fms` |
+| this repository's | arctic-lstm, p-eagle, speculators-*; mlp-speculator, tied too, with ibm-fms in the folder `fms` |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
@@ -671,32 +671,74 @@ def arctic_lstm():
     )
 
 
-# P-EAGLE, as the kit that is known for it trains it; what a round drafts is one of the chains of its training pass
+# Heads of the kit speculators; what a round drafts is one of the chains, or blocks, of a training pass
+
+
+def kit(algorithm, length):
+    """What configs of the kit say of how a head is used; makes the kit importable."""
+    if str(SOURCES / "speculators/src") not in sys.path:
+        use("speculators/src")
+        version = importlib.metadata.version
+        importlib.metadata.version = lambda name: "0" if name == "speculators" else version(name)
+        without("datasets", "loguru", "hs_connectors")
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    verifier = VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])
+    how = {
+        "proposal_methods": [GreedyTokenProposalConfig(speculative_tokens=length)],
+        "default_proposal_method": "greedy",
+    }
+    return SpeculatorsConfig(algorithm=algorithm, verifier=verifier, **how)
+
+
+def kept_ids(model):
+    """Give a head of the kit a map of fewer ids; the target's id of each."""
+    number = model.draft_vocab_size
+    ids = torch.arange(VOCAB)[torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2)) < number]
+    marks = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True)
+    model.load_vocab_mappings(marks, ids - torch.arange(number))
+    return ids
+
+
+def over_all(logits, ids):
+    """Logits over the target's ids, -inf where a head has none."""
+    return torch.full((len(logits), VOCAB), -torch.inf).index_copy(1, ids, logits)
+
+
+def write_kit(name, module, model, config, draft, method, k):
+    head = {key: value for key, value in model.state_dict().items() if key not in model._keys_to_ignore_on_save}
+    entries = json.loads(json.dumps(config.to_dict(), default=str))
+    path = f"src/{module.__name__.replace('.', '/')}.py"
+    written(
+        name,
+        "vllm-project/speculators",
+        path,
+        head,
+        entries,
+        draft,
+        method=method,
+        k=k,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def llama_layers():
+    layer = LlamaConfig(**{**TARGET, "num_hidden_layers": 2})
+    layer._attn_implementation = "sdpa"  # under `eager` the kit adds 0, and not -inf, for other rows of earlier steps
+    return layer
 
 
 def p_eagle():
-    use("speculators/src")
-    version = importlib.metadata.version
-    importlib.metadata.version = lambda name: "0" if name == "speculators" else version(name)
-    without("datasets", "loguru", "hs_connectors")
-    from speculators.config import SpeculatorsConfig, VerifierConfig
+    depths, mask = 4, 47
+    of_kit = kit("peagle", depths)
     from speculators.models.peagle import core
-    from speculators.proposals.greedy import GreedyTokenProposalConfig
 
-    depths, mask, sizes = 4, 47, {**TARGET, "num_hidden_layers": 2}
-    layer = LlamaConfig(**sizes)
-    layer._attn_implementation = "eager"
-    proposal = GreedyTokenProposalConfig(speculative_tokens=depths)
-    verifier = VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"])
-    kit = SpeculatorsConfig(
-        algorithm="peagle", proposal_methods=[proposal], default_proposal_method="greedy", verifier=verifier
-    )
     more = {"eagle_aux_hidden_state_layer_ids": [1, 4, 6], "mask_token_id": mask, "norm_before_residual": True}
-    config = core.PEagleSpeculatorConfig(
-        transformer_layer_config=layer, draft_vocab_size=VOCAB, speculators_config=kit, **more
-    )
-    model, base = core.PEagleDraftModel(config), target_model()
-    drawn(model, 50)
+    how = {"transformer_layer_config": llama_layers(), "draft_vocab_size": VOCAB, "speculators_config": of_kit}
+    config = core.PEagleSpeculatorConfig(**how, **more)
+    model, base = drawn(core.PEagleDraftModel(config), 50), target_model()
     core.compute_metrics = lambda **more: (None, None)
 
     def draft(known, fresh):
@@ -710,21 +752,69 @@ def p_eagle():
             model(states, units, torch.zeros_like(units), verifier_last_hidden_states=states[..., :HIDDEN])
         return chain(seen[0][0, -depths:])
 
-    head = {key: value for key, value in model.state_dict().items() if key not in model._keys_to_ignore_on_save}
-    path = "src/speculators/models/peagle/core.py"
-    entries = json.loads(json.dumps(config.to_dict(), default=str))
-    written(
-        "p-eagle",
-        "vllm-project/speculators",
-        path,
-        head,
-        entries,
-        draft,
-        method="p-eagle",
-        k=depths,
-        file="model.safetensors",
-        options=CHAIN,
-    )
+    write_kit("p-eagle", core, model, config, draft, "p-eagle", depths)
+
+
+def speculators_eagle(name, **flags):
+    steps = 3
+    of_kit = kit("eagle3", steps)
+    from speculators.models.eagle3 import core
+
+    how = {"transformer_layer_config": llama_layers(), "draft_vocab_size": 30, "speculators_config": of_kit}
+    config = core.Eagle3SpeculatorConfig(**how, eagle_aux_hidden_state_layer_ids=[2, 4, 7], **flags)
+    model, base = drawn(core.Eagle3DraftModel(config), 51 + len(flags)), target_model()
+    ids = kept_ids(model)
+
+    def draft(known, fresh):
+        states, last, path = features(base, known, [2, 4, 7]), len(known) - 2, []
+        for _ in range(steps):  # the pass is told the units of earlier steps
+            units = torch.tensor([[*known[1:], *path, *[0] * (steps - len(path))]])
+            wide = torch.cat([states, states[:, :steps]], 1)  # what stands behind is not read
+            with watched(model.lm_head) as seen:
+                model(wide, units, torch.zeros_like(units), ttt_steps=steps)
+            logits = over_all(torch.stack([out[0, last] for out in seen]), ids)
+            path.append(int(logits[len(path)].argmax()))
+        return chain(logits)
+
+    write_kit(name, core, model, config, draft, "eagle", steps)
+
+
+def speculators_block(name, kind, block=4, **flags):
+    from_root = kind == "dspark"
+    units = block if from_root else block - 1
+    of_kit = kit(kind, units)
+    core = importlib.import_module(f"speculators.models.{kind}.core")
+    base_core = importlib.import_module("speculators.models.dflash.core")
+    config_class = {"dflash": "DFlashSpeculatorConfig", "dspark": "DSparkSpeculatorConfig"}[kind]
+    model_class = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel"}[kind]
+    window = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5, "use_sliding_window": True}
+    layer = qwen3(**(window if flags.pop("window", False) else {}))
+    more = {
+        "block_size": block,
+        "aux_hidden_state_layer_ids": [1, 3, 6],
+        "mask_token_id": 47,
+        "sample_from_anchor": from_root,
+    }
+    how = {"transformer_layer_config": layer, "draft_vocab_size": 30, "speculators_config": of_kit}
+    config = getattr(core, config_class)(**how, **more, **flags)
+    model, base = drawn(getattr(core, model_class)(config), 53 + len(flags)), target_model()
+    ids, seen = kept_ids(model), []
+    core.compute_metrics = lambda logits, *rest, **more: (seen.append((logits, *rest)), (None, None))[1]
+
+    def draft(known, fresh):
+        states, root, path = features(base, known, [1, 3, 6]), len(known) - 1, []
+        base_core.select_anchors = lambda *args: (torch.tensor([root]), torch.tensor([True]))
+        for _ in range(units):  # the pass is told the units before
+            text = torch.tensor([[*known, *path, *[0] * (block - len(path))]])
+            wide = torch.cat([states, states[:, : block + 1]], 1)  # what stands behind is not read
+            loss_mask, last = torch.ones_like(text), torch.zeros(1, text.shape[1], HIDDEN)
+            model(wide, text, loss_mask, last, torch.zeros_like(text), max_anchors=1)
+            logits = over_all(seen[-1][0][0, -units:], ids)
+            path.append(int(logits[len(path)].argmax()))
+        guesses = seen[-1][2] if kind == "dspark" else None
+        return *chain(logits), {} if guesses is None else {"confidence": guesses[0, -units:].sigmoid()}
+
+    write_kit(name, core, model, config, draft, "dflash", units)
 
 
 def ppd():
@@ -850,6 +940,17 @@ MAKERS: dict[str, Callable[[], None]] = {
     "mlp-speculator-tied": lambda: mlp_speculator(True),
     "arctic-lstm": arctic_lstm,
     "p-eagle": p_eagle,
+    "speculators-eagle-3": lambda: speculators_eagle("speculators-eagle-3", norm_before_residual=True),
+    "speculators-eagle-3.1": lambda: speculators_eagle("speculators-eagle-3.1", fc_norm=True, norm_output=True),
+    "speculators-dflash": lambda: speculators_block("speculators-dflash", "dflash", window=True),
+    "speculators-dspark": lambda: speculators_block(
+        "speculators-dspark",
+        "dspark",
+        markov_rank=6,
+        markov_head_type="gated",
+        enable_confidence_head=True,
+        confidence_head_with_markov=True,
+    ),
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
