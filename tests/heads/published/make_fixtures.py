@@ -10,7 +10,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
 | 5.10.2 | deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*; mlp-speculator, tied too, with ibm-fms in the folder `fms` |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; mlp-speculator, tied too, with ibm-fms in the folder `fms` |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
@@ -817,6 +817,49 @@ def speculators_block(name, kind, block=4, **flags):
     write_kit(name, core, model, config, draft, "dflash", units)
 
 
+def specforge():
+    use("SpecForge")
+    from specforge.modeling.draft.llama3_eagle import LlamaForCausalLMEagle3
+
+    kept, steps = json.loads((SOURCES / "SpecForge/configs/llama3-8B-eagle3.json").read_text()), 3
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {**kept, **sizes, "vocab_size": VOCAB, "draft_vocab_size": 30, "max_position_embeddings": 256}
+    model, base = drawn(LlamaForCausalLMEagle3(LlamaConfig(**config)), 70), target_model()
+    model.embed_tokens.weight.data = base.model.embed_tokens.weight.data.clone()
+    ids = torch.arange(VOCAB)[torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2)) < 30]
+    model.d2t.copy_(ids - torch.arange(30))
+    model.t2d.zero_()[ids] = True
+
+    def draft(known, fresh):
+        states, rows, path = features(base, known, [2, LAYERS // 2, LAYERS - 3]), len(known) - 1, []
+        for _ in range(steps):  # the pass is told the units of earlier steps
+            text, now = torch.tensor([[*known, *path, *[0] * (steps - len(path))]]), model.project_hidden_states(states)
+            mask = model.prepare_decoder_attention_mask(torch.ones(1, rows), now, 1, rows, 0)
+            kept, scored = [[], []], []
+            for step in range(steps):
+                embedded, place = model.embed_input_ids(text[:, 1 + step : 1 + step + rows]), torch.arange(rows)[None]
+                now = model.backbone(embedded, now, kept, mask, place)
+                scored.append(model.compute_logits(now)[0, -1])
+            logits = over_all(torch.stack(scored), ids)
+            path.append(int(logits[len(path)].argmax()))
+        return chain(logits)
+
+    head = {key: value for key, value in model.state_dict().items() if "embed" not in key}  # as its trainer saves
+    path = "specforge/modeling/draft/llama3_eagle.py"
+    written(
+        "specforge-eagle-3",
+        "sgl-project/SpecForge",
+        path,
+        head,
+        config,
+        draft,
+        method="eagle",
+        k=steps,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
 def ppd():
     use("parallel-prompt-decoding")
     sys.path.insert(0, str(SOURCES / "peft09"))  # peft 0.9
@@ -951,6 +994,7 @@ MAKERS: dict[str, Callable[[], None]] = {
         enable_confidence_head=True,
         confidence_head_with_markov=True,
     ),
+    "specforge-eagle-3": specforge,
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
