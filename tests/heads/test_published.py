@@ -125,6 +125,25 @@ def test_a_confidence_head_ends_drafts_where_its_authors_do(
     assert len(lengths) > 2
 
 
+LENGTHS = {
+    "eagle-3": ("eagle", 5),
+    "deepspec-eagle-3": ("eagle", 4),
+    "speculators-eagle-3": ("eagle", 3),
+    "dflash": ("dflash", 4),
+    "pard": ("pard", 12),
+}
+"""Units of a draft that the file asks for, or that are the method's."""
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_file_by_itself_says_how_it_drafts(name: str, target: LlamaForCausalLM, tmp_path: Path) -> None:
+    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    method, length = LENGTHS[name]
+    asked = method if method == "dflash" else "auto"  # only some kinds of heads are known by their files
+    decoder = decoder_for(target, asked, drafter=stored(tensors, about, tmp_path))
+    assert (decoder.name, decoder.k) == (method, length)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_names_who_wrote_it(name: str) -> None:
     _, about = opened(FOLDER / f"{name}.safetensors")

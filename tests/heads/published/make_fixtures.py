@@ -9,8 +9,8 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 |---|---|
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
-| 5.10.2 | deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; mlp-speculator, tied too, with ibm-fms in the folder `fms` |
+| 5.10.2 | deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; with ibm-fms in `fms`: mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
@@ -488,6 +488,52 @@ def dflash():
         draft,
         method="dflash",
         k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def deepspec_eagle():
+    use("DeepSpec")
+    from deepspec.modeling.eagle3 import extract_eagle3_context_feature
+    from deepspec.modeling.eagle3.qwen3 import Qwen3Eagle3Model
+    from deepspec.modeling.eagle3.qwen3.config import build_draft_config
+    from deepspec.utils.config import ConfigNode
+    from transformers import DynamicCache
+
+    steps, layers = 4, [0, 2, 3, 5, 6]
+    asked = {"target_layer_ids": layers, "ttt_length": steps, "step_loss_decay": 0.8, "draft_num_hidden_layers": 1}
+    config = build_draft_config(
+        target_config=qwen3(LAYERS), model_args=ConfigNode({**asked, "target_model_name_or_path": "Qwen/Qwen3-4B"})
+    )
+    config._attn_implementation = "eager"
+    model, base, cache = drawn(Qwen3Eagle3Model(config), 80), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states = extract_eagle3_context_feature(out.hidden_states, layers)[:, -fresh:]
+        ids, place, start = torch.tensor([known[-fresh:]]), torch.arange(256)[None], len(known) - 1
+        hidden = model.extend_draft_cache(states, ids, place[:, start - fresh : start], cache)
+        before, scored, logits = cache.get_seq_length(), [], model.compute_logits(hidden)
+        for step in range(steps):
+            scored.append(logits[0, 0])
+            unit, there = logits.argmax(-1), place[:, start + step : start + step + 1]
+            hidden = model(hidden, unit, there, cache, use_cache=True)
+            logits = model.compute_logits(hidden)
+        cache.crop(before)
+        return chain(torch.stack(scored))
+
+    path = "deepspec/modeling/eagle3/qwen3/modeling.py"
+    head, entries = model.state_dict(), plain_config(config)
+    written(
+        "deepspec-eagle-3",
+        "deepseek-ai/DeepSpec",
+        path,
+        head,
+        entries,
+        draft,
+        method="eagle",
+        k=steps,
         file="model.safetensors",
         options=CHAIN,
     )
@@ -998,6 +1044,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
+    "deepspec-eagle-3": deepspec_eagle,
     "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
     "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),
     "dspark-gated": lambda: dspark("dspark-gated", 5, "gated", confidence=1.0),
