@@ -105,7 +105,7 @@ def test_drafts_are_those_of_the_authors_class(
         scored.clear()
 
 
-@pytest.mark.parametrize("name", ["dspark", "dspark-gated", "speculators-dspark"])
+@pytest.mark.parametrize("name", ["dspark", "dspark-gated", "speculators-dspark", "specforge-dspark"])
 def test_a_confidence_head_ends_drafts_where_its_authors_do(
     name: str, target: LlamaForCausalLM, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 |---|---|
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
-| 5.10.2 | deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
+| 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
 | this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; with ibm-fms in `fms`: mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
@@ -539,6 +539,54 @@ def deepspec_eagle():
     )
 
 
+def specforge_dspark():
+    """Units begin behind the root, as in the kit's training and in the engine that serves its heads."""
+    use("SpecForge")
+    from specforge.modeling.draft.dflash import extract_context_feature
+    from specforge.modeling.draft.dspark import DSparkDraftModel
+    from transformers import DynamicCache, Qwen3Config
+
+    kept = json.loads((SOURCES / "SpecForge/configs/qwen3-4b-dspark.json").read_text())
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "vocab_size": VOCAB, "max_position_embeddings": 256, "num_hidden_layers": 2}
+    sizes |= {"layer_types": ["full_attention"] * 2, "num_target_layers": LAYERS, "block_size": 4}
+    inner = {"mask_token_id": 47, "target_layer_ids": [1, 3, 6], "markov_rank": 6}
+    config = {**kept, **sizes, "dflash_config": {**kept["dflash_config"], **inner}}
+    of_class = Qwen3Config(**config)
+    of_class._attn_implementation = "eager"
+    model, base, cache = drawn(DSparkDraftModel(of_class), 81), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states, start = extract_context_feature(out.hidden_states, model.target_layer_ids)[:, -fresh:], len(known) - 1
+        noise = base.model.embed_tokens(torch.tensor([[known[-1], *[47] * 3]]))
+        place = torch.arange(cache.get_seq_length(), start + 4)[None]
+        how = {"past_key_values": cache, "use_cache": True, "is_causal": False}
+        hidden = model(target_hidden=states, noise_embedding=noise, position_ids=place, **how)[:, -4:]
+        cache.crop(start)
+        root = torch.tensor([known[-1]])
+        scored = base.lm_head(hidden)
+        units, logits = model.markov_head.sample_block_tokens(scored, first_prev_token_ids=root, hidden_states=hidden)
+        before = torch.cat([root[:, None], units[:, :-1]], 1)
+        made = chain(logits[0])
+        assert made[0] == units[0].tolist()
+        return *made, {"confidence": model.predict_confidence(hidden, prev_token_ids=before)[0].sigmoid()}
+
+    path = "specforge/modeling/draft/dspark.py"
+    written(
+        "specforge-dspark",
+        "sgl-project/SpecForge",
+        path,
+        model.state_dict(),
+        config,
+        draft,
+        method="dflash",
+        k=4,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
 def dspark(name, rank, kind="vanilla", confidence=0.0, joined=False):
     use("DeepSpec")
     from deepspec.eval.dspark import draft_ops
@@ -1041,6 +1089,7 @@ MAKERS: dict[str, Callable[[], None]] = {
         confidence_head_with_markov=True,
     ),
     "specforge-eagle-3": specforge,
+    "specforge-dspark": specforge_dspark,
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
