@@ -7,7 +7,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 
 | transformers | fixtures |
 |---|---|
-| 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2; ppd, with peft 0.9.0 in the folder `peft09` |
+| 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
 | this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; with ibm-fms in `fms`: mlp-speculator |
@@ -109,7 +109,9 @@ def chain(logits):
     return units.tolist(), list(range(-1, len(units) - 1)), logits
 
 
-def written(name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=ACCEPTED):
+def written(
+    name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=ACCEPTED, prompt=PROMPT
+):
     """Run the rounds and write a fixture.
 
     `draft(known, fresh)` is the authors' draft behind known units, of which so many have features that no earlier
@@ -121,8 +123,8 @@ def written(name, repository, path, head, config, draft, *, method, k, file, opt
     }
     target = target_model()
     with torch.no_grad():
-        root = int(target(torch.tensor([PROMPT])).logits[0, -1].argmax())
-    new, text, fresh = [root], [*PROMPT, root], len(PROMPT)
+        root = int(target(torch.tensor([prompt])).logits[0, -1].argmax())
+    new, text, fresh = [root], [*prompt, root], len(prompt)
     for number in range(len(accepted) + 1):
         with torch.no_grad():
             units, parents, logits, *more = draft(text, fresh)
@@ -140,7 +142,7 @@ def written(name, repository, path, head, config, draft, *, method, k, file, opt
         drafted = {units[i] for i, parent in enumerate(parents) if parent == node}
         new.append(next(unit for unit in range(11, VOCAB) if unit not in drafted))
         text, fresh = text + new, len(new)
-    half["prompt"] = torch.tensor(PROMPT)
+    half["prompt"] = torch.tensor(prompt)
     about = {
         "source": f"https://github.com/{repository}",
         "commit": commit_of(repository.partition("/")[2]),
@@ -954,6 +956,50 @@ def specforge():
     )
 
 
+def falcon():
+    """Known units in whole blocks: elsewhere the authors' blocks depend on how many units earlier rounds accepted.
+
+    Their class passes on the pair that torch's LSTM returns; here it gets the first of the two.
+    """
+    use("Falcon")
+    from models import cnets, utils_c
+    from models.configs import FConfig
+
+    block, units = 2, 4
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"num_hidden_layers": 1, "vocab_size": VOCAB, "max_position_embeddings": 256, "k_mask": block}
+    config = FConfig(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, rms_norm_eps=1e-6)
+    model, base = drawn(cnets.Model(config), 90, 2.0), target_model()
+    model.embed_tokens.weight.data = base.model.embed_tokens.weight.data.clone()
+    model.lstm.register_forward_hook(lambda module, given, pair: pair[0])
+    model.diff_device = False
+    model.tree_buffer = utils_c.generate_tree_buffers([[0] * (i + 1) for i in range(units)], "cpu", block)
+    model.reset_kv()
+
+    def draft(known, fresh):
+        states = features(base, known)[:, -max(fresh, block) :]
+        with watched(base.lm_head) as seen:
+            text, accepted = torch.tensor([known]), fresh - 1
+            model.topK_genrate(states, text, base.lm_head, None, k_mask=block, accept_length=accepted)
+        return chain(torch.cat(seen))
+
+    head, entries = model.state_dict(), {"architectures": ["LlamaForCausalLM"], **json.loads(config.to_json_string())}
+    written(
+        "falcon",
+        "Bestpay-inc/Falcon",
+        "models/cnets.py",
+        head,
+        entries,
+        draft,
+        method="falcon",
+        k=units,
+        file="model.safetensors",
+        options={"form": "chain"},
+        accepted=(3, 0),
+        prompt=[*PROMPT, 12],
+    )
+
+
 def ppd():
     use("parallel-prompt-decoding")
     sys.path.insert(0, str(SOURCES / "peft09"))  # peft 0.9
@@ -1090,6 +1136,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     ),
     "specforge-eagle-3": specforge,
     "specforge-dspark": specforge_dspark,
+    "falcon": falcon,
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
