@@ -50,6 +50,10 @@ class HydraSizes(PathSizes):
     prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
 
 
+ROTARY = {"rope_parameters", "rope_scaling", "rope_theta"}
+"""Entries of a config for rotary positions, of which a head's own leave none of the target's."""
+
+
 @dataclass(frozen=True)
 class HydraCheckpoint(PathCheckpoint):
     """Hydra's heads as they are stored."""
@@ -66,7 +70,9 @@ class HydraCheckpoint(PathCheckpoint):
         if self.architecture.prefix is None:
             return self
         own = {key: value for key, value in self.stored.config.items() if value is not None}
-        prefix = BlockSizes.of(self.stored, "prefix.", {**config, **own})
+        turned = {} if own.keys() & ROTARY else {key: config.get(key) for key in ROTARY}
+        rest = {key: value for key, value in config.items() if key not in ROTARY}
+        prefix = BlockSizes.of(self.stored, "prefix.", {**rest, **turned, **own})
         return replace(self, architecture=replace(self.architecture, prefix=prefix))
 
 
