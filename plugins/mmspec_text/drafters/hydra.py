@@ -12,8 +12,8 @@ The paper's acceptance is lossy: the rule `typical`.
 `f` is the feature; of Hydra++ it is what a decoder layer and a norm make of all features so far. The layout is the
 authors' `hydra_lm_head`: `hydra_mlp.{head}.{block}.{linear,res_connection}.*`, `hydra_lm_head.{head}.*`. Hydra++
 (`hydra_head_arch` is `prefix-mlp`) has dropout layers between blocks, which count, `hydra_lm_head.{head}.1.*`, and the
-decoder layer `prefix_embeding_layer.*`, one of the target's kind: its attention heads and all else that its config does
-not say are as the target's config has them.
+decoder layer `prefix_embeding_layer.*`, one of the target's kind: where its config has no `num_attention_heads`, as the
+authors' has none, the target's config describes it.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Wrong heads are lossless too, and slow: the first call tries them on the prompt and warns (`Hydra.loaded`).
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
@@ -50,10 +50,6 @@ class HydraSizes(PathSizes):
     prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
 
 
-ROTARY = {"rope_parameters", "rope_scaling", "rope_theta"}
-"""Entries of a config for rotary positions, of which a head's own leave none of the target's."""
-
-
 @dataclass(frozen=True)
 class HydraCheckpoint(PathCheckpoint):
     """Hydra's heads as they are stored."""
@@ -62,17 +58,14 @@ class HydraCheckpoint(PathCheckpoint):
     stored: Stored = field(kw_only=True)  # their files
 
     def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
-        """These heads, where the decoder layer is one of a target with this config.
+        """These heads, whose decoder layer is one of a target with this config, if their own does not describe it.
 
         Raises:
             ValueError: Its tensors are not those of such a layer.
         """
-        if self.architecture.prefix is None:
+        if self.architecture.prefix is None or self.stored.config.get("num_attention_heads") is not None:
             return self
-        own = {key: value for key, value in self.stored.config.items() if value is not None}
-        turned = {} if own.keys() & ROTARY else {key: config.get(key) for key in ROTARY}
-        rest = {key: value for key, value in config.items() if key not in ROTARY}
-        prefix = BlockSizes.of(self.stored, "prefix.", {**rest, **turned, **own})
+        prefix = BlockSizes.of(self.stored, "prefix.", config)
         return replace(self, architecture=replace(self.architecture, prefix=prefix))
 
 
