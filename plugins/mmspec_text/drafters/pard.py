@@ -5,8 +5,7 @@ it scores the next unit at the root, and the k-th one at the (k - 1)-th mask. So
 and costs one pass of the draft model whatever its length. The masks' keys are never kept; what was accepted is read in
 the next round, in front of the root.
 A checkpoint is a causal language model of transformers with the target's tokenizer, whose config names the mask
-(`pard_token`). Its vocabulary may be padded to another size. PARD-2's models draft so, too, where they do not read the
-target's states.
+(`pard_token`). Its vocabulary may be padded to another size.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form.
 Knobs: `form` is the shape of the draft; a tree costs the draft model no more than a chain, and every node costs the
