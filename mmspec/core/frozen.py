@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 MOST = 2**27
 """The most bytes of weights that rounds of a model bake in. With 540 MB the products take as long either way (51 and 54
-ms a token on one core), and a round that bakes nothing in is compiled in 43 s instead of 103; in 11 s in the next process.
+ms a token on one core), and a round that bakes nothing in is compiled in 43 s, not 103, and in 11 in the next process.
 """
 
 

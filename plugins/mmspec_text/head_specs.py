@@ -79,12 +79,12 @@ HYDRA = DrafterSpec(
     paper="https://arxiv.org/abs/2402.05109",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-CLOVER = DrafterSpec(
-    name="clover",
-    factory="mmspec_text.drafters.clover:Clover",
+CLOVER_2 = DrafterSpec(
+    name="clover-2",
+    factory="mmspec_text.drafters.clover_2:Clover2",
     **READS,
-    summary="A state steps along the path by attention; not the cell of Clover's authors.",
-    paper="https://arxiv.org/abs/2405.00263",
+    summary="A trained cell steps along the path by gated values of its units: Clover-2.",
+    paper="https://arxiv.org/abs/2408.00264",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
 MLP_SPECULATOR = DrafterSpec(
@@ -120,7 +120,7 @@ HEAD_DRAFTERS = (
     APPLE_MTP,
     MEDUSA,
     HYDRA,
-    CLOVER,
+    CLOVER_2,
     MLP_SPECULATOR,
     ARCTIC_LSTM,
     MTP,
@@ -134,7 +134,7 @@ HEAD_METHODS = (
     APPLE_MTP.method("The target fills masks behind its own nodes, and a sampler head draws them.", needs=TEXT),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
-    CLOVER.method("After Clover's papers, with a cell of ours: no checkpoint of its authors loads.", needs=TEXT),
+    CLOVER_2.method("Clover-2's cell steps along the path behind decoder layers, and drafts a tree.", needs=TEXT),
     MLP_SPECULATOR.method("An MLP speculator, as IBM and others publish them, drafts a tree or a chain.", needs=TEXT),
     ARCTIC_LSTM.method("An LSTM speculator of Arctic Inference drafts a tree or a chain.", needs=TEXT),
     MTP.method("The checkpoint's own multi-token layers draft a tree, or a chain.", needs=TEXT),

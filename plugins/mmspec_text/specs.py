@@ -106,6 +106,15 @@ DRAFT_MODEL = DrafterSpec(
     paper="https://arxiv.org/abs/2211.17192",
     options="mmspec_text.drafters.draft_model:DraftModelOptions",
 )
+PARD = DrafterSpec(
+    name="pard",
+    factory="mmspec_text.drafters.pard:Pard",
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A smaller language model fills in masks, and drafts all units in one pass.",
+    paper="https://arxiv.org/abs/2504.18583",
+    options="mmspec_text.drafters.pard:PardOptions",
+    reads="mmspec_text.drafters.pard:is_pard",
+)
 DRAFT_TREE = DrafterSpec(
     name="draft-tree",
     factory="mmspec_text.drafters.draft_tree:TextDraftTree",
@@ -164,6 +173,7 @@ DRAFTERS = (
     LOOKUP_RECYCLING,
     CANDIDATES,
     DRAFT_MODEL,
+    PARD,
     DRAFT_TREE,
     SEQUOIA,
     LLMCAD,
@@ -206,6 +216,7 @@ METHODS = (
         needs=TEXT,
         paper="https://arxiv.org/abs/2408.07978",
     ),
+    PARD.method("A smaller model that fills in masks drafts all units in one pass.", needs=TEXT, k=12),
     DRAFT_TREE.method("A smaller model's best nodes, expanded and reranked as in EAGLE-2.", needs=TEXT),
     SEQUOIA.method("A smaller model's static tree, best for measured acceptance and the machine.", needs=TEXT),
     LLMCAD.method("A smaller model's tree that ends where it is unsure, by a threshold that adapts.", needs=TEXT),

@@ -159,6 +159,16 @@ JUDGE = RuleSpec(
     paper="https://arxiv.org/abs/2501.19309",
     options="mmspec_zoo.relaxed.judge:JudgeOptions",
 )
+TYPICAL = RuleSpec(
+    name="typical",
+    factory="mmspec_zoo.relaxed.typical:Typical",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"redraw", "rerank"}),
+    exactness="lossy",
+    summary="Accept drafts that are likely enough for how much the target hesitates: Medusa.",
+    paper="https://arxiv.org/abs/2401.10774",
+    options="mmspec_zoo.relaxed.typical:TypicalOptions",
+)
 
 DRAFTERS = {
     PEARL: "A smaller model drafts while the target verifies: for a core or two to spare.",
@@ -181,6 +191,7 @@ COMPONENTS = (
     *DRAFTERS,
     ROLLBACK,
     JUDGE,
+    TYPICAL,
     *(drafter.method(summary, needs=TEXT) for drafter, summary in DRAFTERS.items()),
     ASSD.method(
         "An any-order model drafts several blanks at once and verifies them in order.",

@@ -40,11 +40,11 @@ FAST = {
 MODELS = (
     *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
     *("text:sequoia", "text:llmcad", "text:rasd", "zoo:pearl", "zoo:saguaro", WITHIN),
-    *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
+    *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:apple-mtp", "text:medusa"),
-    *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
+    *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon")
 OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild")

@@ -41,6 +41,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),
+    "pard": (1, 1010),
     "draft-tree": (1, 1460),
     "specmemo": (1, 1460),
     "dyspec": (1, 1460),
@@ -66,8 +67,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ppd": (1, 940),
     "apple-mtp": (1, 980),
     "medusa": (1, 940),
-    "hydra": (3, 1060),  # as clover
-    "clover": (3, 1120),  # in the first round, its rotary frequencies move, which are two tensors; later 1
+    "hydra": (3, 1060),  # in the first round, its rotary frequencies move, which are two tensors; later 1
+    "clover-2": (1, 1180),
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),
     "mtp": (1, 1520),

@@ -29,6 +29,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed, pair
 from mmspec.testing.tiny_models import llama, prompt
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.inside import NAME as HEADS
 from mmspec_text.drafters.heads.inside import HeadInside, RowsInside
@@ -36,6 +37,7 @@ from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.captured.conftest import _traced_alone, inductor, lockstep, rounds_of  # noqa: F401  fixtures
 from tests.heads.conftest import GREEDY, SAMPLED, checkpoint
 from tests.support.examples import EXAMPLES
+from tests.support.examples.heads import PRODUCT, random_dflash
 from tests.support.path_heads import KINDS, LAYOUTS
 
 TREE: dict[str, Any] = {"form": "rerank", "width": 3, "nodes": 8}
@@ -258,6 +260,21 @@ def test_heads_that_score_a_block(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", [Match, Rejection])
+def test_a_confidence_head_ends_drafts_inside(rule: type, rows: dict[str, Tensor]) -> None:
+    def decoder() -> Decoder:
+        head = random_dflash(replace(PRODUCT, confidence=16))
+        drafter = DFlash(DFlashOptions(model=head, probe=False, sure=0.5, **CHAIN))
+        return Decoder(TransformersTarget(llama()), drafter, rule(), k=3, shape=None, compile=True)
+
+    vars(llama()).pop(NAME, None)
+    eager, captured = decoder(), decoder()
+    eager.captures._refused = True
+    assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
+    assert len(rounds_of(captured)) == len(drafting(captured)) == 1
+
+
+@pytest.mark.slow
 def test_heads_that_read_other_layers_share_no_round(both: Any, rows: dict[str, Tensor]) -> None:
     """EAGLE-1 reads one boundary, EAGLE-3 three: what is captured for one returns nothing for the other."""
     decoders = [both(name, CHAIN)[1] for name in ("eagle-1", "eagle-3")]
@@ -355,7 +372,7 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
         "mtp",
         "medusa",
         "hydra",
-        "clover",
+        "clover-2",
         "mlp-speculator",
         "arctic-lstm",
         "dflash",

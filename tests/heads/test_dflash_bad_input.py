@@ -49,6 +49,20 @@ def test_a_head_of_another_target(tmp_path: Path) -> None:
         Decoder(MarkovTarget(torch.rand(7, 7, 7)), DFlash(DFlashOptions(model=random_dflash(), form="chain")))
 
 
+def test_confidence_heads(tmp_path: Path) -> None:
+    """A width that no such head has, and who asks for guesses that nobody makes."""
+    for number, width in enumerate((60, 65, 80)):
+        wrong = LAYOUTS["dspark"].save(tmp_path / str(number), **{"confidence_head.proj.weight": torch.zeros(1, width)})
+        with pytest.raises(ValueError, match=rf"confidence_head.proj.weight has the shape \[1, {width}\], and a guess"):
+            read_dflash(str(wrong))
+    with pytest.raises(ValueError, match=r"confidence_head\.proj\.bias"):
+        read_dflash(str(LAYOUTS["dspark"].save(tmp_path / "a", **{"confidence_head.proj.bias": None}))).network(VOCAB)
+    with pytest.raises(ValueError, match=r"sure=0.5 asks a confidence head, and 'random' has none"):
+        DFlash(DFlashOptions(model=random_dflash(), form="chain", sure=0.5))
+    with pytest.raises(ValueError, match="form=rerank drafts a tree; say form=chain"):
+        DFlashOptions(sure=0.5)
+
+
 def test_the_authors_choice_of_layers() -> None:
     """Where a config names none: from the second layer to the last but three, the outputs of."""
     head = random_dflash(layer_ids=())
@@ -72,6 +86,12 @@ def test_files_that_are_no_heads(tmp_path: Path) -> None:
         (ZLAB, {"num_attention_heads": 5}, "not 5 equal heads"),
         (ZLAB, {"markov_rank": 5}, r"markov_head.markov_w1.weight is missing"),
         (LAYOUTS["dspark"], {"markov_head_type": "gatet"}, "gated"),
+        (
+            LAYOUTS["dspark"],
+            {"confidence_head_with_markov": False},
+            r"guess from a state of 64 numbers takes \[1, 64\]",
+        ),
+        (ZLAB, {"enable_confidence_head": True}, r"confidence_head.proj.weight is missing"),
         (SPEC, {"draft_vocab_size": 47}, r"draft_vocab_size 47, and lm_head.weight has 48 rows"),
         (LAYOUTS["dflash-windows"], {"sliding_window": None}, "no number sliding_window"),
     ]

@@ -35,6 +35,7 @@ MARKOV = replace(PRODUCT, sequel="gated", rank=4, from_root=True)
 HEADS = {
     "product": random_dflash(),
     "markov": random_dflash(MARKOV),
+    "confident": random_dflash(replace(MARKOV, confidence=20)),
     "recurrent": random_dflash(replace(MARKOV, sequel="rnn")),
     "pruned": random_dflash(replace(MARKOV, sequel="vanilla", own_output=True, draft_vocab=5), maps=MAPS),
     "window": random_dflash(replace(PRODUCT, sights=(Sight(3, True), Sight(4, True, True)))),
@@ -129,6 +130,28 @@ def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], 
     ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
     assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
     assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
+
+
+SURE = {"form": "chain", "sure": 0.5}
+
+
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_confidence_head_changes_no_output(batch: int, warp: Any, rows: dict[str, Tensor]) -> None:
+    """It ends drafts row by row, and drafts less."""
+    rows = {key: value[:batch] for key, value in rows.items()}
+    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
+    whole = decoder("confident", form="chain").generate(rows, 30, seed=5, warp=warp).report
+    ours = decoder("confident", **SURE).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert 0 < ours.report.drafted < whole.drafted and (batch == 1 or ours.report.accepted > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Rejection, Block])
+def test_the_law_where_a_confidence_head_ends_drafts(rule: type, law: Callable) -> None:
+    """A guess looks at the units before its own, and so a rule that uses q stays exact."""
+    assert law(decoder("confident", rule(), k=2, **SURE), least=1.05) > LEVEL
 
 
 @pytest.mark.slow

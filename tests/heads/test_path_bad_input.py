@@ -92,7 +92,7 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         ("hydra", {"hidden_state_offset": 1}, {}, "earlier state"),
         ("hydra", {}, {"hydra_mlp.0.0.linear.weight": torch.zeros(16, 16)}, "grounded_heads: false"),
-        ("hydra++", {"num_attention_heads": None}, {}, "no number num_attention_heads"),
+        ("hydra++", {"num_attention_heads": 5}, {}, "not 5 equal heads"),
         (
             "hydra++",
             {},
@@ -105,8 +105,12 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
             {"prefix_embeding_layer.layers.0.mlp.gate_proj.weight": torch.zeros(24, 8)},
             "decoder layer",
         ),
-        ("clover", {"num_speculators": 2}, {}, "3 cells for 2 speculators"),
-        ("clover", {"num_attention_heads": 5}, {}, "not 5 equal heads"),
+        ("clover-2", {"clover": {"num_layers": 1}}, {}, "clover.: its config has no number num_heads"),
+        ("clover-2", {"clover": 5}, {}, "clover.: its config has no number num_heads"),
+        ("clover-2", {"clover": {"num_heads": 65}}, {}, "drafts 65 units .*the most is 64"),
+        ("clover-2", {"clover": {"num_heads": 3, "num_layers": 2}}, {}, "no part 1 of 2"),
+        ("clover-2", {"num_attention_heads": 5}, {}, "not 5 equal heads"),
+        ("clover-2", {}, {"layers.0.self_attn.q_proj.weight": torch.zeros(8, 16)}, "2 heads of 4 numbers do not make"),
         ("mlp-speculator", {"n_predict": 0}, {}, "no number n_predict"),
         ("mlp-speculator", {"n_predict": 10**9}, {}, "the most is 64"),
         ("arctic-lstm", {"method": "sum_rnn"}, {}, "only 'sum_lstm' is computed"),

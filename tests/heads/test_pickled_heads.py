@@ -26,7 +26,7 @@ from tests.text.conftest import llama
 HEADS: dict[str, tuple[Any, Callable[[str], Any]]] = {
     "eagle": (eagle_layouts.LAYOUTS["eagle-3"], read_checkpoint),
     "dflash": (dflash_layouts.LAYOUTS["dflash"], read_dflash),
-    **{name: (PATHS[name], PATHS[name].read) for name in ("medusa", "medusa-2", "hydra", "clover", "mlp-speculator")},
+    **{name: (PATHS[name], PATHS[name].read) for name in ("medusa", "medusa-2", "hydra", "clover-2", "mlp-speculator")},
 }
 """Layouts, and what reads them."""
 WAYS: dict[str, Callable[[dict[str, Tensor]], Any]] = {

@@ -88,7 +88,7 @@ def test_a_config_of_another_family_of_block_heads(changed: dict[str, Any], said
         read_dflash(str(DFLASH["dflash"].save(tmp_path, changed=changed)))
 
 
-@pytest.mark.parametrize("name", ["eagle-3", "hydra++", "clover"])
+@pytest.mark.parametrize("name", ["eagle-3", "hydra++", "clover-2"])
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

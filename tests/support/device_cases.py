@@ -43,6 +43,7 @@ from tests.support import lantern_heads
 from tests.support.examples import EXAMPLES, image, ssm, zoo
 from tests.support.examples import written as grids
 from tests.support.examples.heads import random_checkpoint
+from tests.support.examples.text import masked
 
 LIMIT = 10
 CORPUS = [[(start * start * step + start // 7) % 7 for start in range(90)] for step in range(9)]
@@ -217,6 +218,7 @@ def text() -> dict[str, Runnable]:
         "jacobi-text": {},
         "token-recycling": {},
         "draft-model": {"model": small},
+        "pard": {"model": masked()},
         "draft-tree": {"model": small, "nodes": 8},
         "rest": {"corpus": CORPUS, "nodes": 8},
         "rasd": {"corpus": CORPUS, "model": small, "nodes": 6},

@@ -100,7 +100,11 @@ def zlab(inner: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 BIASES = {f"layers.{i}.self_attn.{part}_proj.bias": (n * WIDTH,) for i in (0, 1) for part, n in (("q", 3), ("k", 1))}
 SINKS = {f"layers.{i}.self_attn.attention_sink_bias": (HEADS,) for i in (0, 1)}
 TYPES = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3}
-CONFIDENCE = ("confidence_head.proj.weight", "confidence_head.proj.bias")
+
+
+def confidence(width: int) -> dict[str, tuple[int, ...]]:
+    """A confidence head that reads so many numbers."""
+    return {"confidence_head.proj.weight": (1, width), "confidence_head.proj.bias": (1,)}
 
 
 def stored(
@@ -142,8 +146,7 @@ LAYOUTS: dict[str, Stored] = {
     "dspark": stored(
         {**zlab(), "markov_rank": RANK, "markov_head_type": "vanilla"},
         flags(from_root=True, sequel="vanilla"),
-        {**shapes(), **markov("vanilla", VOCAB)},
-        extra=CONFIDENCE,
+        {**shapes(), **markov("vanilla", VOCAB), **confidence(TARGET + RANK)},
     ),
     "dspark-rnn": stored(
         {**sizes(), "block_size": BLOCK, "mask_token_id": MASK, "target_layer_ids": [1, 3], "markov_head_type": "rnn"},
@@ -167,9 +170,8 @@ LAYOUTS: dict[str, Stored] = {
     "speculators-dspark": stored(
         spec("dspark", HIDDEN, markov_rank=RANK, markov_head_type="gated"),
         flags(from_root=True, sequel="gated", theta=5000.0),
-        {**shapes(HIDDEN), **own(HIDDEN), **markov("gated", PRUNED, HIDDEN)},
+        {**shapes(HIDDEN), **own(HIDDEN), **markov("gated", PRUNED, HIDDEN), **confidence(HIDDEN)},
         pruned=True,
-        extra=CONFIDENCE,
     ),
     "speculators-dspark-from-masks": stored(
         spec("dspark", HIDDEN, markov_rank=RANK, sample_from_anchor=False),

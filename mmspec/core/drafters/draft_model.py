@@ -127,7 +127,7 @@ class DraftModel:
             first level).
         """
         lag, most = self.catch_up(state, memory, memory.width - 1)
-        output, _ = _known(self.model, memory, state, lag, most + 1, partial(self._feed, memory))
+        output, _ = fed_known(self.model, memory, state, lag, most + 1, partial(self._feed, memory))
         memory.lag = 0
         return (output.take(lag[:, None]), 0) if most else (output, 1)
 
@@ -142,7 +142,7 @@ class DraftModel:
         lag = _lag(memory, state)
         most = self._longest(memory, lag)
         while most > left:
-            lag = lag - _known(self.model, memory, state, lag, memory.width, partial(self._feed, memory))[1]
+            lag = lag - fed_known(self.model, memory, state, lag, memory.width, partial(self._feed, memory))[1]
             most = max(most - memory.width, 0)
         return lag, most
 
@@ -205,7 +205,7 @@ class DraftModelInside(InsideDrafts):
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         memory, feed = self._memory, partial(self.model.forward, self._held)
         lag = _lag(memory, live)
-        output, _ = _known(self.model, memory, live, lag, self.lag + 1, feed)
+        output, _ = fed_known(self.model, memory, live, lag, self.lag + 1, feed)
         rows, root = LiveRows(live, self.warp), output.take(lag[:, None])
         draft, scratch, fed = grown(memory.shape, rows, self.k, self.levels, noise, root, feed=feed, fed=0)
         memory.scratch = scratch if fed else None
@@ -224,19 +224,27 @@ def _lag(memory: DraftModelMemory, known: State | Live) -> Tensor:
     return torch.where(known.done, 0, (known.emitted - 1 - memory.seen).clamp(min=0))
 
 
-def _known(
+def fed_known(
     model: Target | Capturable,
     memory: DraftModelMemory,
     known: State | Live,
     lag: Tensor,
     nodes: int,
     feed: Callable[[Draft, int], TargetOutput],
+    *,
+    masks: int = 0,
+    mask: int = 0,
 ) -> tuple[TargetOutput, Tensor]:
-    """Feed `nodes` known units, beginning `lag [batch]` before the root; commit those before it, and count them."""
+    """Feed `nodes` units, beginning `lag [batch]` before the root; commit those before it, and count them.
+
+    Behind each row's root come so many of the unit `mask`, which stand for units that are not known.
+    """
     order = torch.arange(nodes, device=lag.device)
     place = ((known.known - 1 - lag)[:, None] + order).clamp(max=known.history.shape[1] - 1)
     units, count = take_nodes(known.history, place), lag.clamp(max=nodes)
-    output = feed(Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
+    if masks:
+        units = torch.where(order <= lag[:, None], units, mask)
+    output = feed(Draft.chain(units[:, 1:]).rooted(units[:, 0], lag + masks), 0)
     if nodes > 1:
         model.commit(memory.cache, order[1:].expand(len(lag), -1), count)
         memory.seen = memory.seen + count

@@ -79,14 +79,22 @@ def walk(draft: Draft, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     return walk_where(draft, equal.flatten(2).all(-1) if units.dim() > 2 else equal, drawn, units)
 
 
-def walk_where(draft: Draft, accepted: Tensor, drawn: Tensor, units: Tensor | None = None) -> Verdict:
-    """The walk along accepted edges: `accepted [batch, node - 1]` bool, one per drafted node."""
+def walk_where(
+    draft: Draft, accepted: Tensor, drawn: Tensor, units: Tensor | None = None, likely: Tensor | None = None
+) -> Verdict:
+    """The walk along accepted edges: `accepted [batch, node - 1]` bool, one per drafted node.
+
+    Of paths that are equally deep the one is taken whose last node has the largest of `likely [batch, node]`, or the
+    first one.
+    """
     units = drawn if units is None else units
     index = draft.index
     kept = torch.cat([torch.ones_like(draft.valid[:, :1]), accepted], 1) & draft.valid
     reached = ~(index.ancestor & ~kept[:, None]).any(-1)  # [batch, node]: the node and all its ancestors are kept
     depth = torch.where(reached, index.depth, -1)
     leaf = depth.argmax(1)
+    if likely is not None:
+        leaf = torch.where(depth == depth.amax(1, keepdim=True), likely, -torch.inf).argmax(1)
     return Verdict(path_to(draft, leaf), depth.amax(1), take_nodes(units, leaf[:, None])[:, 0], drawn)
 
 

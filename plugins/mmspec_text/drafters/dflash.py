@@ -6,20 +6,24 @@ unit. So a draft is a product of distributions. DSpark (2607.05147) adds a Marko
 before.
 A checkpoint holds `fc`, `hidden_norm`, `norm` and `layers.*`, and in its config `block_size`, `mask_token_id` and the
 target's layers; embedding (scaled, where the target's own is) and output layer are the target's where it has none.
-DSpark's confidence head is not read.
+DSpark's confidence head guesses whether the target accepts a unit, before the unit is drawn.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`DFlash.loaded`).
 Knobs: `form` is the shape of the draft; a tree costs the head nothing more than a chain, and every node costs the
-target. No draft is deeper than the head's block.
+target. No draft is deeper than the head's block. `sure` ends chains of DSpark before a unit that its confidence head
+holds less likely, as the authors' `--confidence-threshold` does; 0, as theirs, ends none. It saves nodes of the target,
+but not in captured rounds, which have one width.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.shapes import Chain, Shape
 from mmspec.core.hidden import Lends
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
@@ -44,6 +48,19 @@ from mmspec_text.drafters.heads.rows import Rows
 @dataclass(frozen=True)
 class DFlashOptions(HeadOptions):
     """Options of `dflash`."""
+
+    sure: Annotated[float, Field(ge=0, le=1)] = field(
+        default=0.0,
+        metadata={"help": "chain: a draft ends before a unit that DSpark's confidence head holds less likely"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sure and self.form != "chain":
+            raise ValueError(f"sure={self.sure} ends chains, and form={self.form} drafts a tree; say form=chain")
+
+    def build_shape(self) -> Shape:
+        return Chain(self.sure) if self.form == "chain" else super().build_shape()
 
 
 class Context:
@@ -79,7 +96,7 @@ class Context:
     @torch.no_grad()
     def block(self, root: Tensor) -> Block:
         """What the head says of the units behind the root `[batch]`."""
-        return Block(self.head, self.head.block(root, self.slots), self.head.sequel)
+        return Block(self.head, self.head.block(root, self.slots), self.head.sequel, self.head.confidence)
 
 
 @dataclass
@@ -118,10 +135,13 @@ class DFlash(HeadDrafter):
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
         super().__init__(options)
         self.named_by = FIELDS[self.checkpoint.layout.convention]
+        self._guesses = options.sure > 0
+        if self._guesses and not self.checkpoint.architecture.confidence:
+            raise ValueError(f"sure={options.sure} asks a confidence head, and {self.checkpoint.name!r} has none")
 
     def bind(self, target: Target) -> None:
         super().bind(target)
-        head = self.checkpoint.architecture
+        head, self.network.guesses = self.checkpoint.architecture, self._guesses
         ids = head.vocab if head.own_embedding else len(self._target.lend().embedding.weight)
         if not head.own_mask and not 0 <= (head.mask_token or 0) < ids:
             raise ValueError(

@@ -21,7 +21,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
-from mmspec_text.drafters.heads.eagle.checkpoint import IDS, Checkpoint, read_checkpoint
+from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
+from mmspec_text.drafters.heads.eagle.family import IDS
 from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun, observed, proposed

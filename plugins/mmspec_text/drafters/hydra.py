@@ -4,7 +4,7 @@ Ankner et al., arXiv 2402.05109: head i is an MLP over the state before the root
 of the i units drafted so far; so every node of a tree has a distribution of its own. Hydra++ reads all states
 so far through one decoder layer, in place of the last one.
 A checkpoint holds the MLPs and output layers of all heads, and Hydra++'s decoder layer; embeddings are the target's.
-The paper's typical acceptance is lossy, and is not used.
+The paper's acceptance is lossy: the rule `typical`.
 
     head i: z = cat(f, E(root), E(unit 1), …, E(unit i)); x = R z + r + SiLU(W z + b); for every further block:
     x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = O_i x
@@ -12,22 +12,26 @@ The paper's typical acceptance is lossy, and is not used.
 `f` is the feature; of Hydra++ it is what a decoder layer and a norm make of all features so far. The layout is the
 authors' `hydra_lm_head`: `hydra_mlp.{head}.{block}.{linear,res_connection}.*`, `hydra_lm_head.{head}.*`. Hydra++
 (`hydra_head_arch` is `prefix-mlp`) has dropout layers between blocks, which count, `hydra_lm_head.{head}.1.*`, and the
-decoder layer `prefix_embeding_layer.*`; its number of attention heads is not in the authors' config, and has to be
-added.
+decoder layer `prefix_embeding_layer.*`, one of the target's kind: where its config has no `num_attention_heads`, as the
+authors' has none, the target's config describes it.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Wrong heads are lossless too, and slow: the first call tries them on the prompt and warns (`Hydra.loaded`).
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.layers import Block, BlockSizes, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
@@ -44,6 +48,25 @@ class HydraSizes(PathSizes):
     places: tuple[int, ...] = (0,)
     bias: bool = True  # whether output layers have a bias
     prefix: BlockSizes | None = None  # the decoder layer of Hydra++; None: Hydra
+
+
+@dataclass(frozen=True)
+class HydraCheckpoint(PathCheckpoint):
+    """Hydra's heads as they are stored."""
+
+    architecture: HydraSizes
+    stored: Stored = field(kw_only=True)  # their files
+
+    def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
+        """These heads, whose decoder layer is one of a target with this config, if their own does not describe it.
+
+        Raises:
+            ValueError: Its tensors are not those of such a layer.
+        """
+        if self.architecture.prefix is None or self.stored.config.get("num_attention_heads") is not None:
+            return self
+        prefix = BlockSizes.of(self.stored, "prefix.", config)
+        return replace(self, architecture=replace(self.architecture, prefix=prefix))
 
 
 class HydraNetwork(HeadNetwork):
@@ -129,7 +152,7 @@ def canonical(key: str) -> str:
     return key.replace(f"{PREFIX_LAYER}norm.", "prefix_norm.")
 
 
-def read_hydra(name: str) -> PathCheckpoint:
+def read_hydra(name: str) -> HydraCheckpoint:
     """Read Hydra's heads.
 
     Args:
@@ -138,7 +161,7 @@ def read_hydra(name: str) -> PathCheckpoint:
     Raises:
         ValueError: There are none, they are damaged, or in no known layout.
     """
-    leftovers = ("rotary_emb", f"{PREFIX_LAYER}embed_tokens.")
+    leftovers = ("rotary_emb", f"{PREFIX_LAYER}embed_tokens.", "input_embed_fn.")  # the last one is the target's table
     stored = stored_head(name, "a Hydra", canonical, leftovers, ("hydra_lm_head",), inside=("hydra_head.",))
     keys = {OUTER.sub("", key) for key in stored.keys}
     form = "hydra++" if any(PREFIX_FORM.match(key) for key in keys) else "hydra"
@@ -148,7 +171,7 @@ def read_hydra(name: str) -> PathCheckpoint:
     with torch.device("meta"):
         wanted = hydra_network(sizes, 1).state_dict().keys()
     weights, ignored = stored.weights(wanted)
-    return PathCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",))
+    return HydraCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",), stored=stored)
 
 
 def _sizes(stored: Stored, form: str) -> HydraSizes:
@@ -164,7 +187,11 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if inside != 2 * width:
         raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
     rows = stored.matrix("hydra_lm_head.0.weight")[0]
-    prefix = BlockSizes.of(stored, "prefix.") if form == "hydra++" else None
+    # A layer has the same tensors, however many heads it has: until a target says how many, as many as there can be.
+    prefix = None
+    if form == "hydra++":
+        most = config.get("num_attention_heads") or stored.matrix("prefix.self_attn.q_proj.weight")[0]
+        prefix = BlockSizes.of(stored, "prefix.", {**config, "num_attention_heads": most})
     if prefix is not None and prefix.hidden != width:
         raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
     return HydraSizes(
@@ -185,3 +212,8 @@ class Hydra(PathDrafter):
 
     kind = "hydra"
     read = staticmethod(read_hydra)
+
+    def wrap(self, target: Target) -> Target:
+        if isinstance(self.checkpoint, HydraCheckpoint) and isinstance(target, TransformersTarget):
+            self.checkpoint = self.checkpoint.beside(target.model_info.config.to_dict())
+        return super().wrap(target)

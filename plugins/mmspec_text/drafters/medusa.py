@@ -4,12 +4,13 @@ Cai et al., arXiv 2401.10774: head i is a residual block and an output layer of 
 i + 1 places behind the root from the state before the root. So a draft's distribution is a product over depths: it is
 the same behind all nodes of a depth, and a tree is a choice of combinations.
 A checkpoint holds the blocks and output layers of all heads, in the layout of the authors or of vLLM, which may share
-one output layer and score a part of the ids (`token_map`). The paper's own acceptance is lossy, and is not used.
+one output layer and score a part of the ids (`token_map`). The paper's own acceptance is lossy: the rule `typical`.
 
     head i: x = h; for every block: x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = E_i x
 
 `h` is the feature. Layouts: `medusa`, the authors' `medusa_lm_head`, or under `medusa_head.` inside a whole model of
-Medusa-2: `{head}.{block}.linear.{weight,bias}` and `{head}.{blocks}.weight`.
+Medusa-2: `{head}.{block}.linear.{weight,bias}` and `{head}.{blocks}.weight`. The authors' `legacy` trainer writes no
+output layers: then all heads use the target's.
 `vllm`, also under `medusa_heads.`: `blocks.{head}.layers.{block}.{weight,bias}`, `lm_heads.{head}.weight` (one of them,
 or `lm_head.weight`, with `original_lm_head`, or none: then it is the target's), and `token_map` with
 `truncated_vocab_size`. The number of heads and blocks is read from the tensors: published configs of the first layout
@@ -83,6 +84,8 @@ BLOCK = re.compile(r"^(?:blocks\.(\d+)\.layers\.(\d+)|(\d+)\.(\d+)\.linear)\.(we
 OUTPUT = re.compile(r"^(\d+)\.(\d+)\.weight$")
 FORMS = {"vllm": ("blocks.0.layers.0.weight", FIRST_OUTPUT), "medusa": ("0.0.linear.weight", "0.0.linear.bias")}
 """Keys by which the layouts are known."""
+ANY = 1 << 31
+"""Ids of heads that have no table of ids: as many as the target has."""
 
 
 def canonical(key: str) -> str:
@@ -136,8 +139,11 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
     one = layout == "vllm" and bool(config.get("original_lm_head", False))
-    targets = one and headers.keys().isdisjoint({ONE_OUTPUT, FIRST_OUTPUT, "token_map"})
-    if targets:
+    bare = layout == "medusa" and not any(key.startswith("lm_heads.") for key in headers)
+    targets = bare or (one and headers.keys().isdisjoint({ONE_OUTPUT, FIRST_OUTPUT, "token_map"}))
+    if bare:
+        scored = ANY
+    elif targets:
         scored = positive(config, "vocab_size", what)
     else:
         scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]

@@ -24,6 +24,7 @@ from mmspec.core.distributions import Categorical, dense
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_zoo.relaxed.typical import variation
 from mmspec_zoo.specs import ROLLBACK
 
 
@@ -83,7 +84,5 @@ def bias(p: Tensor, q: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
 
     All are `[batch, node, vocab]`: p, which is one unit of a greedy call; the draft's q; and the set S, bool.
     """
-    inside = q * stays
-    mass = inside.sum(-1, keepdim=True)
-    accepted = mass[..., 0] + ((q - inside) * p).sum(-1)
-    return (inside - mass * p).abs().sum(-1) / 2, accepted - torch.minimum(p, q).sum(-1)
+    tv, mass = variation(p, q, stays)
+    return tv, mass + (q * ~stays * p).sum(-1) - torch.minimum(p, q).sum(-1)

@@ -1,5 +1,9 @@
 """Text drafters, where the kit's toys do not do: tiny models with random weights."""
 
+import copy
+from functools import cache
+from typing import Any
+
 from mmspec.testing import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
@@ -7,6 +11,7 @@ from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
+from mmspec_text.drafters.pard import PardOptions
 from mmspec_text.drafters.retrieval.rasd import RasdOptions
 from mmspec_text.drafters.retrieval.rest import RestOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
@@ -39,6 +44,25 @@ def candidates() -> list[Example]:
 def draft_model() -> Example:
     """A chain."""
     return Example(options=DraftModelOptions(model=small()))
+
+
+MASK = 6
+
+
+@cache
+def masked() -> Any:
+    """The small model, with a token for units that are not known."""
+    model = copy.deepcopy(small())
+    model.config.pard_token = MASK
+    return model
+
+
+def pard() -> list[Example]:
+    """A chain and a tree."""
+    return [
+        Example(options=PardOptions(model=masked())),
+        Example(options=PardOptions(model=masked(), form="rerank", width=3, nodes=8)),
+    ]
 
 
 def draft_tree() -> list[Example]:
@@ -96,6 +120,7 @@ EXAMPLES = {
     "text:grammar": grammar,
     "text:candidates": candidates,
     "text:draft-model": draft_model,
+    "text:pard": pard,
     "text:draft-tree": draft_tree,
     "text:llmcad": llmcad,
     "text:sequoia": sequoia,

@@ -14,7 +14,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example, tiny_models
 from mmspec.testing.tiny_models import SIZES, again, llama, prompt, random_model, small
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
-from mmspec_text.drafters.clover import CloverNetwork, CloverSizes
+from mmspec_text.drafters.clover_2 import Clover2Network, Clover2Sizes
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, Sampler
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
@@ -26,6 +26,7 @@ from mmspec_zoo.overlap.pearl import PearlOptions
 from mmspec_zoo.overlap.saguaro import SaguaroOptions
 from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
 from mmspec_zoo.relaxed.rollback import RollbackOptions
+from mmspec_zoo.relaxed.typical import TypicalOptions
 from mmspec_zoo.self_drafting.dynamic_exit import DynamicExitOptions
 from mmspec_zoo.self_drafting.layer_skip import LayerSkipOptions
 from mmspec_zoo.self_drafting.swift import SwiftOptions
@@ -75,11 +76,11 @@ def apple_mtp() -> list[Example]:
     return in_every_form(AppleMTPOptions, random_masks())
 
 
-def clover() -> list[Example]:
-    """One cell for all depths."""
+def clover_2() -> list[Example]:
+    """Two decoder layers."""
     block = BlockSizes(16, 24, 2, 1, 8)
-    sizes = CloverSizes(3, 16, 16, 7, 7, own_embedding=False, block=block, cells=1)
-    return path_head(CloverNetwork, sizes, "chain", "rerank")
+    sizes = Clover2Sizes(3, 16, 16, 7, 7, own_embedding=True, block=block, layers=2)
+    return path_head(Clover2Network, sizes, "chain", "rerank")
 
 
 @cache
@@ -162,6 +163,11 @@ def rollback() -> Example:
     return Example(options=RollbackOptions(threshold=1.0), strict={"threshold": 0.0})
 
 
+def typical() -> Example:
+    """A bound that some units of a toy are below, and some above."""
+    return Example(options=TypicalOptions(epsilon=0.25, delta=0.8), strict={"epsilon": 1.0, "delta": 1e9})
+
+
 def judge() -> Example:
     """A layer of random weights that accepts some units of the kit's model, and refuses others."""
     model = llama()
@@ -227,7 +233,7 @@ EXAMPLES = {
     "zoo:saguaro": saguaro,
     "zoo:mirror-sd": mirror_sd,
     "text:apple-mtp": apple_mtp,
-    "text:clover": clover,
+    "text:clover-2": clover_2,
     "zoo:layer-skip": layer_skip,
     "zoo:swift": swift,
     "zoo:del": dynamic_exit,
@@ -236,6 +242,7 @@ EXAMPLES = {
     "zoo:ambedkar": ambedkar,
     "zoo:rapid": rapid,
     "zoo:rollback": rollback,
+    "zoo:typical": typical,
     "zoo:judge": judge,
     "zoo:s2d": s2d,
     "zoo:specmemo": specmemo,

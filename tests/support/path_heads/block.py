@@ -12,11 +12,11 @@ HEADS, KEYS, WIDTH, INNER = 2, 1, 8, 20
 CONFIG = {"num_attention_heads": HEADS, "rms_norm_eps": 1e-5, "rope_theta": 5000.0}
 
 
-def block_shapes(prefix: str, hidden: int) -> Shapes:
+def block_shapes(prefix: str, hidden: int, width: int = WIDTH) -> Shapes:
     made: Shapes = {f"{prefix}input_layernorm.weight": (hidden,), f"{prefix}post_attention_layernorm.weight": (hidden,)}
     for part, heads in (("q", HEADS), ("k", KEYS), ("v", KEYS)):
-        made[f"{prefix}self_attn.{part}_proj.weight"] = (heads * WIDTH, hidden)
-    made[f"{prefix}self_attn.o_proj.weight"] = (hidden, HEADS * WIDTH)
+        made[f"{prefix}self_attn.{part}_proj.weight"] = (heads * width, hidden)
+    made[f"{prefix}self_attn.o_proj.weight"] = (hidden, HEADS * width)
     made |= {f"{prefix}mlp.{part}_proj.weight": (INNER, hidden) for part in ("gate", "up")}
     return {**made, f"{prefix}mlp.down_proj.weight": (hidden, INNER)}
 
@@ -31,9 +31,11 @@ def attended(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     return out
 
 
-def last_state(w: Mapping[str, Tensor], prefix: str, features: Tensor) -> Tensor:
+def last_state(
+    w: Mapping[str, Tensor], prefix: str, features: Tensor, theta: float = float(CONFIG["rope_theta"])
+) -> Tensor:
     """The layer's state at the last feature."""
-    eps, theta = float(CONFIG["rms_norm_eps"]), float(CONFIG["rope_theta"])
+    eps = float(CONFIG["rms_norm_eps"])
     residuals = [feature.double() for feature in features]
     xs = [norm(x, w[f"{prefix}input_layernorm.weight"], eps) for x in residuals]
     parts = [[w[f"{prefix}self_attn.{part}_proj.weight"] @ x for x in xs] for part in "qkv"]

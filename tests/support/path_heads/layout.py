@@ -53,6 +53,7 @@ class PathLayout:
         extra: Keys that are of no use.
         copies: Keys that are of no use, since they are copies of others.
         optional: Keys that may be missing.
+        normed: Whether features are states behind the target's final norm, and not before it.
     """
 
     drafter: Any
@@ -66,6 +67,7 @@ class PathLayout:
     extra: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    normed: bool = True
 
     def weights(self, hidden: int = HIDDEN, vocab: int = VOCAB, seed: int = 0) -> dict[str, Tensor]:
         """Random weights."""

@@ -5,6 +5,7 @@ it are: a product. A tree therefore costs no further pass: nodes of one depth sh
 lets scores depend on the units drafted before (the Markov head of DSpark); then the draft is a Markov chain.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -45,14 +46,20 @@ class Sequel(Protocol):
         """
 
 
+Confidence = Callable[[Tensor, Tensor], Tensor]
+"""`(states [batch, node, hidden], units [batch, node])`: how likely it is that a child of each node is accepted."""
+
+
 class Block:
     """What a head returned for a block.
 
     `states` are `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
     """
 
-    def __init__(self, head: Scorer, states: Tensor, sequel: Sequel | None = None) -> None:
-        self.head, self.states, self.sequel = head, states, sequel
+    def __init__(
+        self, head: Scorer, states: Tensor, sequel: Sequel | None = None, confidence: Confidence | None = None
+    ) -> None:
+        self.head, self.states, self.sequel, self.confidence = head, states, sequel, confidence
         self.scored = head.scored(states)
         self._carried: Tensor | None = None  # what the sequel returned second, at the nodes so far
 
@@ -64,13 +71,14 @@ class Block:
         """The output at the nodes of a rooted draft from `first` on; all of one level, level after level."""
         rows = len(self.states)
         depth = draft.index.depth[:, first:].expand(rows, -1)
-        scored = take_nodes(self.scored, depth)
+        scored, states, units = take_nodes(self.scored, depth), take_nodes(self.states, depth), draft.units[:, first:]
         if self.sequel is not None:
             parents = draft.index.parent[:, first:].expand(rows, -1)
             above = None if self._carried is None else take_nodes(self._carried, parents)
-            scored, new = self.sequel(scored, draft.units[:, first:], take_nodes(self.states, depth), above)
+            scored, new = self.sequel(scored, units, states, above)
             self._carried = new if self._carried is None else torch.cat([self._carried[:, :first], new], 1)
-        return TargetOutput(logits=self.head.over_target(scored))
+        sure = None if self.confidence is None else self.confidence(states, units)
+        return TargetOutput(logits=self.head.over_target(scored), auxiliary=sure)
 
 
 @torch.no_grad()

@@ -96,6 +96,7 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
     layers = counted(part_numbers(stored, "layers."), given, (), what)
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, head)
+    rank = head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0
     return DFlashArchitecture(
         **vars(sizes),
         sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
@@ -110,7 +111,8 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         mask_token=_mask_token(given, "mask_embedding" in stored, what),
         from_root=_from_root(given, layout, sequel),
         sequel=sequel,
-        rank=head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0,
+        rank=rank,
+        confidence=_confidence(given, head, hidden, rank),
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
         scale=number(given, "logit_scale", 1.0, what),
     )
@@ -145,6 +147,22 @@ def _sequel(given: Mapping[str, Any], head: Stored) -> Sequel | None:
         if known == kind:
             return known
     raise ValueError(f"{what}: {unknown('kind of Markov head (markov_head_type)', kind, get_args(Sequel))}")
+
+
+def _confidence(given: Mapping[str, Any], head: Stored, hidden: int, rank: int) -> int:
+    """Numbers that the confidence head reads: a state, and perhaps the Markov head's embedding of the unit before."""
+    key, what = "confidence_head.proj.weight", head.what
+    if key not in head.headers:
+        if given.get("enable_confidence_head"):
+            raise ValueError(f"{what}: its config has enable_confidence_head, and {key} is missing")
+        return 0
+    shape = head.matrix(key)
+    joined = given.get("confidence_head_with_markov", shape[1] > hidden)
+    wanted = 1, hidden + (rank if joined else 0)
+    if shape != wanted:
+        said = f"a state of {hidden} numbers" + (f" and {rank} of the Markov head" if joined else "")
+        raise ValueError(f"{what}: {key} has the shape {list(shape)}, and a guess from {said} takes {list(wanted)}")
+    return wanted[1]
 
 
 def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) -> bool:

@@ -49,6 +49,7 @@ class DFlashArchitecture(BlockSizes):
     from_root: bool  # whether the root's row scores the first unit, so that a block has `block` units, and not one less
     sequel: Sequel | None = None  # the kind of Markov head; None: there is none
     rank: int = 0  # numbers of its states
+    confidence: int = 0  # numbers that its confidence head reads; 0: it has none
     sinks: bool = False  # attention heads have a logit that takes weight
     scale: float = 1.0  # factor of the logits
 
@@ -62,9 +63,8 @@ KINDS = ("dflash", "dspark")
 """Kinds of speculators checkpoints that are heads of this family."""
 PARTS = ("transformer_layer_config", "dflash_config", "dspark_config")
 """Parts of a config in which layouts put settings."""
-LEFTOVERS = ("rotary_emb", "verifier_", "confidence_head.")
-"""Parts of keys of what files carry beside a head: constants, the target's weights (speculators), and DSpark's guess of
-how far a draft holds, on which no unit of the draft depends."""
+LEFTOVERS = ("rotary_emb", "verifier_")
+"""Parts of keys of what files carry beside a head: constants, the target's weights (speculators)."""
 ARCHITECTURES = (
     "DFlashDraftModel",
     "DFlashSpeculator",

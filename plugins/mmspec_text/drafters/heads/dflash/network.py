@@ -10,6 +10,8 @@ DSpark's Markov head is a term of the logits that depends on the unit before (ar
 
     vanilla: w2 e;   gated: w2 (sigmoid(gate [h, e]) e);   e = w1[unit before], h = the block's state
     rnn: g, c, o = joint [s, e, h];  s' = sigmoid(g) s + (1 - sigmoid(g)) tanh(c);  term: w2 tanh(o)
+
+Its confidence head guesses whether the target accepts a unit, before the unit is drawn: sigmoid(w h + b), or of [h, e].
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.block import Sequel
+from mmspec_text.drafters.heads.block import Confidence, Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.vocabulary import over_target
@@ -46,6 +48,8 @@ class DFlashNetwork(HeadNetwork):
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
         self.markov_head = Markov(a) if a.sequel is not None else None
+        self.confidence_head = ConfidenceHead(a) if a.confidence else None
+        self.guesses = False  # whether anybody asks for the confidence head's guesses
         self.register_buffer("ids", None, persistent=False)
 
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
@@ -95,8 +99,19 @@ class DFlashNetwork(HeadNetwork):
         """The Markov head."""
         return self.markov_head
 
+    @property
+    def confidence(self) -> Confidence | None:
+        """The confidence head, where somebody asks for its guesses."""
+        return self._confidence if self.guesses else None
+
     def over_target(self, scored: Tensor) -> Tensor:
         return over_target(scored, self.ids, self.vocab)
+
+    def _confidence(self, states: Tensor, units: Tensor) -> Tensor:
+        assert self.confidence_head is not None
+        if self.architecture.confidence > self.architecture.hidden and self.markov_head is not None:
+            states = torch.cat([states, F.embedding(units, self.markov_head.markov_w1.weight)], -1)
+        return self.confidence_head(states)
 
     def _rows(self, roots: Tensor) -> Tensor:
         """What enters the first layer, block after block: `[batch, row, hidden]`."""
@@ -151,3 +166,16 @@ class Markov(nn.Module):
         """Logits with the term; the target's output layer may have fewer rows than the head."""
         term: Tensor = self.markov_w2(state)
         return scored + term[..., : scored.shape[-1]]
+
+
+class ConfidenceHead(nn.Module):
+    """See the module."""
+
+    def __init__(self, a: DFlashArchitecture) -> None:
+        super().__init__()
+        self.proj = nn.Linear(a.confidence, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """How likely it is that a child of each node is accepted, `[batch, node]`."""
+        guess: Tensor = self.proj(x)
+        return guess[..., 0].float().sigmoid()

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 import torch
 
-from mmspec_text.drafters.heads.eagle.family import LANTERN, Architecture, canonical, recognised, settings
+from mmspec_text.drafters.heads.eagle.family import (
+    DEEPSPEC,
+    IDS,
+    LANTERN,
+    LAYER_IDS,
+    Architecture,
+    canonical,
+    recognised,
+    settings,
+)
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
@@ -26,8 +35,6 @@ from mmspec_text.drafters.heads.values import (
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
 AFTER = "layers.0.post_attention_layernorm.weight"
-IDS = "eagle_aux_hidden_state_layer_ids"
-"""The field that names layers."""
 LSTM = "lstm.weight_ih_l0"
 FORMS = {
     "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
@@ -85,13 +92,19 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     weights, ignored = stored.weights(wanted)
     if architecture.grid:
         weights = by_halves(weights, architecture)
-    ids = numbered_ids(given, IDS, stored.what)
-    mask = _mask_token(given, stored.what) if architecture.parallel else None
-    asked = asked_length(given, stored.what)
+    deepspec = layout is DEEPSPEC
+    ids = numbered_ids(given, LAYER_IDS if deepspec else IDS, stored.what)
+    mask = mask_token(given, stored.what) if architecture.parallel else None
+    asked = positive(given, "ttt_length", stored.what) if deepspec else asked_length(given, stored.what)
     return Checkpoint(name, layout, architecture, ids, weights, ignored, mask, asked)
 
 
-def _mask_token(given: Mapping[str, Any], what: str) -> int:
+def mask_token(given: Mapping[str, Any], what: str) -> int:
+    """The id that stands for units that are not known.
+
+    Raises:
+        ValueError: The config names none.
+    """
     named = [given[name] for name in MASKS if given.get(name) is not None]
     if not named or type(named[0]) is not int or named[0] < 0:
         raise ValueError(f"{what}: its config has no id {MASKS[0]} (or {', '.join(MASKS[1:])}), but {named[:1]}")

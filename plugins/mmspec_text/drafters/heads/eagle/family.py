@@ -11,6 +11,7 @@ them.
 | `speculators` | `speculators_model_type` | top, `transformer_layer_config` | a boundary |
 | `nemo` | `model.` before every key | top | a layer's output |
 | `modelopt` | `layers.0.`, architecture `…Eagle3` or `eagle_config` | top, `eagle_config` | a layer's output |
+| `deepspec` | `layers.0.`, architecture `…Eagle3Model`, `ttt_length` | top | a layer's output: `target_layer_ids` |
 | `lantern` | `input_type`: EAGLE-1 for LlamaGen, with an embedding of its own | top | a boundary |
 
 *Boundary i* is the input of layer i; *output of layer i* is boundary i + 1. Checkpoints do not say which is meant. The
@@ -66,6 +67,8 @@ class Architecture(BlockSizes):
         return self.features * self.target_hidden
 
 
+IDS, LAYER_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
+"""The entry that names layers, and what DeepSpec calls it."""
 KINDS = ("eagle", "eagle3", "peagle")
 """Kinds of speculators checkpoints that are heads of this family."""
 RENAMED = {
@@ -93,6 +96,7 @@ SPECULATORS = Layout("speculators", "boundary", residual=True)
 PARALLEL = Layout("speculators", "boundary")
 NEMO = Layout("nemo", "output")
 MODELOPT = Layout("modelopt", "output")
+DEEPSPEC = Layout("deepspec", "output")
 LANTERN = Layout("lantern", "boundary")
 PICTURES = ("c2i", "t2i", "t2i2")
 """What `input_type` says in LANTERN's configs: LlamaGen of classes, of captions, of captions at twice the side."""
@@ -121,6 +125,8 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
         return LANTERN
     if any(key.startswith("model.") for key in names):
         return NEMO
+    if config.get("ttt_length") is not None and config.get(LAYER_IDS) is not None:
+        return DEEPSPEC
     third = any("eagle3" in name.lower() for name in architectures(config))
     if not third and not isinstance(config.get("eagle_config"), Mapping):
         return EAGLE

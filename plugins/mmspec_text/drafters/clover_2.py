@@ -1,0 +1,144 @@
+"""Drafts with a state that steps along the path by gated values of the drafted units: Clover-2.
+
+Xiao et al., arXiv 2408.00264, as the authors' code computes it (github.com/XiaoBin1992/clover). Of the first Clover
+(2405.00263) there are neither weights nor code.
+
+    cell:  state, unit → state + c ⊗ W_v e;  c = the cosine of W_q norm(state) and W_k e, attention head by head
+    g = norm(decoder layers(first cell(h_t, x_{t+1})), over all known rows t)
+    s_0 = g at the root's row;  s_i = second cell(s_{i-1}, unit i)
+    logits behind the root = O norm'(M s_0);  behind unit i = O norm'(M' [s_i, e_i])
+
+`h_t` is the target's state *before* its final norm, `e` an embedding of the head's own, O the target's output layer.
+Layout `clover-2`: `clover_embed_tokens`, `clover_head_mlp_rnn` (first cell) and `clover_head_mlp_rnn2` with
+`input_layernorm, q, k, v`; `layers.{i}.*`, `clover_norm`, `clover_head_mlp` (M), `clover_head_mlp2` (M'),
+`clover_head_norm`; a copy of the target's `lm_head`. In the config `clover.num_heads` counts the units of a path; the
+base of rotary positions is 10,000 whatever it says, as in the authors' class.
+Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
+form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Clover2.loaded`).
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.core.hidden import Lends
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.features import Features
+from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
+from mmspec_text.drafters.heads.stored import stored_head
+from mmspec_text.drafters.heads.values import counted, part_numbers, positive
+from mmspec_text.drafters.heads.vocabulary import over_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clover2Sizes(PathSizes):
+    """The shape of a head."""
+
+    block: BlockSizes  # of its decoder layers; the cells have their heads
+    layers: int  # decoder layers
+
+
+class Clover2Network(HeadNetwork):
+    """See the module. It is a `PrefixHead`; a node's state is s_0 at the root, and [s_i, e_i] behind it."""
+
+    def __init__(self, a: Clover2Sizes, vocab: int) -> None:
+        super().__init__(a.block)
+        width = a.target_hidden
+        self.units, self.vocab, self.depth, self._width = a.units, vocab, a.layers, width
+        self.clover_embed_tokens = nn.Embedding(a.vocab, width)
+        self.clover_head_mlp_rnn, self.clover_head_mlp_rnn2 = Cell(a.block), Cell(a.block)
+        self.layers = nn.ModuleList(DecoderLayer(a.block) for _ in range(a.layers))
+        self.clover_norm, self.clover_head_norm = (nn.RMSNorm(width, a.block.eps) for _ in range(2))
+        self.clover_head_mlp, self.clover_head_mlp2 = nn.Linear(width, width), nn.Linear(2 * width, width)
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        return features.to(self.dtype)
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        states = self.clover_head_mlp_rnn(states, self.clover_embed_tokens(units))
+        angles = self._rotary[0](states, geometry.query)
+        for layer, kept in zip(self.layers, slots.layers, strict=True):
+            states = layer(states, angles, geometry.tree, kept)
+        return self.rooted(self.clover_norm(states), units)
+
+    def rooted(self, features: Tensor, units: Tensor) -> Tensor:
+        return features
+
+    def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
+        embedded = self.clover_embed_tokens(units)
+        return torch.cat([self.clover_head_mlp_rnn2(states[..., : self._width], embedded), embedded], -1)
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        mixed = (self.clover_head_mlp2 if depth else self.clover_head_mlp)(states)
+        return over_target(self.of_target(1)(self.clover_head_norm(mixed)), None, self.vocab)
+
+
+class Cell(nn.Module):
+    """One step along a path."""
+
+    def __init__(self, a: BlockSizes) -> None:
+        super().__init__()
+        self.heads, self.eps = a.heads, a.eps
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.q, self.k, self.v = (nn.Linear(a.hidden, a.hidden) for _ in range(3))
+
+    def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
+        """The next states `[…, hidden]` of states and embeddings of units, `[…, hidden]`."""
+        made = self.q(self.input_layernorm(states)), self.k(embedded), self.v(embedded)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in made)
+        out: Tensor = states + (value * F.cosine_similarity(query, key, -1, self.eps)[..., None]).flatten(-2)
+        return out
+
+
+FORMS = {
+    "clover-2": ("clover_embed_tokens.weight", "clover_head_mlp_rnn2.q.weight", "layers.0.self_attn.q_proj.weight")
+}
+MOST = 64
+"""Units of a path; there is one cell for all of them but the first."""
+
+
+def read_clover(name: str) -> PathCheckpoint:
+    """Read a head.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There is none, it is damaged, or in another layout.
+    """
+    stored = stored_head(name, "a Clover-2", lambda key: key, ("rotary_emb", "lm_head."))
+    config, what = stored.config, stored.what
+    if any(key not in stored.headers for key in FORMS["clover-2"]):
+        raise stored.no_layout(FORMS)
+    given = {key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")}
+    block = BlockSizes.of(stored, "layers.0.", given)
+    if block.hidden != block.heads * block.head_dim:
+        raise ValueError(f"{what}: {block.heads} heads of {block.head_dim} numbers do not make its {block.hidden}")
+    said = config.get("clover")
+    own = said if isinstance(said, Mapping) else {}
+    units = positive(own, "num_heads", f"{what} (clover)")
+    if units > MOST:
+        raise ValueError(f"{what} drafts {units} units (clover.num_heads), and the most is {MOST}")
+    layers = counted(part_numbers(stored.headers, "layers."), own, ("num_layers",), what)
+    vocab, width = stored.matrix("clover_embed_tokens.weight")
+    sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
+    with torch.device("meta"):
+        wanted = Clover2Network(sizes, 1).state_dict().keys()
+    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, *stored.weights(wanted), ("lm_head.weight",))
+
+
+class Clover2(PathDrafter):
+    """Drafts with a head of Clover-2."""
+
+    kind = "clover-2"
+    read = staticmethod(read_clover)
+
+    def _features_of(self, target: Lends) -> Features:
+        return Features({"boundary": (target.layers(),)})

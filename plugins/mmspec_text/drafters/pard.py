@@ -1,0 +1,113 @@
+"""Drafts of all units in one pass of a smaller language model that was trained to fill in masks: PARD.
+
+An et al., arXiv 2504.18583. Behind the root the draft model reads copies of a mask token, at the positions that follow;
+it scores the next unit at the root, and the k-th one at the (k - 1)-th mask. So a draft is a product of distributions,
+and costs one pass of the draft model whatever its length. The masks' keys are never kept; what was accepted is read in
+the next round, in front of the root.
+A checkpoint is a causal language model of transformers with the target's tokenizer, whose config names the mask
+(`pard_token`). Its vocabulary may be padded to another size.
+Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
+form.
+Knobs: `form` is the shape of the draft; a tree costs the draft model no more than a chain, and every node costs the
+target. The authors draft twelve units.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.draft_model import CATCH_UP, DraftModelMemory, fed_known
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft
+from mmspec.hosts.translated import TranslatedTarget
+from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
+from mmspec.kits.text.tree_form import TreeForm
+from mmspec_text.drafters.heads.block import Block, drafted
+from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
+from mmspec_text.drafters.heads.vocabulary import over_target
+
+
+def is_pard(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a language model that fills in masks, and no head."""
+    names = {key.removeprefix("model.") for key in keys}
+    return "pard_token" in config and "embed_tokens.weight" in names and "fc.weight" not in names
+
+
+@dataclass(frozen=True)
+class PardOptions(TreeForm, SmallModelOptions):
+    """Options of `pard`."""
+
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = field(
+        default="chain",
+        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
+    )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of a pass in the target's ids; a `Scorer` of nothing but them."""
+
+    vocab: int
+    known: Tensor | None  # `[vocab]` bool: ids that the draft model has, if they are not all
+
+    def scored(self, states: Tensor) -> Tensor:
+        return states
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        logits = over_target(scored, None, self.vocab)
+        return logits if self.known is None else logits.masked_fill(~self.known.to(logits.device), -torch.inf)
+
+
+class Pard(SmallModelDrafter):
+    """Drafts with a smaller language model that fills in masks.
+
+    Raises:
+        ValueError: No model was named, or it cannot be loaded, or its config names no mask.
+    """
+
+    def __init__(self, options: PardOptions = PardOptions()) -> None:
+        super().__init__(options, "pard", options.build_shape())
+        self.advice = options.advice
+        self.mask = mask_token(self._small.model.config.to_dict(), "the draft model of pard")
+        if self.mask >= (self._small.vocab or 0):
+            raise ValueError(f"the draft model's mask is the token {self.mask}, and it has {self._small.vocab} ids")
+
+    def bind(self, target: Target) -> None:
+        super().bind(target)
+        assert target.vocab is not None
+        known = None
+        if isinstance(self.model, TranslatedTarget):
+            ids = self.model.vocabulary.draft_of
+            known = ids >= 0
+            if not bool((ids == torch.arange(len(ids)))[known].all()):
+                raise ValueError(
+                    "the draft model of pard has another tokenizer than the target, and its mask is a token of its "
+                    "own: take one of the target's tokenizer, or the method draft-model"
+                )
+        self.model, self._scored = self._small, Scored(target.vocab, known)
+
+    def start(self, state: State, inputs: Any) -> DraftModelMemory:
+        width = max(2 * self.shape.levels(state.budget.k) + 1, CATCH_UP)
+        started = self.model.start(inputs, state.limit, width)
+        return DraftModelMemory(started.cache, self.shape, width, torch.zeros_like(state.emitted))
+
+    @torch.no_grad()
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: DraftModelMemory = state.memory
+        k = min(k, self._context(state))
+        levels = self.shape.levels(k)
+        if levels < 1:
+            return Draft.empty(state.root)
+        lag, most = self.catch_up(state, memory, memory.width - levels)
+        feed = partial(self._feed, memory)
+        output, _ = fed_known(self.model, memory, state, lag, most + levels, feed, masks=levels - 1, mask=self.mask)
+        memory.lag = 0
+        logits = output.take(lag[:, None] + torch.arange(levels, device=lag.device)).logits
+        assert logits is not None
+        return drafted(Block(self._scored, logits), self.shape, state, k, noise)

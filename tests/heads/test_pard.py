@@ -1,0 +1,147 @@
+"""A draft model that fills in masks: PARD. What it drafts, and that drafts change no text."""
+
+import copy
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer as Core
+from tokenizers import models
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.statistics import LEVEL
+from mmspec.testing.tiny_models import SIZES, llama, random_model, small
+from mmspec_text.drafters.pard import Pard, PardOptions, is_pard
+from tests.heads.conftest import GREEDY, SAMPLED
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.examples.text import MASK, masked
+
+CHAIN, TREE = {"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}
+
+
+def decoder(rule: Rule | None = None, k: int = 4, target: Any = None, shape: Any = "any", **options: Any) -> Decoder:
+    drafter = Pard(PardOptions(**{"model": masked(), **options}))
+    return Decoder(
+        TransformersTarget(llama() if target is None else target), drafter, rule or Match(), k=k, shape=shape
+    )
+
+
+@cache
+def block(known: tuple[int, ...], units: int) -> Tensor:
+    """Log probabilities `[unit, vocab]` of the units behind known ones, by a model that has no cache."""
+    with torch.no_grad():
+        logits = masked()(input_ids=torch.tensor([[*known, *[MASK] * (units - 1)]]), use_cache=False).logits
+    return logits[0, -units:].double().log_softmax(-1)
+
+
+def expected(units: int, known: Tensor, path: list[int]) -> Tensor:
+    return block(tuple(known.tolist()), units)[: len(path) + 1]
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"), [(CHAIN, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)]
+)
+def test_distributions_of_successive_rounds(form: dict[str, Any], rule: type, rows: dict[str, Tensor]) -> None:
+    """A ragged batch of three, after rounds that accepted nothing, a part and all; with prompts longer than a pass."""
+    recorded, accepted = played(decoder(rule(), **form), rows, SAMPLED)
+    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    assert_distributions(recorded, partial(expected, 4 if form is CHAIN else 3))
+
+
+def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
+    recorded, accepted = played(decoder(k=3, **TREE), rows, GREEDY)
+    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
+    assert_dynamic_tree(recorded, partial(expected, 3), 8)
+
+
+def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
+    ours = decoder(Rejection(), **CHAIN)
+    ours.policy = Budgets()
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
+    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
+    for one in recorded:
+        assert_distributions([one], partial(expected, one[2].units.shape[1]))
+
+
+@pytest.mark.parametrize("form", [CHAIN, TREE], ids=lambda form: form["form"])
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_equal_to_plain(batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    rows = {key: value[:batch] for key, value in rows.items()}
+    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
+    ours = decoder(**form).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_in_half_precision_of_one_shape(warp: Any, rows: dict[str, Tensor]) -> None:
+    half = copy.deepcopy(llama()).bfloat16()
+    draft_model = copy.deepcopy(masked()).bfloat16()
+    ours = decoder(target=half, shape="one", k=3, model=draft_model).generate(rows, 30, seed=5, warp=warp)
+    plain = Decoder(TransformersTarget(half), shape=ours.report.width or "any").generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [(Rejection, CHAIN), (Block, CHAIN), (RecursiveRejection, {"form": "branching", "branching": (2, 2)})],
+)
+def test_the_law_of_rules_that_use_q(rule: type, form: dict[str, Any], law: Callable) -> None:
+    assert law(decoder(rule(), k=2, **form)) > LEVEL
+
+
+def test_by_name(tmp_path: Path) -> None:
+    """A folder is known by its config; another draft model, and a head that drafts in one pass, are none."""
+    masked().save_pretrained(tmp_path / "masked")
+    found = decoder_for(llama(), drafter=str(tmp_path / "masked"))
+    assert isinstance(found.drafter, Pard) and found.name == "pard" and found.k == 12
+    small().save_pretrained(tmp_path / "small")
+    assert decoder_for(llama(), drafter=str(tmp_path / "small")).name == "draft-model"
+    assert not is_pard({"pard_token": 3}, ["embed_tokens.weight", "fc.weight", "mask_hidden"])
+    with mmspec.enable(llama(), "pard", drafter=str(tmp_path / "masked"), k=3) as spec:
+        out = llama().generate(torch.tensor([[1, 2, 3]]), max_new_tokens=9, do_sample=False)
+    assert spec.report.drafted > 0
+    assert torch.equal(out, llama().generate(torch.tensor([[1, 2, 3]]), max_new_tokens=9, do_sample=False))
+
+
+def words(*said: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Core(models.WordLevel({word: i for i, word in enumerate(said)}, "a"))
+    )
+
+
+def test_a_vocabulary_of_another_size(rows: dict[str, Tensor]) -> None:
+    """One tokenizer whose vocabulary the draft model pads further: its mask stands where the target has no id."""
+    wide = random_model(LlamaConfig(**{**SIZES, "vocab_size": 9}), head=8.0)
+    for name, weight in wide.state_dict().items():
+        weight[: len(llama().state_dict()[name])] = llama().state_dict()[name]
+    wide.config.pard_token = 8
+    named = {"tokenizer": words(*"abcdefg"), "assistant_tokenizer": words(*"abcdefg")}
+    ours = decoder(model=wide, **named).generate(rows, 20, seed=5, warp=SAMPLED)
+    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 20, seed=5, warp=SAMPLED)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True)) and ours.report.accepted > 0
+    with pytest.raises(ValueError, match="another tokenizer than the target, and its mask is a token of its own"):
+        decoder(model=wide, **{**named, "assistant_tokenizer": words(*"abcdgfe")})
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match=r"pard needs a smaller model"):
+        Pard(PardOptions())
+    with pytest.raises(ValueError, match=r"draft model of pard: its config has no id mask_token_id .*pard_token"):
+        Pard(PardOptions(model=small()))
+    far = copy.deepcopy(masked())
+    far.config.pard_token = 7
+    with pytest.raises(ValueError, match="mask is the token 7, and it has 7 ids"):
+        Pard(PardOptions(model=far))
