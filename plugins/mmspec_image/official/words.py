@@ -1,0 +1,45 @@
+"""Tokenizers of published folders: read without code, and refused where control words are missing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from mmspec.registry.printable import shown
+
+
+def read_words(file: Path, needed: Sequence[str] = ()) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`.
+
+    Raises:
+        ValueError: The file cannot be read, or lacks a word that is needed.
+    """
+    try:
+        words = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises its own
+        raise ValueError(f"{shown(file)} is no tokenizer that can be read: {shown(error)}") from error
+    refuse_lacking(file, words.get_vocab(), needed)
+    return words
+
+
+def refuse_lacking(file: Path, vocab: Mapping[str, int], needed: Sequence[str]) -> None:
+    """Refuse a tokenizer without words that draw pictures.
+
+    Raises:
+        ValueError: One is missing.
+    """
+    missing = [word for word in needed if word not in vocab]
+    if missing:
+        listed = ", ".join(missing[:3]) + ", …" * (len(missing) > 3)
+        raise ValueError(f"{shown(file)} lacks {listed}: it is not the tokenizer of this model")
+
+
+def fast_tokenizer(words: Tokenizer, special: Mapping[str, str], **how: Any) -> PreTrainedTokenizerFast:
+    """transformers' tokenizer. A prompt begins with the begin of a text once, whatever the file says."""
+    begin = special["bos_token"]
+    first = [(begin, words.token_to_id(begin))]
+    words.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=first)
+    return PreTrainedTokenizerFast(tokenizer_object=words, **special, **how)

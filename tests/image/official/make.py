@@ -1,0 +1,221 @@
+"""Makes the fixtures of this folder with the classes of the authors: `python make.py NAME SOURCE REPOSITORY COMMIT`.
+
+`NAME` is `lumina`, `anole`, `janus` or `emu3`, and `SOURCE` a working tree of the authors' repository. It needs what
+their code needs, which is not what mmspec needs: transformers 4.44, tiktoken, timm, attrdict, torchvision and xformers;
+of the last three a stub will do, with xformers' attention written for a CPU. Their programs ask for a GPU by name; here
+every `cuda` is a `cpu`. A fixture holds prompts, codes and pixels, and where the authors' class has many weights, their
+shapes. The weights are by a formula (`tests/support/official_files.py`), and the authors' loaders have to find a place
+for each.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+import official_files as files
+
+
+class OnCpu(TorchFunctionMode):
+    """`device="cuda"` and `.cuda()` mean the CPU."""
+
+    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if call is torch.Tensor.cuda:
+            return args[0]
+        how = {key: _on_cpu(value) for key, value in (kwargs or {}).items()}
+        return call(*map(_on_cpu, args), **how)
+
+
+def _on_cpu(value: Any) -> Any:
+    return "cpu" if isinstance(value, str | torch.device) and str(value).startswith("cuda") else value
+
+
+def lumina(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`FlexARInferenceSolver`: its model, prompt, processors of logits and pictures."""
+    sys.path[:0] = [str(source), str(source / "lumina_mgpt")]
+    folder = files.write_lumina(place / "lumina")
+    files.write_vqgan(place / "ckpts" / "chameleon" / "tokenizer")
+    os.chdir(place)
+    import inference_solver
+    from model.chameleon import ChameleonForConditionalGeneration
+
+    model, info = ChameleonForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not info["unexpected_keys"] and all("vqmodel" in key for key in info["missing_keys"])
+    solver = inference_solver.FlexARInferenceSolver.__new__(inference_solver.FlexARInferenceSolver)
+    solver.model, solver.dtype = model.eval(), torch.float32
+    solver.item_processor = inference_solver.FlexARItemProcessor(tokenizer=str(folder), target_size=64)
+    rows, columns = 6, 4  # of codes
+    words = "Generate an image of 8x12 according to the following prompt:\na red fox"
+    item = {"image": [], "conversations": [{"from": "human", "value": words}, {"from": "gpt", "value": None}]}
+    header = [files.BREAK, 8804 + rows // 2, 8804 + columns // 2]  # a trained model writes these itself
+    prompt = torch.tensor([solver.item_processor.process_item(item) + header])
+    made = {"prompt": prompt}
+    for name, how in (("greedy", {"do_sample": False}), ("sampled", {"do_sample": True, "top_k": None})):
+        torch.manual_seed(5)
+        processors = solver.create_logits_processor(cfg=4.0, image_top_k=2000 if name == "greedy" else 50)
+        config = inference_solver.GenerationConfig(max_new_tokens=rows * (columns + 1) + 1, eos_token_id=[8710], **how)
+        made[name] = model.generate(prompt, config, logits_processor=processors)[0, prompt.shape[1] :]
+    picture = solver.item_processor.decode_image([*header, *made["greedy"].tolist()])
+    made["pixels"] = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(rows * 2, columns * 2, 3)
+    return made
+
+
+def anole(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """The classes behind `text2image.py`: transformer, generator, options, tokens and pictures."""
+    sys.path.insert(0, str(source))
+    from chameleon.inference import chameleon, model_adapter, transformer
+
+    model_adapter.cudagraph_wrap = lambda call, **how: call
+    weights, words = files.write_anole(place / "7b"), files.write_vqgan(place / "tokenizer")
+    params = json.loads((weights / "params.json").read_text())["model"]
+    model = transformer.Transformer(transformer.ModelArgs(**params)).float().eval()
+    found = model.load_state_dict(torch.load(weights / "consolidated.pth"), strict=False)
+    assert not found.missing_keys and found.unexpected_keys == ["rope.freqs"]
+    parts = [str(words / name) for name in ("text_tokenizer.json", "vqgan.yaml", "vqgan.ckpt")]
+    tokens = chameleon.TokenManager(*parts, device="cpu")
+    said = [{"type": "text", "value": "a red fox"}, {"type": "sentinel", "value": "<END-OF-TURN>"}]
+    prompt = tokens.tokens_from_ui(said)
+    made = {}
+    for name in ("greedy", "sampled"):
+        torch.manual_seed(5)
+        options = chameleon.Options(txt=False, img=chameleon.Options.Image(greedy=name == "greedy"))
+        drawn = chameleon.Generator(model, tokens.vocab, options, [list(prompt)])
+        made[name] = torch.stack([token.id for token in drawn])[:, 0]
+    made["prompt"] = torch.tensor([[*prompt, tokens.vocab.begin_image]])
+    (picture,) = tokens.decode_image(made["greedy"][None])
+    made["pixels"] = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(64, 64, 3)
+    return made
+
+
+def janus(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`MultiModalityCausalLM`, and the function `generate` of `generation_inference.py`."""
+    import ast
+
+    sys.path.insert(0, str(source))
+    from janus.models import modeling_vlm, processing_vlm, siglip_vit, vq_model
+    from transformers import PreTrainedTokenizerFast
+
+    tower = siglip_vit.SigLIP_MODEL_CONFIG["siglip_large_patch16_384"]
+    tower |= {"image_size": 32, "patch_size": 8, "width": 64, "layers": 2, "heads": 1}
+    sizes = dict(codebook_size=40, codebook_embed_dim=4, encoder_ch_mult=[1, 1], decoder_ch_mult=[1, 1], z_channels=32)
+    vq_model.VQ_models["VQ-16"] = lambda: vq_model.VQModel(vq_model.ModelArgs(**sizes))
+    model = modeling_vlm.MultiModalityCausalLM(modeling_vlm.MultiModalityConfig(**files.JANUS)).eval()
+    shapes = noted(model)
+    folder = files.write_janus(place / "janus", shapes)
+    model.load_state_dict(torch.load(folder / "pytorch_model.bin"))
+    words = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    chat = [{"role": "<|User|>", "content": "a red fox "}, {"role": "<|Assistant|>", "content": ""}]
+    conversation = processing_vlm.VLChatProcessor.__new__(processing_vlm.VLChatProcessor)
+    conversation.tokenizer, conversation.image_start_tag, conversation.pad_tag = (
+        words,
+        "<begin_of_image>",
+        "<｜▁pad▁｜>",
+    )
+    form = {"sft_format": "deepseek", "system_prompt": ""}
+    prompt = conversation.apply_sft_template_for_multi_turn_prompts(chat, **form) + conversation.image_start_tag
+    tree = ast.parse((source / "generation_inference.py").read_text())
+    tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef | ast.Import | ast.ImportFrom)]
+    program: dict[str, Any] = {}
+    exec(compile(tree, "generation_inference.py", "exec"), program)
+    made = {"prompt": torch.tensor([words.encode(prompt)])}
+    kept: dict[str, torch.Tensor] = {}
+    decode = model.gen_vision_model.decode_code
+
+    def keep(codes: torch.Tensor, **how: Any) -> torch.Tensor:
+        kept["codes"], how["shape"][1] = codes, 4  # eight, the codes' width in the published VQ, is written there
+        kept["pixels"] = decode(codes, **how)
+        return kept["pixels"]
+
+    model.gen_vision_model.decode_code = keep
+    sizes = dict(parallel_size=2, image_token_num_per_image=16, img_size=8, patch_size=2)
+    for name, temperature in (("greedy", 1e-6), ("sampled", 12.0)):
+        torch.manual_seed(5)
+        program["generate"](model, conversation, prompt, temperature=temperature, **sizes)
+        made[name] = kept["codes"]
+    return made | {"pixels": kept["pixels"]}
+
+
+def emu3(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """What `image_generation.py` does, with its tokenizer, processor, processors of logits and VisionTokenizer."""
+    sys.path.insert(0, str(source))
+    from emu3.mllm import configuration_emu3, modeling_emu3, processing_emu3, tokenization_emu3
+    from emu3.tokenizer import configuration_emu3visionvq, modeling_emu3visionvq
+    from transformers import GenerationConfig
+    from transformers.generation import LogitsProcessorList, PrefixConstrainedLogitsProcessor
+    from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor as Guidance
+
+    vq = modeling_emu3visionvq.Emu3VisionVQModel(configuration_emu3visionvq.Emu3VisionVQConfig(**files.EMU3_VQ)).eval()
+    folder = files.write_emu3_vq(place / "vq", noted(vq, "vq."))
+    found = modeling_emu3visionvq.Emu3VisionVQModel.from_pretrained(folder, output_loading_info=True)
+    vq, info = found[0].eval(), found[1]
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    model = modeling_emu3.Emu3ForCausalLM(configuration_emu3.Emu3Config(**files.EMU3))
+    folder = files.write_emu3(place / "emu3", noted(model))
+    config = configuration_emu3.Emu3Config.from_pretrained(folder)
+    model, info = modeling_emu3.Emu3ForCausalLM.from_pretrained(
+        folder, config=config, attn_implementation="eager", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    tokenization_emu3.SPECIAL_START_ID = 256 + len(files.EMU3_MERGES)  # 151,643 published ranks
+    names = [str(folder / name) for name in ("emu3.tiktoken", "emu3_vision_tokens.txt")]
+    words = tokenization_emu3.Emu3Tokenizer(*names, padding_side="left")
+    processor = processing_emu3.Emu3Processor.__new__(processing_emu3.Emu3Processor)
+    processor.tokenizer, processor.vision_tokenizer = words, vq
+    processor.prefix_template, processor.visual_template = "{H}*{W}", ("<|visual token {token_id:0>6d}|>", "")
+    processor.const_helper = processor.build_const_helper()
+    how = dict(mode="G", ratio="3:2", image_area=48 * 32, return_tensors="pt", padding="longest")
+    asked, null = processor(text=["a red fox 42"], **how), processor(text=["blue bird"], **how)
+    height, width = asked.image_size[:, 0], asked.image_size[:, 1]
+    made = {"prompt": asked.input_ids, "negative": null.input_ids, "size": asked.image_size}
+    ends = dict(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
+    for name, sampling in (
+        ("greedy", {"do_sample": False}),
+        ("sampled", {"do_sample": True, "top_k": 16, "temperature": 8.0}),
+    ):
+        torch.manual_seed(5)
+        allowed = PrefixConstrainedLogitsProcessor(processor.build_prefix_constrained_fn(height, width), num_beams=1)
+        processors = LogitsProcessorList([Guidance(3.0, model.eval(), unconditional_ids=null.input_ids), allowed])
+        config_of = GenerationConfig(use_cache=True, max_new_tokens=64, **ends, **sampling)
+        mask = {"attention_mask": asked.attention_mask}
+        made[name] = model.generate(asked.input_ids, config_of, logits_processor=processors, **mask)[0]
+        made[name] = made[name][asked.input_ids.shape[1] :]
+    rows, columns = asked.image_size[0].tolist()
+    cells = made["greedy"][: rows * (columns + 1)].unflatten(0, (rows, columns + 1))[:, :-1]
+    first = words.encode("<|visual token 000000|>")[0]
+    return made | {"pixels": vq.decode((cells - first)[None])}
+
+
+SHAPES: dict[str, tuple[int, ...]] = {}
+
+
+def noted(model: torch.nn.Module, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """The shapes of a class's weights, which the fixture keeps, under a prefix."""
+    found = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    SHAPES.update({prefix + key: shape for key, shape in found.items()})
+    return found
+
+
+MAKERS: dict[str, Callable[[Path, Path], dict[str, torch.Tensor]]] = {
+    "lumina": lumina,
+    "anole": anole,
+    "janus": janus,
+    "emu3": emu3,
+}
+
+
+if __name__ == "__main__":
+    name, source, repository, commit = sys.argv[1], Path(sys.argv[2]).resolve(), sys.argv[3], sys.argv[4]
+    target = Path(__file__).resolve().parent / f"{name}.safetensors"
+    with tempfile.TemporaryDirectory() as place, OnCpu(), torch.no_grad():
+        found = MAKERS[name](source, Path(place))
+    about = {"repository": repository, "commit": commit, "shapes": json.dumps(SHAPES)}
+    save_file({key: value.contiguous() for key, value in found.items()}, target, about)
+    print({key: (tuple(value.shape), value.flatten()[:12].tolist()) for key, value in found.items()})

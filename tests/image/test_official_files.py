@@ -1,0 +1,271 @@
+"""`mmspec convert` of files in the authors' layouts: what is drawn from the folder is what the authors' classes drew.
+
+`official/make.py` ran those classes. Weights are by a formula, in the files here as there.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import mmspec
+from mmspec.core.torch_noise import TorchSource
+from mmspec.core.warp import Warp
+from mmspec.kits.pictures.layouts import layouts
+from mmspec.testing import parity
+from mmspec_image.constraint import chameleon_grid, emu3_grid
+from mmspec_image.language_pipeline import Ids
+from tests.support import official_files as files
+
+FIXTURES = Path(__file__).parent / "official"
+
+
+def read(name):
+    with safe_open(FIXTURES / f"{name}.safetensors", "pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("official")
+
+
+@pytest.fixture(scope="module")
+def chameleon_vq(place):
+    return files.write_vqgan(place / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def lumina(place, chameleon_vq):
+    layouts()["lumina"].convert([chameleon_vq, files.write_lumina(place / "Lumina")], place / "lumina", {"size": 64})
+    return place / "lumina"
+
+
+@pytest.fixture(scope="module")
+def anole(place, chameleon_vq):
+    layouts()["anole"].convert([files.write_anole(place / "7b"), chameleon_vq], place / "anole", {})
+    return place / "anole"
+
+
+@pytest.fixture(scope="module")
+def janus(place):
+    layouts()["janus"].convert([files.write_janus(place / "Janus", shapes("janus"))], place / "janus", {})
+    return place / "janus"
+
+
+@pytest.fixture(scope="module")
+def emu3_vq(place):
+    of = {key.removeprefix("vq."): shape for key, shape in shapes("emu3").items() if key.startswith("vq.")}
+    return files.write_emu3_vq(place / "Emu3-VisionTokenizer", of)
+
+
+@pytest.fixture(scope="module")
+def emu3(place, emu3_vq):
+    of = {key: shape for key, shape in shapes("emu3").items() if not key.startswith("vq.")}
+    layouts()["emu3"].convert([files.write_emu3(place / "Emu3-Gen", of), emu3_vq], place / "emu3", {})
+    return place / "emu3"
+
+
+def shapes(name):
+    """The shapes of the weights of the authors' class."""
+    with safe_open(FIXTURES / f"{name}.safetensors", "pt") as file:
+        return json.loads(file.metadata()["shapes"])
+
+
+def loaded(folder, **how):
+    pipe = mmspec.Pipeline.from_pretrained(folder, **how)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def sampled(pipe, size, theirs, scale, **how):
+    """What `generate` of the converted model draws with the noise that the authors' program drew."""
+    null = pipe.null_ids(Ids(theirs["prompt"], torch.ones_like(theirs["prompt"]))).ids
+    grid = chameleon_grid(pipe.model, theirs["prompt"], *size)
+    torch.manual_seed(5)
+    with mmspec.enable(pipe.model, "gs-sjd", k=8) as speculation:
+        ids = pipe.model.generate(
+            theirs["prompt"], negative_prompt_ids=null, guidance_scale=scale, prefix_allowed_tokens_fn=grid,
+            max_new_tokens=grid.length, do_sample=True, **how,
+        )  # fmt: skip
+    assert speculation.report.method == "gs-sjd"
+    return ids[0, theirs["prompt"].shape[1] :]
+
+
+def test_lumina_draws_what_its_authors_draw(lumina):
+    theirs = read("lumina")
+    pipe = loaded(lumina, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=12, width=8, temperature=0, output_type="pt")
+    assert pipe.sampling.guidance_scale == 4.0
+    assert torch.equal(pipe.ids_of(["a red fox"]).ids, theirs["prompt"])
+    assert torch.equal(drawn.codes[0], theirs["greedy"][:-1].unflatten(0, (6, 5))[:, :4])
+    assert pixels_apart(drawn.images, theirs["pixels"]) <= 1
+    assert torch.equal(sampled(pipe, (6, 4), theirs, 4.0, top_k=50), theirs["sampled"])
+    assert pipe.default_size == (32, 32)
+
+
+def test_anole_draws_what_its_authors_draw(anole):
+    theirs = read("anole")
+    pipe = loaded(anole, method="gs-sjd", k=16)
+    drawn = pipe("a red fox", temperature=0, output_type="pt")
+    assert torch.equal(pipe.ids_of(["a red fox"]).ids, theirs["prompt"])
+    assert torch.equal(drawn.codes[0].flatten(), theirs["greedy"])
+    assert pixels_apart(drawn.images, theirs["pixels"]) <= 1
+    how = {"temperature": 0.7, "top_p": 0.9, "top_k": 0}
+    assert torch.equal(sampled(pipe, (32, 32), theirs, 3.0, **how)[:1024], theirs["sampled"])
+
+
+def test_janus_draws_what_its_authors_draw(janus):
+    theirs = read("janus")
+    pipe = loaded(janus, method="gs-sjd", k=8)
+    ids = pipe.ids_of([" a red fox"]).ids
+    assert torch.equal(ids, theirs["prompt"]) and pipe.sampling.guidance_scale == 5.0
+    drawn = pipe("a red fox", temperature=0)
+    assert torch.equal(drawn.codes.flatten(), theirs["greedy"][0])
+    condition = pipe.encode_prompt("a red fox", num_images_per_prompt=2)
+    torch.manual_seed(5)
+    source = TorchSource(torch.default_generator, 2, torch.device("cpu"))
+    warp = Warp.sampling(temperature=12.0, guidance=5.0)
+    made = pipe.decoder().generate(condition, 16, source=source, warp=warp)
+    assert torch.equal(torch.stack(made.units), theirs["sampled"])
+    pixels = pipe.decode_units(theirs["sampled"])
+    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_emu3_draws_what_its_authors_draw(emu3):
+    theirs = read("emu3")
+    pipe = loaded(emu3, method="gs-sjd", k=8)
+    call = {"negative_prompt": "blue bird", "height": 32, "width": 48}
+    drawn = pipe("a red fox 42", temperature=0, output_type="pt", **call)
+    assert torch.equal(pipe.ids_of(["a red fox 42"]).ids, theirs["prompt"])
+    assert torch.equal(pipe.ids_of(["blue bird"]).ids, theirs["negative"])
+    cells = theirs["greedy"][:28].unflatten(0, (4, 7))[:, :6]
+    assert torch.equal(drawn.codes[0], cells)
+    theirs_seen = (theirs["pixels"].clamp(-1, 1) + 1) / 2
+    torch.testing.assert_close(drawn.images, theirs_seen, rtol=1e-4, atol=1e-5)
+    grid = emu3_grid(pipe.model, theirs["prompt"], 4, 6)
+    with mmspec.enable(pipe.model, "gs-sjd", k=8):
+        torch.manual_seed(5)
+        ids = pipe.model.generate(
+            theirs["prompt"], negative_prompt_ids=theirs["negative"], guidance_scale=3.0, do_sample=True,
+            prefix_allowed_tokens_fn=grid, max_new_tokens=grid.length, top_k=16, temperature=8.0,
+        )  # fmt: skip
+    assert torch.equal(ids[0, theirs["prompt"].shape[1] :], theirs["sampled"])
+
+
+def pixels_apart(ours, theirs):
+    """The greatest difference of pixels in steps of 1 / 255; the authors round down."""
+    return int(((ours[0].permute(1, 2, 0) * 255).int() - theirs).abs().max())
+
+
+NAMES = ["lumina", "anole", "janus", "emu3"]
+ASKED = {"lumina": {"size": 64}, "llamagen": {"grid": 4, "n_head": 4}}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_process_loads_the_folder_without_code(name, request):
+    folder = request.getfixturevalue(name)
+    said = "import sys, mmspec\npipe = mmspec.Pipeline.from_pretrained(sys.argv[1], trust_remote_code=False)\n"
+    said += "print(type(pipe).__name__)"
+    made = subprocess.run([sys.executable, "-c", said, str(folder)], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == type(loaded(folder)).__name__ and not list(folder.rglob("*.py"))
+    with pytest.raises(ValueError, match="runs no code that comes with a model"):
+        mmspec.Pipeline.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.fixture(scope="module")
+def published(place, lumina, anole, janus, emu3):
+    """The published files of every layout of pictures, by its name and the name of the part."""
+    state = parity.read(Path(__file__).parent / "parity" / "llamagen_c2i.safetensors")[0]
+    torch.save({"model": state, "args": argparse.Namespace(gpt_model="GPT-B")}, place / "c2i.pt")
+    return {
+        ("lumina", "model"): place / "Lumina",
+        ("anole", "model"): place / "7b",
+        ("janus", "model"): place / "Janus",
+        ("emu3", "model"): place / "Emu3-Gen",
+        ("emu3", "vq"): place / "Emu3-VisionTokenizer",
+        ("llamagen", "transformer"): place / "c2i.pt",
+    }
+
+
+@pytest.mark.parametrize("name", [*NAMES, "llamagen", "oasis"])
+def test_files_of_another_model_are_refused_by_its_name(name, published, tmp_path):
+    given = ASKED.get(name, {"action_vectors": [[0.0] * 25]} if name == "oasis" else {})
+    for (owner, part), file in published.items():
+        if owner != name:
+            with pytest.raises(ValueError) as refused:
+                layouts()[name].convert([file], tmp_path / "out", given)
+            assert f"no file of {name!r}: it is the {part} of {owner!r}" in str(refused.value)
+    if name not in ("lumina", "anole"):
+        with pytest.raises(ValueError, match="it is the vq of 'lumina' or of 'anole'"):
+            layouts()[name].convert([published["lumina", "model"].parent / "tokenizer"], tmp_path / "out", given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "part"), [("lumina", "vq"), ("anole", "vq"), ("emu3", "vq")])
+def test_a_missing_vq_is_named(name, part, published, tmp_path):
+    with pytest.raises(ValueError, match=f"{name!r} lacks the {part} \\("):
+        layouts()[name].convert([published[name, "model"]], tmp_path / "out", ASKED.get(name, {}))
+
+
+def test_sizes_that_no_grid_has_are_refused(published, lumina, chameleon_vq, tmp_path):
+    files_of = [published["lumina", "model"], chameleon_vq]
+    for size, said in (
+        (62, "multiples of 4 pixels per side, and not 62"),
+        (400, "the tokenizer has no <reserved08900>"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            layouts()["lumina"].convert(files_of, tmp_path / "out", {"size": size})
+    with pytest.raises(ValueError, match="even numbers of codes"):
+        loaded(lumina)("a red fox", height=14, width=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "word"),
+    [
+        ("lumina", "Lumina/tokenizer.json", "<reserved08799>"),
+        ("anole", "tokenizer/text_tokenizer.json", "<racm3:break>"),
+        ("janus", "Janus/tokenizer.json", "<begin_of_image>"),
+        ("emu3", "Emu3-Gen/emu3_vision_tokens.txt", "<|image token|>"),
+    ],
+)
+def test_a_tokenizer_without_control_words_is_refused(name, file, word, published, tmp_path):
+    source = published["lumina", "model"].parent
+    parts = {"lumina": ["Lumina", "tokenizer"], "anole": ["7b", "tokenizer"], "janus": ["Janus"]}
+    given = [shutil.copytree(source / part, tmp_path / part) for part in parts.get(name, ["Emu3-Gen"])]
+    given += [source / "Emu3-VisionTokenizer"] * (name == "emu3")
+    text = (tmp_path / file).read_text()
+    assert word in text
+    (tmp_path / file).write_text(text.replace(word, "<no word>"))
+    with pytest.raises(ValueError, match=re.escape(f"lacks {word}")):
+        layouts()[name].convert(given, tmp_path / "out", ASKED.get(name, {}))
+
+
+@pytest.mark.parametrize("name", ["lumina", "anole", "janus", "emu3"])
+def test_a_config_of_another_model_is_refused(name, published, tmp_path):
+    folder = shutil.copytree(published[name, "model"], tmp_path / "model")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "params.json").write_text("{}")
+    source = published["lumina", "model"].parent
+    vq = {"janus": [], "emu3": [source / "Emu3-VisionTokenizer"]}.get(name, [source / "tokenizer"])
+    with pytest.raises(ValueError, match=r"describes a llama|does not say n_heads"):
+        layouts()[name].convert([folder, *vq], tmp_path / "out", ASKED.get(name, {}))
+
+
+def test_weights_without_a_place_are_refused(published, chameleon_vq, tmp_path):
+    folder = shutil.copytree(published["anole", "model"], tmp_path / "7b")
+    state = torch.load(folder / "consolidated.pth")
+    torch.save(state | {"layers.0.attention.gate.weight": torch.ones(2)}, folder / "consolidated.pth")
+    with pytest.raises(ValueError, match=r"1 keys unexpected \(model.layers.0.attention.gate.weight\)"):
+        layouts()["anole"].convert([folder, chameleon_vq], tmp_path / "out", {})
+    vq = shutil.copytree(chameleon_vq, tmp_path / "tokenizer")
+    torch.save({"state_dict": files.formula(files.vqgan() | {"decoder.extra.bias": (4,)})}, vq / "vqgan.ckpt")
+    with pytest.raises(ValueError, match="a VQGAN of these sizes has"):
+        layouts()["anole"].convert([published["anole", "model"], vq], tmp_path / "out", {})
