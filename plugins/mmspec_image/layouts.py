@@ -14,10 +14,10 @@ from mmspec.kits.pictures.encoding import draws_classes
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.official import chameleon, emu3, janus
+from mmspec_image.official import chameleon, emu3, grid_language, janus
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.sampling import AUTHORS
-from mmspec_image.specs import CHAMELEON, EMU3, JANUS, LLAMAGEN
+from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE, JANUS, LLAMAGEN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 
@@ -59,6 +59,33 @@ VQGAN = Part(
     "Chameleon's folder tokenizer, with vqgan.ckpt and text_tokenizer.json",
 )
 
+
+def grid_layout(name: str, summary: str, marks: frozenset[str], source: str, licence: str, *parts: Part) -> Layout:
+    """Of a model of `mmspec_image.models.grid_language`."""
+    model = Part(
+        "model",
+        grid_language.grid_model(name),
+        frozenset({"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"}) | marks,
+        f"the folder of {source.rpartition('/')[2]}, with config.json and its tokenizer",
+        beside=grid_language.grid_config(name),
+    )
+    return Layout(
+        name=name,
+        summary=summary,
+        parts=(model, *parts),
+        pipeline=grid_language.grid_pipeline(name),
+        options=NoOptions,
+        beside=grid_language.grid_words(name),
+        target=GRID_LANGUAGE.name,
+        source=source,
+        licence=licence,
+    )
+
+
+LUMINA_MARKS = (
+    frozenset({"model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.bias", "lm_head.weight"})
+    | {f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkvo"}
+)  # fmt: skip
 LAYOUTS = (
     Layout(
         name="lumina",
@@ -67,8 +94,7 @@ LAYOUTS = (
             Part(
                 "model",
                 chameleon.lumina_model,
-                frozenset({"model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.bias", "lm_head.weight"})
-                | {f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkvo"},
+                LUMINA_MARKS,
                 "the folder Lumina-mGPT-7B-768, with config.json and tokenizer.json",
                 beside=chameleon.lumina_config,
             ),
@@ -149,6 +175,35 @@ LAYOUTS = (
         target=EMU3.name,
         source="https://huggingface.co/BAAI/Emu3-Gen",
         licence="Apache 2.0, as the repository's LICENSE says",
+    ),
+    grid_layout(
+        "liquid",
+        "Liquid: a Gemma that draws pictures with the codes of Chameleon's VQ.",
+        frozenset({"model.layers.0.input_layernorm.weight"}),
+        "https://huggingface.co/Junfeng5/Liquid_V1_7B",
+        "MIT, as the repository's README says",
+        VQGAN,
+    ),
+    grid_layout(
+        "simplear",
+        "SimpleAR: a Qwen2 that draws codes of a Cosmos tokenizer.",
+        frozenset({"model.layers.0.self_attn.q_proj.bias"}),
+        "https://github.com/wdrink/SimpleAR",
+        "not known to mmspec; ask the publisher",
+    ),
+    grid_layout(
+        "emu3.5",
+        "Emu3.5: a Qwen3 by its layers, which draws codes of an IBQ tokenizer.",
+        frozenset({"model.layers.0.self_attn.q_norm.weight", "lm_head.weight"}),
+        "https://huggingface.co/BAAI/Emu3.5-Image",
+        "Apache 2.0, as the repository's LICENSE says",
+    ),
+    grid_layout(
+        "lumina2",
+        "Lumina-mGPT 2.0: a Chameleon that draws codes of a MoVQGAN.",
+        LUMINA_MARKS,
+        "https://huggingface.co/Alpha-VLLM/Lumina-mGPT-2.0",
+        "not known to mmspec; ask the publisher",
     ),
     Layout(
         name="llamagen",

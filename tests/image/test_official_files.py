@@ -18,6 +18,7 @@ from safetensors import safe_open
 import mmspec
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
+from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.layouts import layouts
 from mmspec.testing import parity
 from mmspec_image.constraint import chameleon_grid, emu3_grid
@@ -73,6 +74,31 @@ def emu3(place, emu3_vq):
     return place / "emu3"
 
 
+@pytest.fixture(scope="module")
+def liquid(place, chameleon_vq):
+    return converted(place, "liquid", [files.write_liquid(place / "Liquid", shapes("liquid")), chameleon_vq])
+
+
+@pytest.fixture(scope="module")
+def simplear(place):
+    return converted(place, "simplear", [files.write_simplear(place / "SimpleAR", shapes("simplear"))])
+
+
+@pytest.fixture(scope="module")
+def emu35(place):
+    return converted(place, "emu3.5", [files.write_emu3(place / "Emu3.5", shapes("emu3.5"), files.EMU35)])
+
+
+@pytest.fixture(scope="module")
+def lumina2(place):
+    return converted(place, "lumina2", [files.write_lumina2(place / "Lumina-2")])
+
+
+def converted(place, name, given):
+    layouts()[name].convert(given, place / name, ASKED.get(name, {}))
+    return place / name
+
+
 def shapes(name):
     """The shapes of the weights of the authors' class."""
     with safe_open(FIXTURES / f"{name}.safetensors", "pt") as file:
@@ -85,7 +111,11 @@ def loaded(folder, **how):
     return pipe
 
 
-def sampled(pipe, size, theirs, scale, **how):
+SEEN = 96
+"""Of long pictures so many units are drawn again with the authors' noise."""
+
+
+def sampled(pipe, size, theirs, scale, do_sample=True, **how):
     """What `generate` of the converted model draws with the noise that the authors' program drew."""
     null = pipe.null_ids(Ids(theirs["prompt"], torch.ones_like(theirs["prompt"]))).ids
     grid = chameleon_grid(pipe.model, theirs["prompt"], *size)
@@ -93,7 +123,7 @@ def sampled(pipe, size, theirs, scale, **how):
     with mmspec.enable(pipe.model, "gs-sjd", k=8) as speculation:
         ids = pipe.model.generate(
             theirs["prompt"], negative_prompt_ids=null, guidance_scale=scale, prefix_allowed_tokens_fn=grid,
-            max_new_tokens=grid.length, do_sample=True, **how,
+            max_new_tokens=min(grid.length, SEEN), do_sample=do_sample, **how,
         )  # fmt: skip
     assert speculation.report.method == "gs-sjd"
     return ids[0, theirs["prompt"].shape[1] :]
@@ -114,12 +144,13 @@ def test_lumina_draws_what_its_authors_draw(lumina):
 def test_anole_draws_what_its_authors_draw(anole):
     theirs = read("anole")
     pipe = loaded(anole, method="gs-sjd", k=16)
-    drawn = pipe("a red fox", temperature=0, output_type="pt")
     assert torch.equal(pipe.ids_of(["a red fox"]).ids, theirs["prompt"])
-    assert torch.equal(drawn.codes[0].flatten(), theirs["greedy"])
-    assert pixels_apart(drawn.images, theirs["pixels"]) <= 1
+    greedy = sampled(pipe, (32, 32), theirs, 3.0, do_sample=False)
+    assert torch.equal(greedy, theirs["greedy"][:SEEN])
+    seen = (pipe.decode_units(theirs["greedy"][None]) + 1) / 2
+    assert pixels_apart(seen, theirs["pixels"]) <= 1
     how = {"temperature": 0.7, "top_p": 0.9, "top_k": 0}
-    assert torch.equal(sampled(pipe, (32, 32), theirs, 3.0, **how)[:1024], theirs["sampled"])
+    assert torch.equal(sampled(pipe, (32, 32), theirs, 3.0, **how), theirs["sampled"][:SEEN])
 
 
 def test_janus_draws_what_its_authors_draw(janus):
@@ -160,28 +191,96 @@ def test_emu3_draws_what_its_authors_draw(emu3):
     assert torch.equal(ids[0, theirs["prompt"].shape[1] :], theirs["sampled"])
 
 
+def sampled_as(pipe, prompt, null, grid, scale, before=0, do_sample=True, **how):
+    """As `sampled`; `before` is how many units their program had drawn before the picture began."""
+    with mmspec.enable(pipe.model, "gs-sjd", k=8):
+        torch.manual_seed(5)
+        for _ in range(before):
+            torch.empty(len(prompt), pipe.model.config.vocab_size).exponential_()
+        ids = pipe.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), negative_prompt_ids=null, guidance_scale=scale,
+            prefix_allowed_tokens_fn=grid, max_new_tokens=min(grid.length, SEEN), do_sample=do_sample, **how,
+        )  # fmt: skip
+    return ids[:, prompt.shape[1] :]
+
+
+def test_liquid_draws_what_its_authors_draw(liquid):
+    theirs = read("liquid")
+    pipe = loaded(liquid, method="gs-sjd", k=16)
+    first = len(files.LIQUID_WORDS)
+    assert pipe.sampling == Sampling(7.0, 0.99, 4096, 0.96)
+    assert pipe.decode_units(theirs["greedy"] + first).shape == (1, 3, 64, 64)  # two pixels a code in the small VQ
+    prompt, null = pipe.ids_of(["a red fox"] * 4), pipe.null_ids(pipe.ids_of(["a red fox"] * 4))
+    grid = pipe.constraint_of(prompt.ids)
+    greedy = sampled_as(pipe, prompt.ids[:1], null.ids[:1], grid, 7.0, do_sample=False)
+    assert torch.equal(greedy - first, theirs["greedy"][:, :SEEN])
+    ids = sampled_as(pipe, prompt.ids, null.ids, grid, 7.0, temperature=0.99, top_k=40)
+    assert torch.equal(ids - first, theirs["sampled"][:, :SEEN])
+
+
+def test_simplear_draws_what_its_authors_draw(simplear):
+    theirs = read("simplear")
+    pipe = loaded(simplear, method="gs-sjd", k=8)
+    first = len(files.SIMPLEAR_WORDS)
+    drawn = pipe("a red fox", height=64, width=64, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and torch.equal(pipe.null_ids(prompt).ids, theirs["negative"])
+    assert torch.equal(drawn.codes[0].flatten() - first, theirs["greedy"])
+    ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 6.0, top_k=40)
+    assert torch.equal(ids[0] - first, theirs["sampled"])
+    with pytest.raises(ValueError, match="no decoder of its codes"):
+        pipe("a red fox", height=64, width=64)
+
+
+def test_emu35_draws_what_its_authors_draw(emu35):
+    theirs = read("emu3.5")
+    pipe = loaded(emu35, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=48, width=80, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and torch.equal(pipe.null_ids(prompt).ids, theirs["negative"])
+    assert torch.equal(drawn.codes[0], theirs["greedy"].unflatten(0, (3, 6))[:, :5])
+    how = {"top_k": 8, "temperature": 6.0, "before": 4}
+    ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 5.0, **how)
+    assert torch.equal(ids[0], theirs["sampled"])
+
+
+def test_lumina2_draws_what_its_authors_draw(lumina2):
+    theirs = read("lumina2")
+    pipe = loaded(lumina2, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=32, width=64, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and pipe.null_ids(prompt).ids.tolist() == [
+        [151665, 151672, 151673]
+    ]
+    assert torch.equal(drawn.codes[0], theirs["greedy"][:-1].unflatten(0, (4, 9))[:, :8])
+    ids = sampled_as(pipe, prompt.ids, pipe.null_ids(prompt).ids, pipe.constraint_of(prompt.ids), 4.0, top_k=50)
+    assert torch.equal(ids[0], theirs["sampled"])
+    with pytest.raises(ValueError, match="multiples of 32 pixels"):
+        pipe("a red fox", height=40, width=64, output_type="latent")
+
+
 def pixels_apart(ours, theirs):
     """The greatest difference of pixels in steps of 1 / 255; the authors round down."""
     return int(((ours[0].permute(1, 2, 0) * 255).int() - theirs).abs().max())
 
 
-NAMES = ["lumina", "anole", "janus", "emu3"]
+NAMES = ["lumina", "anole", "janus", "emu3", "liquid", "simplear", "emu3.5", "lumina2"]
 ASKED = {"lumina": {"size": 64}, "llamagen": {"grid": 4, "n_head": 4}}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_another_process_loads_the_folder_without_code(name, request):
-    folder = request.getfixturevalue(name)
-    said = "import sys, mmspec\npipe = mmspec.Pipeline.from_pretrained(sys.argv[1], trust_remote_code=False)\n"
-    said += "print(type(pipe).__name__)"
-    made = subprocess.run([sys.executable, "-c", said, str(folder)], capture_output=True, text=True, check=True)
-    assert made.stdout.strip() == type(loaded(folder)).__name__ and not list(folder.rglob("*.py"))
+def test_another_process_loads_the_folders_without_code(place, published):
+    said = "import sys, mmspec\nfor name in sys.argv[1:]:\n    load = mmspec.Pipeline.from_pretrained\n"
+    said += "    print(type(load(name, trust_remote_code=False)).__name__)"
+    folders = [str(place / name) for name in NAMES]
+    made = subprocess.run([sys.executable, "-c", said, *folders], capture_output=True, text=True, check=True)
+    assert made.stdout.split() == [type(loaded(folder)).__name__ for folder in folders]
+    assert not list(place.rglob("*.py"))
     with pytest.raises(ValueError, match="runs no code that comes with a model"):
-        mmspec.Pipeline.from_pretrained(folder, trust_remote_code=True)
+        mmspec.Pipeline.from_pretrained(folders[0], trust_remote_code=True)
 
 
 @pytest.fixture(scope="module")
-def published(place, lumina, anole, janus, emu3):
+def published(place, lumina, anole, janus, emu3, liquid, simplear, emu35, lumina2):
     """The published files of every layout of pictures, by its name and the name of the part."""
     state = parity.read(Path(__file__).parent / "parity" / "llamagen_c2i.safetensors")[0]
     torch.save({"model": state, "args": argparse.Namespace(gpt_model="GPT-B")}, place / "c2i.pt")
@@ -191,6 +290,10 @@ def published(place, lumina, anole, janus, emu3):
         ("janus", "model"): place / "Janus",
         ("emu3", "model"): place / "Emu3-Gen",
         ("emu3", "vq"): place / "Emu3-VisionTokenizer",
+        ("liquid", "model"): place / "Liquid",
+        ("simplear", "model"): place / "SimpleAR",
+        ("emu3.5", "model"): place / "Emu3.5",
+        ("lumina2", "model"): place / "Lumina-2",
         ("llamagen", "transformer"): place / "c2i.pt",
     }
 
@@ -198,12 +301,17 @@ def published(place, lumina, anole, janus, emu3):
 @pytest.mark.parametrize("name", [*NAMES, "llamagen", "oasis"])
 def test_files_of_another_model_are_refused_by_its_name(name, published, tmp_path):
     given = ASKED.get(name, {"action_vectors": [[0.0] * 25]} if name == "oasis" else {})
+    vq = {"lumina": "tokenizer", "anole": "tokenizer", "liquid": "tokenizer", "emu3": "Emu3-VisionTokenizer"}.get(name)
+    beside = [published["lumina", "model"].parent / vq] if vq else []
     for (owner, part), file in published.items():
         if owner != name:
             with pytest.raises(ValueError) as refused:
-                layouts()[name].convert([file], tmp_path / "out", given)
-            assert f"no file of {name!r}: it is the {part} of {owner!r}" in str(refused.value)
-    if name not in ("lumina", "anole"):
+                layouts()[name].convert([file, *beside], tmp_path / "out", given)
+            said = str(refused.value)
+            assert f"the {part} of {owner!r}" in said or f" {owner!r}" in said or said.endswith(f"convert {owner}"), (
+                said
+            )
+    if name not in ("lumina", "anole", "liquid"):
         with pytest.raises(ValueError, match="it is the vq of 'lumina' or of 'anole'"):
             layouts()[name].convert([published["lumina", "model"].parent / "tokenizer"], tmp_path / "out", given)
     assert not (tmp_path / "out").exists()
@@ -255,7 +363,7 @@ def test_a_config_of_another_model_is_refused(name, published, tmp_path):
     (folder / "params.json").write_text("{}")
     source = published["lumina", "model"].parent
     vq = {"janus": [], "emu3": [source / "Emu3-VisionTokenizer"]}.get(name, [source / "tokenizer"])
-    with pytest.raises(ValueError, match=r"describes a llama|does not say n_heads"):
+    with pytest.raises(ValueError, match=r"describes a llama, and|does not say n_heads"):
         layouts()[name].convert([folder, *vq], tmp_path / "out", ASKED.get(name, {}))
 
 

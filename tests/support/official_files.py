@@ -16,6 +16,28 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+LIQUID_SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<boi>", "<unconditional>"]
+LIQUID_WORDS = [*LIQUID_SPECIAL, *["Generate", "an", "image", "based", "on", "this", "description.", "a", "red", "fox"]]
+LIQUID = dict(
+    model_type="gemma", architectures=["GemmaForCausalLM"], vocab_size=len(LIQUID_WORDS) + 8192, hidden_size=32,
+    intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=8,
+    max_position_embeddings=2048, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh",
+    pad_token_id=0, eos_token_id=1, bos_token_id=2, torch_dtype="float32", rms_norm_eps=1e-6,
+)  # fmt: skip
+SIMPLEAR_SPECIAL = ["<|endoftext|>", "<unk>", "<|t2i|>", "<|soi|>"]
+SIMPLEAR_TEXT = "A highly realistic image of a red fox aerial view, low quality,"
+SIMPLEAR_WORDS = [*SIMPLEAR_SPECIAL, *SIMPLEAR_TEXT.split(" ")]
+SIMPLEAR = dict(
+    model_type="qwen2", architectures=["SimpARForCausalLM"], vocab_size=len(SIMPLEAR_WORDS) + 64000, hidden_size=16,
+    intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, torch_dtype="float32",
+    max_position_embeddings=2048, tie_word_embeddings=False, rope_theta=1000000.0, rms_norm_eps=1e-6, use_cache=True,
+)  # fmt: skip
+EMU35 = dict(
+    model_type="Emu3", architectures=["Emu3ForCausalLM"], hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=12, max_position_embeddings=512, rope_theta=1000000.0,
+    rms_norm_eps=1e-5, vocab_size=502, pad_token_id=266, bos_token_id=472, eos_token_id=473, torch_dtype="float32",
+)  # fmt: skip
+
 Shapes = dict[str, tuple[int, ...]]
 
 # Chameleon's tokenizer: control words, codes, and names of reserved ids, which are four less than the ids.
@@ -211,11 +233,10 @@ def write_vqgan(folder: Path) -> Path:
     return folder
 
 
-def write_lumina(folder: Path) -> Path:
-    """`Lumina-mGPT-7B-…`, which has no VQ, and whose norms of queries and keys have one row for all heads."""
-    width, inner = CHAMELEON["hidden_size"], CHAMELEON["intermediate_size"]
-    shapes: Shapes = {"model.embed_tokens.weight": (VOCAB, width)}
-    for i in range(CHAMELEON["num_hidden_layers"]):
+def lumina_shapes(width: int, inner: int, vocab: int) -> Shapes:
+    """The language model of Lumina-mGPT, with one row of norms for all four heads."""
+    shapes: Shapes = {"model.embed_tokens.weight": (vocab, width)}
+    for i in range(2):
         at = f"model.layers.{i}"
         shapes |= {f"{at}.self_attn.{name}_proj.weight": (width, width) for name in "qkvo"}
         for kind in ("weight", "bias"):
@@ -223,7 +244,12 @@ def write_lumina(folder: Path) -> Path:
         shapes |= {f"{at}.mlp.{name}_proj.weight": (inner, width) for name in ("gate", "up")}
         shapes |= {f"{at}.mlp.down_proj.weight": (width, inner)}
         shapes |= {f"{at}.{name}.weight": (width,) for name in ("input_layernorm", "post_attention_layernorm")}
-    shapes |= {"model.norm.weight": (width,), "lm_head.weight": (VOCAB, width)}
+    return shapes | {"model.norm.weight": (width,), "lm_head.weight": (vocab, width)}
+
+
+def write_lumina(folder: Path) -> Path:
+    """`Lumina-mGPT-7B-…`, which has no VQ, and whose norms of queries and keys have one row for all heads."""
+    width, inner = CHAMELEON["hidden_size"], CHAMELEON["intermediate_size"]
     vq = {
         key: value for key, value in VQGAN["ddconfig"].items() if key not in ("out_ch", "ch", "ch_mult", "z_channels")
     }
@@ -236,11 +262,35 @@ def write_lumina(folder: Path) -> Path:
         model_parallel_size=1, vq_config=vq | {"latent_channels": 8, "out_channels": 3}, vocabulary_map=names,
         mask_image_logits=False, transformers_version="4.44.0", torch_dtype="float32",
     )  # fmt: skip
-    saved(folder, "model", formula(shapes), shards=2)
+    saved(folder, "model", formula(lumina_shapes(width, inner, VOCAB)), shards=2)
     written(folder / "config.json", config)
     written(folder / "tokenizer.json", chameleon_tokenizer())
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     written(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    return folder
+
+
+LUMINA2_VOCAB = 155000 + 16384
+LUMINA2_IDS = {"<|endoftext|>": 0, "<unk>": 1, "<|im_end|>": 2, "<racm3:break>": 151665, "<eoss>": 151666}
+LUMINA2_IDS |= {"<reserved08706>": 151669, "<reserved08799>": 151670}
+LUMINA2_IDS |= {f"<reserved{8800 + n:05d}>": 151671 + n for n in range(1, 40)}
+
+
+def write_lumina2(folder: Path) -> Path:
+    """`Lumina-mGPT-2.0`, with its own words, and codes behind them."""
+    config = dict(
+        architectures=["ChameleonForConditionalGeneration"], model_type="chameleon", hidden_size=16, swin_norm=False,
+        intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=LUMINA2_VOCAB, max_position_embeddings=4096, rope_theta=10000.0, rms_norm_eps=1e-5,
+        model_parallel_size=1, torch_dtype="float32", mask_image_logits=False, vocabulary_map={"<image>": 3},
+        vq_config=dict(base_channels=32, channel_multiplier=[1], num_res_blocks=1, embed_dim=4, num_embeddings=16),
+    )  # fmt: skip
+    saved(folder, "model", formula(lumina_shapes(16, 24, LUMINA2_VOCAB)), shards=2)
+    written(folder / "config.json", config)
+    vocab = LUMINA2_IDS | {word: 10 + i for i, word in enumerate(SENTENCE)}
+    written(folder / "tokenizer.json", words_file(vocab, list(LUMINA2_IDS)))
+    named = {"unk_token": "<unk>", "pad_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    written(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | named)
     return folder
 
 
@@ -274,15 +324,15 @@ def write_janus(folder: Path, shapes: Shapes) -> Path:
     return folder
 
 
-def write_emu3(folder: Path, shapes: Shapes) -> Path:
-    """`Emu3-Gen`; `shapes` are those of the authors' class."""
+def write_emu3(folder: Path, shapes: Shapes, config: Mapping[str, Any] = EMU3) -> Path:
+    """`Emu3-Gen`, or with another `config` Emu3.5; `shapes` are those of the authors' class."""
     saved(folder, "model", formula(shapes), shards=2)
     tokens = [bytes([byte]) for byte in range(256)] + EMU3_MERGES
     lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
     (folder / "emu3.tiktoken").write_text("\n".join(lines))
     visual = [f"<|visual token {code:06d}|>" for code in range(EMU3_CODES)]
     (folder / "emu3_vision_tokens.txt").write_text("\n".join(EMU3_CONTROL + visual))
-    written(folder / "config.json", EMU3)
+    written(folder / "config.json", config)
     return folder
 
 
@@ -291,3 +341,31 @@ def write_emu3_vq(folder: Path, shapes: Shapes) -> Path:
     saved(folder, "model", formula(shapes))
     written(folder / "config.json", EMU3_VQ)
     return folder
+
+
+def write_liquid(folder: Path, shapes: Shapes) -> Path:
+    """`Liquid_V1_7B`; its embeddings are its head, and scores of words are low."""
+    state = formula(shapes)
+    state["model.embed_tokens.weight"][: len(LIQUID_WORDS)] *= 0.05
+    state.pop("lm_head.weight", None)
+    saved(folder, "model", state, shards=2)
+    _words(folder, LIQUID_WORDS, LIQUID_SPECIAL, "<bos>", {"bos_token": "<bos>", "pad_token": "<pad>"})
+    written(folder / "config.json", LIQUID)
+    return folder
+
+
+def write_simplear(folder: Path, shapes: Shapes) -> Path:
+    """`simpar_1.5B_rl`; scores of words are low."""
+    state = formula(shapes)
+    state["lm_head.weight"][: len(SIMPLEAR_WORDS)] *= 0.05
+    saved(folder, "model", state)
+    _words(folder, SIMPLEAR_WORDS, SIMPLEAR_SPECIAL, None, {"pad_token": "<|endoftext|>"})
+    written(folder / "config.json", SIMPLEAR)
+    return folder
+
+
+def _words(folder: Path, words: list[str], special: list[str], begin: str | None, named: dict[str, str]) -> None:
+    vocab = {word: number for number, word in enumerate(words)}
+    written(folder / "tokenizer.json", words_file(vocab, special, begin=begin))
+    how = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
+    written(folder / "tokenizer_config.json", how | named)

@@ -92,10 +92,11 @@ class Layout:
                 raise ValueError(f"{shown(file)}: {error}") from error
             keys = keys_in(header)
             fitting = [part for layout in layouts().values() for part in layout.parts if part.marks <= keys]
-            closest = max(fitting, key=lambda part: len(part.marks), default=None)
-            if closest is None or closest not in self.parts:
+            most = max((len(part.marks) for part in fitting), default=0)
+            own = [part.name for part in self.parts if part in fitting and len(part.marks) == most]
+            if not own:
                 raise ValueError(f"{shown(file)} is no file of {self.name!r}: {_instead(keys)}")
-            name = closest.name
+            name = own[0]
             if name in found:
                 raise ValueError(f"{shown(found[name][0])} and {shown(file)} are both the {name}; give one of them")
             found[name] = file, header
@@ -154,9 +155,9 @@ def _instead(keys: set[str]) -> str:
     """Say which layout a file has that is not of the layout that the user named; if none is known, the nearest one."""
     every = [(layout, part) for layout in layouts().values() for part in layout.parts]
     if fitting := [(layout, part) for layout, part in every if part.marks <= keys]:
-        _, closest = max(fitting, key=lambda each: len(each[1].marks))
-        owners = " or of ".join(repr(layout.name) for layout, part in fitting if part is closest)
-        return f"it is the {closest.name} of {owners}"
+        most = max(len(part.marks) for _, part in fitting)
+        owners = [(layout.name, part.name) for layout, part in fitting if len(part.marks) == most]
+        return f"it is the {owners[0][1]} of " + " or of ".join(repr(name) for name, _ in owners)
     layout, part = max(every, key=lambda each: len(each[1].marks & keys) / len(each[1].marks))
     there = len(part.marks & keys)
     first = shown(", ".join(sorted(keys)[:3])) or "none"

@@ -23,14 +23,12 @@ from transformers import (
     ChameleonVQVAEConfig,
 )
 
-from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
-from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
-from mmspec_image.official.words import fast_tokenizer, read_words, refuse_lacking
+from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
 VQ = "model.vqmodel."
 """What keys of the VQ begin with where it is stored with the language model."""
@@ -39,6 +37,8 @@ TRAINING = ("loss.", "rope.freqs")
 TURN, IMAGE, IMAGE_BEFORE = "<reserved08706>", "<image>", "<reserved08707>"
 """The word behind a user's turn; and the word for a picture, which has another name in Chameleon's own release."""
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "sep_token": TURN}
+VOCAB = 65536
+"""Words of Chameleon's tokenizer; Lumina-mGPT 2.0 has another one, and more."""
 ANOLE_CELLS = 32
 """Rows and columns of codes of every picture of Chameleon and Anole."""
 
@@ -61,12 +61,16 @@ def lumina_model(source: Source, config: Mapping[str, Any]) -> ChameleonForImage
     too.
     """
     made = ChameleonConfig.from_dict(dict(config))
+    left_out = (*TRAINING, VQ)
+    return from_official(
+        lambda _: _without_vq(made), source, left_out, renamed=lambda state: heads_expanded(state, made)
+    )
 
-    def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        heads = {"q_norm": made.num_attention_heads, "k_norm": made.num_key_value_heads}
-        return {key: _expanded(value, heads.get(key.split(".")[-2], 0)) for key, value in state.items()}
 
-    return from_official(lambda _: _without_vq(made), source, (*TRAINING, VQ), renamed=renamed)
+def heads_expanded(state: Mapping[str, Tensor], config: ChameleonConfig) -> dict[str, Tensor]:
+    """The same weights, with norms of queries and keys that have a row a head."""
+    heads = {"q_norm": config.num_attention_heads, "k_norm": config.num_key_value_heads}
+    return {key: _expanded(value, heads.get(key.split(".")[-2], 0)) for key, value in state.items()}
 
 
 def anole_model(source: Source, params: Mapping[str, Any]) -> ChameleonForImages:
@@ -95,9 +99,9 @@ def anole_model(source: Source, params: Mapping[str, Any]) -> ChameleonForImages
 
 def lumina_config(folder: Path) -> dict[str, Any]:
     """The argument `config` of `lumina_model`."""
-    config = refuse_config(folder, {})
-    if config.get("model_type") != "chameleon":
-        raise ValueError(f"{CONFIG} describes a {shown(config.get('model_type'))}, and Lumina-mGPT is a chameleon")
+    config = published_config(folder, "chameleon", "lumina")
+    if int(config.get("vocab_size", 0)) > VOCAB:
+        raise ValueError("these are weights of Lumina-mGPT 2.0: mmspec convert lumina2")
     return {"config": config}
 
 

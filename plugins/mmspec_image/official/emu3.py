@@ -28,11 +28,10 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.registry.printable import shown
 from mmspec_image.emu3_pipeline import Emu3Pipeline
-from mmspec_image.official.words import refuse_lacking
+from mmspec_image.official.words import published_config, refuse_lacking
 
 EXTRA = [f"<|extra_{number}|>" for number in range(205)]
 FIRST = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *EXTRA]
@@ -90,12 +89,12 @@ def emu3_vq(source: Source, config: Mapping[str, Any]) -> Emu3VQVAE:
 
 def emu3_config(folder: Path) -> dict[str, Any]:
     """The argument `config` of `emu3_model`."""
-    return {"config": _said(folder, "Emu3")}
+    return {"config": published_config(folder, "Emu3", "emu3")}
 
 
 def emu3_vq_config(folder: Path) -> dict[str, Any]:
     """The argument `config` of `emu3_vq`."""
-    return {"config": _said(folder, "Emu3VisionVQ")}
+    return {"config": published_config(folder, "Emu3VisionVQ", "emu3")}
 
 
 def emu3_words(folders: Mapping[str, Path]) -> dict[str, Any]:
@@ -125,8 +124,8 @@ def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor) -> Emu
     return Emu3Pipeline(whole.eval(), processor)
 
 
-def emu3_tokenizer(folder: Path) -> Any:
-    """transformers' tokenizer of `emu3.tiktoken` and `emu3_vision_tokens.txt`.
+def emu3_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """transformers' tokenizer of `emu3.tiktoken` and `emu3_vision_tokens.txt`. It puts nothing before a text.
 
     Raises:
         ValueError: A file cannot be read, or control words are missing.
@@ -148,13 +147,6 @@ def emu3_tokenizer(folder: Path) -> Any:
     words: Tokenizer = converter.converted()
     words.normalizer = normalizers.NFC()
     return PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL, extra_special_tokens=MARKS)
-
-
-def _said(folder: Path, kind: str) -> dict[str, Any]:
-    config = refuse_config(folder, {})
-    if config.get("model_type") != kind:
-        raise ValueError(f"{CONFIG} describes a {shown(config.get('model_type'))}, and {kind} was expected")
-    return config
 
 
 NAMES = (

@@ -22,12 +22,11 @@ from transformers import (
     LlamaConfig,
 )
 
-from mmspec.hosts.weight_files import CONFIG, refuse_config
+from mmspec.hosts.weight_files import CONFIG
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
-from mmspec.registry.printable import shown
 from mmspec_image.janus_pipeline import TEMPLATE, JanusPipeline
 from mmspec_image.models.janus import JanusForImages
-from mmspec_image.official.words import fast_tokenizer, read_words
+from mmspec_image.official.words import fast_tokenizer, published_config, read_words
 
 UNREAD = ("vision_model.vision_tower.attn_pool.", "codebook_used")
 """Parts of keys of entries that the published code does not read: the head of the vision tower, and a count."""
@@ -63,10 +62,9 @@ def janus_model(source: Source, config: Mapping[str, Any]) -> JanusForImages:
 
 def janus_config(folder: Path) -> dict[str, Any]:
     """The argument `config` of `janus_model`."""
-    config = refuse_config(folder, {})
-    text = config.get("language_config")
-    if config.get("model_type") != "multi_modality" or not isinstance(text, dict):
-        raise ValueError(f"{CONFIG} describes a {shown(config.get('model_type'))}, and Janus is a multi_modality")
+    text = published_config(folder, "multi_modality", "janus").get("language_config")
+    if not isinstance(text, dict):
+        raise ValueError(f"{CONFIG} has no language_config")
     return {"config": {key: value for key, value in text.items() if key not in ("model_type", "architectures")}}
 
 

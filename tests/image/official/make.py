@@ -8,10 +8,13 @@ shapes. The weights are by a formula (`tests/support/official_files.py`), and th
 for each.
 """
 
+import argparse
+import ast
 import json
 import os
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,8 +100,6 @@ def anole(source: Path, place: Path) -> dict[str, torch.Tensor]:
 
 def janus(source: Path, place: Path) -> dict[str, torch.Tensor]:
     """`MultiModalityCausalLM`, and the function `generate` of `generation_inference.py`."""
-    import ast
-
     sys.path.insert(0, str(source))
     from janus.models import modeling_vlm, processing_vlm, siglip_vit, vq_model
     from transformers import PreTrainedTokenizerFast
@@ -193,6 +194,165 @@ def emu3(source: Path, place: Path) -> dict[str, torch.Tensor]:
     return made | {"pixels": vq.decode((cells - first)[None])}
 
 
+def functions(path: Path, *names: str, **given: Any) -> dict[str, Any]:
+    """Some functions of a program, which is not run; `given` are the names that they use."""
+    tree = ast.parse(path.read_text())
+    tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name in names]
+    exec(compile(tree, str(path), "exec"), given)
+    return given
+
+
+def liquid(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`main` of `evaluation/inference_t2i.py`, without its pictures' files."""
+    import transformers
+    from tqdm import tqdm
+
+    model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**files.LIQUID))
+    folder = files.write_liquid(place / "liquid", noted(model))
+    drawn: list[torch.Tensor] = []
+
+    class Loaded:
+        @staticmethod
+        def from_pretrained(name: str, **how: Any) -> Any:
+            loaded = transformers.GemmaForCausalLM.from_pretrained(
+                name, output_loading_info=True, attn_implementation="eager"
+            )
+            assert not loaded[1]["unexpected_keys"] and not loaded[1]["missing_keys"]
+            return loaded[0].eval()
+
+    class Pictures:
+        def __init__(self, **how: Any) -> None: ...
+
+        def pil_from_img_toks(self, codes: torch.Tensor) -> Any:
+            drawn.append(codes)
+            return type("Picture", (), {"save": lambda *_: None})
+
+    at = source / "evaluation"
+    tools = dict(torch=torch, F=torch.nn.functional)
+    filters = place / "sample.py"  # 256,000 words, which no cell may have, are written there
+    text = (at / "T2I_Eval" / "genaibench_generation.py").read_text()
+    filters.write_text(text.replace("256000", str(len(files.LIQUID_WORDS))))
+    sample = functions(filters, "sample", "top_k_top_p_filtering", **tools)
+    named = dict(os=os, AutoTokenizer=transformers.AutoTokenizer, AutoModelForCausalLM=Loaded, ImageTokenizer=Pictures)
+    program = functions(at / "inference_t2i.py", "main", torch=torch, tqdm=tqdm, sample=sample["sample"], **named)
+    made = {}
+    for name, top_k in (("greedy", 1), ("sampled", 40)):
+        drawn.clear()
+        torch.manual_seed(5)
+        how = dict(temperature=0.99, cfg=7.0, TopK=top_k, TopP=1.0, save_path=str(place / "out"), load_8bit=False)
+        program["main"](argparse.Namespace(model_path=str(folder), prompt="a red fox", **how))
+        made[name] = torch.stack(drawn).int()
+    return made | {"greedy": made["greedy"][:1]}
+
+
+def simplear(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`SimpARForCausalLM.generate_visual`, with the prompts of `generate.py`."""
+    from transformers import AutoTokenizer, Qwen2Config
+
+    tree = source / "simpar" / "model" / "language_model"
+    names = types.ModuleType("simplear")
+    names.__path__ = [str(tree)]
+    sys.modules["simplear"] = names
+    from simplear import simpar_qwen2
+
+    model = simpar_qwen2.SimpARForCausalLM(Qwen2Config(**files.SIMPLEAR))
+    folder = files.write_simplear(place / "simplear", noted(model))
+    model, info = simpar_qwen2.SimpARForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["unexpected_keys"] and not info["missing_keys"]
+    words = AutoTokenizer.from_pretrained(folder)
+    prompt = words("<|t2i|>" + "A highly realistic image of " + "a red fox" + "<|soi|>", return_tensors="pt").input_ids
+    away = "An image of aerial view, overexposed, low quality, deformation, a poor composition, bad hands, bad teeth, "
+    away = words("<|t2i|>" + away + "bad eyes, bad limbs, distortion" + "<|soi|>", return_tensors="pt").input_ids
+    made = {"prompt": prompt, "negative": away}
+    for name, sampling in (("greedy", {"do_sample": False}), ("sampled", {"do_sample": True, "top_k": 40})):
+        torch.manual_seed(5)
+        how = dict(negative_prompt_ids=away, cfg_scale=6.0, max_new_tokens=16, use_cache=True, **sampling)
+        made[name] = model.eval().generate_visual(prompt, **how)[0, prompt.shape[1] :] - len(words)
+    return made
+
+
+def emu35(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """What `inference.py` does for a text, from the begin of a picture on."""
+    sys.path.insert(0, str(source))
+    from src.emu3p5 import configuration_emu3, modeling_emu3
+    from src.utils import generation_utils, logits_processor
+
+    sys.path.insert(0, str(source / "src" / "tokenizer_emu3_ibq"))
+    import tokenization_emu3
+
+    model = modeling_emu3.Emu3ForCausalLM(configuration_emu3.Emu3Config(**files.EMU35))
+    folder = files.write_emu3(place / "emu3.5", noted(model), files.EMU35)
+    config = configuration_emu3.Emu3Config.from_pretrained(folder)
+    model, info = modeling_emu3.Emu3ForCausalLM.from_pretrained(
+        folder, config=config, attn_implementation="eager", output_loading_info=True
+    )
+    assert not info["unexpected_keys"] and not info["missing_keys"]
+    tokenization_emu3.SPECIAL_START_ID = 256 + len(files.EMU3_MERGES)
+    named = [str(folder / name) for name in ("emu3.tiktoken", "emu3_vision_tokens.txt")]
+    words = tokenization_emu3.Emu3Tokenizer(vocab_file=named[0], special_tokens_file=named[1])
+    ids = {"IMG": "<|image token|>", "BOI": "<|image start|>", "EOI": "<|image end|>", "EOL": "<|extra_200|>"}
+    ids |= {"EOF": "<|extra_201|>", "BOV": "<|visual token 000000|>"}
+    for name, word in ids.items():
+        setattr(logits_processor, name, words.encode(word)[0])
+    asked = functions(source / "configs" / "example_config_t2i.py", "build_unc_and_template")
+    away, template = asked["build_unc_and_template"]("t2i", False)
+    prompt = torch.tensor([words.encode(template.format(question="a red fox") + "<|image start|>")])
+    null = torch.tensor([words.encode(away)])
+    rows, columns = 3, 5
+    made = {}
+    for name, top_k in (("greedy", 1), ("sampled", 8)):
+        torch.manual_seed(5)
+        sampling = dict(text_top_k=1024, text_top_p=0.9, text_temperature=1.0, image_top_k=top_k, image_top_p=1.0)
+        sampling |= dict(image_temperature=6.0, use_differential_sampling=True)
+        more = dict(classifier_free_guidance=5.0, unconditional_type="no_text", sampling_params=sampling)
+        cfg = argparse.Namespace(target_height=rows, target_width=columns, **more)
+        processor = generation_utils.build_logits_processor(cfg, null, model.eval(), words)
+        from transformers import GenerationConfig, LogitsProcessorList
+
+        config_of = GenerationConfig(
+            do_sample=True, top_k=0, max_new_tokens=3 + 1 + rows * (columns + 1), pad_token_id=266, eos_token_id=473
+        )
+        ids_of = model.generate(prompt, config_of, logits_processor=LogitsProcessorList([processor]))[0]
+        made[name] = ids_of[prompt.shape[1] + 4 :]  # behind `3*5` and <|image token|>
+    made["prompt"] = ids_of[None, : prompt.shape[1] + 4]
+    made["negative"] = torch.cat([null, ids_of[None, prompt.shape[1] - 1 : prompt.shape[1] + 4]], 1)
+    return made
+
+
+def lumina2(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`FlexARInferenceSolver` of Lumina-mGPT 2.0: its model, prompt and processors of logits."""
+    sys.path[:0] = [str(source), str(source / "lumina_mgpt")]
+    folder = files.write_lumina2(place / "lumina2")
+    import transformers
+
+    transformers.TorchAoConfig = None  # of a later release, and not used here
+    import inference_solver
+    from data import item_processor
+    from model.chameleon import ChameleonForConditionalGeneration
+
+    item_processor.get_movqgan_model = lambda *_, **how: None
+    model, info = ChameleonForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not info["unexpected_keys"] and all("vqmodel" in key for key in info["missing_keys"])
+    solver = inference_solver.FlexARInferenceSolver.__new__(inference_solver.FlexARInferenceSolver)
+    solver.model, solver.dtype, solver.target_size = model.eval(), torch.float32, 64
+    solver.item_processor = item_processor.FlexARItemProcessor(tokenizer=str(folder), target_size=64)
+    inference_solver.FlexARItemProcessor = lambda **how: solver.item_processor
+    rows, columns = 4, 8  # of codes
+    words = "Generate an image of 64x32 according to the following prompt:\na red fox"
+    item = {"image": [], "conversations": [{"from": "human", "value": words}, {"from": "gpt", "value": None}]}
+    sizes = [solver.item_processor.token2id(f"<reserved{8800 + cells // 4:05d}>") for cells in (rows, columns)]
+    prompt = torch.tensor([[*solver.item_processor.process_item(item), 151665, *sizes]])
+    made = {"prompt": prompt}
+    for name, how in (("greedy", {"do_sample": False}), ("sampled", {"do_sample": True, "top_k": None})):
+        torch.manual_seed(5)
+        processors = solver.create_logits_processor(cfg=4.0, image_top_k=50)
+        config = inference_solver.GenerationConfig(
+            max_new_tokens=rows * (columns + 1) + 1, eos_token_id=[151666], **how
+        )
+        made[name] = model.generate(prompt, config, logits_processor=processors)[0, prompt.shape[1] :]
+    return made
+
+
 SHAPES: dict[str, tuple[int, ...]] = {}
 
 
@@ -208,6 +368,10 @@ MAKERS: dict[str, Callable[[Path, Path], dict[str, torch.Tensor]]] = {
     "anole": anole,
     "janus": janus,
     "emu3": emu3,
+    "liquid": liquid,
+    "simplear": simplear,
+    "emu3.5": emu35,
+    "lumina2": lumina2,
 }
 
 
