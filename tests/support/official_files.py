@@ -4,6 +4,7 @@ The weights of a key depend on its name and shape alone, so that a fixture holds
 and no weights.
 """
 
+import argparse
 import base64
 import json
 import zlib
@@ -36,6 +37,12 @@ EMU35 = dict(
     model_type="Emu3", architectures=["Emu3ForCausalLM"], hidden_size=32, intermediate_size=48, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, head_dim=12, max_position_embeddings=512, rope_theta=1000000.0,
     rms_norm_eps=1e-5, vocab_size=502, pad_token_id=266, bos_token_id=472, eos_token_id=473, torch_dtype="float32",
+)  # fmt: skip
+
+MAR = dict(
+    img_size=64, vae_stride=16, patch_size=1, encoder_embed_dim=32, encoder_depth=2, encoder_num_heads=4,
+    decoder_embed_dim=32, decoder_depth=2, decoder_num_heads=4, mlp_ratio=4, vae_embed_dim=16, class_num=5,
+    buffer_size=4, diffloss_d=2, diffloss_w=32, num_sampling_steps="10",
 )  # fmt: skip
 
 Shapes = dict[str, tuple[int, ...]]
@@ -369,3 +376,21 @@ def _words(folder: Path, words: list[str], special: list[str], begin: str | None
     written(folder / "tokenizer.json", words_file(vocab, special, begin=begin))
     how = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
     written(folder / "tokenizer_config.json", how | named)
+
+
+def write_mar(folder: Path, shapes: Shapes) -> Path:
+    """`checkpoint-last.pth`: the averaged weights are another model's than `model`, and `args` is a namespace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    of = {key.removeprefix("mar."): shape for key, shape in shapes.items() if key.startswith("mar.")}
+    averaged = formula(of)
+    for key, value in averaged.items():  # nearly the state itself as the noise: other steps would lead to infinity
+        if key.startswith("diffloss.net.") and any(name in key for name in ("adaLN", "final_layer", "input_proj")):
+            value *= 0.1
+    head = "diffloss.net."
+    averaged[f"{head}input_proj.weight"] += torch.eye(*of[f"{head}input_proj.weight"])
+    averaged[f"{head}final_layer.linear.weight"][:16] += 0.7 * torch.eye(16, of[f"{head}input_proj.weight"][0])
+    found = {"model": {key: value + 1 for key, value in averaged.items()}, "model_ema": averaged, "epoch": 3}
+    torch.save(found | {"args": argparse.Namespace(model="mar_base")}, folder / "checkpoint-last.pth")
+    vae = {key.removeprefix("vae."): shape for key, shape in shapes.items() if key.startswith("vae.")}
+    torch.save({"model": formula(vae)}, folder / "kl16.ckpt")
+    return folder

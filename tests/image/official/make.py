@@ -353,6 +353,41 @@ def lumina2(source: Path, place: Path) -> dict[str, torch.Tensor]:
     return made
 
 
+def mar(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`MAR.sample_tokens`, with guidance and a temperature, and the autoencoder."""
+    import functools
+
+    sys.path.insert(0, str(source))
+    from models import mar as official
+    from models import vae
+
+    norm = functools.partial(torch.nn.LayerNorm, eps=1e-6)
+    model = official.MAR(**files.MAR, norm_layer=norm).eval()
+    vae.Encoder, vae.Decoder = functools.partial(vae.Encoder, ch=32), functools.partial(vae.Decoder, ch=32)
+    decoder = vae.AutoencoderKL(embed_dim=16, ch_mult=(1, 1, 1, 1, 1)).eval()
+    noted(model, "mar."), noted(decoder, "vae.")
+    folder = files.write_mar(place / "mar", SHAPES)
+    model.load_state_dict(torch.load(folder / "checkpoint-last.pth", weights_only=False)["model_ema"])
+    decoder.load_state_dict(torch.load(folder / "kl16.ckpt")["model"])
+    orders = torch.stack([torch.randperm(16, generator=torch.Generator().manual_seed(row)) for row in range(2)])
+    model.sample_orders = lambda bsz: orders
+    labels = torch.tensor([3, 1])
+    made = {"orders": orders, "labels": labels}
+    for name, how in (("guided", {"cfg": 2.9, "num_iter": 5}), ("plain", {"temperature": 0.95, "num_iter": 16})):
+        torch.manual_seed(5)
+        made[name] = model.sample_tokens(bsz=2, labels=labels, cfg_schedule="linear", **how)
+    # Random weights lead from noise to large numbers, beside which later noise does not show: the last steps alone.
+    head, condition = model.diffloss, torch.randn(2 * 6, 32, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(6)
+    x = torch.cat([torch.randn(6, 16)] * 2)
+    for step in reversed(range(5)):
+        how = dict(clip_denoised=False, model_kwargs={"c": condition, "cfg_scale": 2.0}, temperature=0.95)
+        at = torch.full((12,), step)
+        x = head.gen_diffusion.p_sample(head.net.forward_with_cfg, x, at, **how)["sample"]
+    made |= {"condition": condition, "late": x[:6]}
+    return made | {"pixels": decoder.decode(made["guided"][:1] / 0.2325)}
+
+
 SHAPES: dict[str, tuple[int, ...]] = {}
 
 
@@ -372,6 +407,7 @@ MAKERS: dict[str, Callable[[Path, Path], dict[str, torch.Tensor]]] = {
     "simplear": simplear,
     "emu3.5": emu35,
     "lumina2": lumina2,
+    "mar": mar,
 }
 
 
