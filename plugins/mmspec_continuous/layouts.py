@@ -88,7 +88,7 @@ LAYOUTS = (
         ),
         pipeline=MARPipeline,
         options=MARFiles,
-        target="none",
+        target="",
         source="https://github.com/LTH14/mar",
         licence="MIT, as the repository's LICENSE says",
     ),

@@ -90,7 +90,7 @@ class ChameleonPipeline(WrittenPipeline):
         header = self._header()
         if not self.config.sized:
             begin = self.processor.tokenizer.bos_token_id
-            header = torch.tensor([[begin, *header[0]]] if begin is not None else header)
+            header = header if begin is None else torch.cat([header.new_full((1, 1), begin), header], 1)
         return Ids(header, torch.ones_like(header)).repeated(len(ids.ids))
 
     def constraint_of(self, ids: Tensor) -> GridConstraint:

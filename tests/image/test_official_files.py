@@ -16,13 +16,18 @@ import torch
 from safetensors import safe_open
 
 import mmspec
+from mmspec.core.decoder import Decoder
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.layouts import layouts
 from mmspec.testing import parity
 from mmspec_image.constraint import chameleon_grid, emu3_grid
+from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.language_pipeline import Ids
+from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support import official_files as files
 
 FIXTURES = Path(__file__).parent / "official"
@@ -377,3 +382,40 @@ def test_weights_without_a_place_are_refused(published, chameleon_vq, tmp_path):
     torch.save({"state_dict": files.formula(files.vqgan() | {"decoder.extra.bias": (4,)})}, vq / "vqgan.ckpt")
     with pytest.raises(ValueError, match="a VQGAN of these sizes has"):
         layouts()["anole"].convert([published["anole", "model"], vq], tmp_path / "out", {})
+
+
+def test_llamagen_draws_what_its_authors_draw():
+    """The parity fixtures, which a second writing of the maths made, are theirs, too; and noise of theirs is ours."""
+    theirs = read("llamagen")
+    for kind in ("c2i", "t2i"):
+        state, io, config = parity.read(FIXTURES.parent / "parity" / f"llamagen_{kind}.safetensors")
+        assert torch.equal(theirs[f"{kind}_greedy"], io["greedy_cfg3"])
+        model = LlamaGenTransformer.from_official(state, grid=4, n_head=config["n_head"])
+        decoder = Decoder(LlamaGenTarget(model), ImageJacobi(), k=6)
+        torch.manual_seed(5)
+        source = TorchSource(torch.default_generator, 2, torch.device("cpu"))
+        warp = Warp.sampling(temperature=2.0, top_k=12, guidance=3.0)
+        made = decoder.generate(Condition(io["cond"]), 16, source=source, warp=warp)
+        assert torch.equal(torch.stack(made.units).int(), theirs[f"{kind}_sampled"])
+    assert torch.equal(theirs["t2i_masked"], io["greedy_cfg3_masked"])
+
+
+def test_the_parity_fixtures_of_oasis_are_what_its_authors_classes_give():
+    theirs, folder = read("oasis"), FIXTURES.parents[1] / "video" / "parity"
+    for name in ("oasis_dit", "oasis_vae"):
+        for output, values in parity.read(folder / f"{name}.safetensors")[1].items():
+            if output in theirs:
+                torch.testing.assert_close(theirs.pop(output), values, rtol=1e-4, atol=1e-4)
+    assert not theirs
+
+
+@pytest.mark.parametrize("wrong", ["x", -8, 0, 7, 10**12, None, [1]])
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers"])
+def test_a_config_with_a_wrong_number_is_refused(key, wrong, published, tmp_path):
+    folder = shutil.copytree(published["emu3", "model"], tmp_path / "model")
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {key: wrong}))
+    vq = published["lumina", "model"].parent / "Emu3-VisionTokenizer"
+    with pytest.raises(ValueError, match=r"model"):
+        layouts()["emu3"].convert([folder, vq], tmp_path / "out", {})
+    assert not (tmp_path / "out").exists()

@@ -43,7 +43,7 @@ class Layout:
     # Makes the pipeline; its arguments are the parts and the options in `settings`
     pipeline: Callable[..., DiffusionPipeline]
     options: type  # A frozen dataclass of what the weights do not tell; None is: not given
-    target: str  # the target adapter that runs the model
+    target: str  # the target adapter that runs the model; "" where its pipeline drafts nothing
     source: str  # where the files are published
     licence: str  # the licence, as far as it is known
     settings: tuple[str, ...] = ()  # names of the options that the pipeline takes
@@ -113,11 +113,12 @@ class Layout:
 
     def _card(self, files: Sequence[Path]) -> ModelCard:
         """The folder's card: what was converted, where it is from, and its licence."""
+        ran_by = {"target": self.target} if self.target else {}
         data = ModelCardData(
             library_name="diffusers",
             license="other",
             license_name=self.licence,
-            mmspec={"target": self.target, "layout": self.name, "source": self.source},
+            mmspec={**ran_by, "layout": self.name, "source": self.source},
         )
         listed = "\n".join(f"- `{shown(file.name)}`, {_size(file):,} bytes" for file in files)
         text = f"# {self.name}\n\n{self.summary} Licence: {self.licence}. Published at {self.source}.\n"
@@ -149,6 +150,9 @@ def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[s
         return part.load(header, **config)
     except ValueError as error:
         raise ValueError(f"{shown(file)} (the {part.name}): {error}") from error
+    except Exception as error:  # a wrong configuration can make the libraries raise anything
+        what = f"{type(error).__name__}: {shown(error)}"
+        raise ValueError(f"{shown(file)} (the {part.name}) and what stands beside it fit no model: {what}") from error
 
 
 def _instead(keys: set[str]) -> str:

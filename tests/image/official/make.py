@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 
@@ -388,6 +389,69 @@ def mar(source: Path, place: Path) -> dict[str, torch.Tensor]:
     return made | {"pixels": decoder.decode(made["guided"][:1] / 0.2325)}
 
 
+PARITY = Path(__file__).resolve().parents[1] / "parity"
+
+
+def recorded(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
+    """State, inputs and outputs, and configuration of a parity fixture, as `mmspec.testing.parity.read` gives them."""
+    with safe_open(file, "pt") as opened:
+        tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        config = json.loads(opened.metadata()["config"])
+    state, io = (
+        {k.removeprefix(kind): t for k, t in tensors.items() if k.startswith(kind)} for kind in ("state.", "io.")
+    )
+    return {k: t * 0.02 if t.dtype == torch.int8 else t for k, t in state.items()}, io, config
+
+
+def llamagen(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`Transformer` and `generate`, on the states of the parity fixtures."""
+    sys.path.insert(0, str(source))
+    from autoregressive.models import generate as program
+    from autoregressive.models import gpt
+
+    made = {}
+    for kind in ("c2i", "t2i"):
+        state, io, config = recorded(PARITY / f"llamagen_{kind}.safetensors")
+        rows, width = state["layers.0.attention.wqkv.weight"].shape
+        classes = state["cls_embedding.embedding_table.weight"].shape[0] - 1 if kind == "c2i" else 1000
+        heads = (rows // (width // config["n_head"]) - config["n_head"]) // 2
+        sizes = dict(n_kv_head=heads, multiple_of=state["layers.0.feed_forward.w1.weight"].shape[0])
+        if kind == "t2i":
+            length, features = state["cls_embedding.uncond_embedding"].shape
+            sizes |= dict(cls_token_num=length, caption_dim=features)
+        for name, how in (
+            ("greedy", {"sample_logits": False}),
+            ("sampled", {"temperature": 2.0, "top_k": 12}),
+            *([("masked", {"sample_logits": False, "emb_masks": io["emb_masks"]})] if kind == "t2i" else []),
+        ):
+            model = gpt.Transformer(gpt.ModelArgs(**config, **sizes, num_classes=classes)).eval()
+            if kind == "t2i":  # 120, the length of published captions, is written in their class
+                model.cls_embedding.uncond_embedding = torch.nn.Parameter(torch.zeros(length, features))
+            model.load_state_dict(state)
+            torch.manual_seed(5)
+            made[f"{kind}_{name}"] = program.generate(model, io["cond"], 16, cfg_scale=3.0, **how)
+    return made
+
+
+def oasis(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`DiT` and `AutoencoderKL`, on the states and inputs of the parity fixtures."""
+    sys.path.insert(0, str(source))
+    from dit import DiT
+    from vae import AutoencoderKL
+
+    made = {}
+    for name, kind in (("oasis_dit", DiT), ("oasis_vae", AutoencoderKL)):
+        state, io, config = recorded(Path(__file__).resolve().parents[2] / "video" / "parity" / f"{name}.safetensors")
+        model = kind(**config).eval()
+        missing = model.load_state_dict(state, strict=False)
+        assert not missing.unexpected_keys and all("rotary" in key for key in missing.missing_keys), missing
+        if kind is DiT:
+            made["v"] = model(io["x"], io["t"], io["actions"])
+        else:
+            made |= {"decoded": model.decode(io["z"]), "posterior_mean": model.encode(io["image"]).mean}
+    return made
+
+
 SHAPES: dict[str, tuple[int, ...]] = {}
 
 
@@ -408,6 +472,8 @@ MAKERS: dict[str, Callable[[Path, Path], dict[str, torch.Tensor]]] = {
     "emu3.5": emu35,
     "lumina2": lumina2,
     "mar": mar,
+    "llamagen": llamagen,
+    "oasis": oasis,
 }
 
 
