@@ -372,6 +372,17 @@ def test_a_config_of_another_model_is_refused(name, published, tmp_path):
         layouts()[name].convert([folder, *vq], tmp_path / "out", ASKED.get(name, {}))
 
 
+def test_the_first_janus_is_asked_without_words_for_roles(published, tmp_path):
+    folder = shutil.copytree(published["janus", "model"], tmp_path / "model")
+    words = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(words.replace("<|User|>", "User").replace("<|Assistant|>", "Assistant"))
+    layouts()["janus"].convert([folder], tmp_path / "out", {})
+    pipe = loaded(tmp_path / "out", method="plain")
+    chat = [{"role": "user", "content": [{"type": "text", "text": "a red fox"}]}]
+    asked = pipe.processor.apply_chat_template([chat], tokenize=False, add_generation_prompt=True)
+    assert asked == ["User: a red fox\n\nAssistant:"]
+
+
 def test_weights_without_a_place_are_refused(published, chameleon_vq, tmp_path):
     folder = shutil.copytree(published["anole", "model"], tmp_path / "7b")
     state = torch.load(folder / "consolidated.pth")

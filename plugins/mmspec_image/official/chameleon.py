@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
     ChameleonConfig,
-    ChameleonImageProcessor,
+    ChameleonImageProcessorPil,
     ChameleonProcessor,
     ChameleonVQVAE,
     ChameleonVQVAEConfig,
@@ -253,4 +253,4 @@ def _processor(file: Path, needed: Sequence[str]) -> ChameleonProcessor:
     if IMAGE not in words.get_vocab():
         refuse_lacking(file, words.get_vocab(), [IMAGE_BEFORE])
         words = Tokenizer.from_str(words.to_str().replace(f'"{IMAGE_BEFORE}"', f'"{IMAGE}"'))
-    return ChameleonProcessor(ChameleonImageProcessor(), fast_tokenizer(words, SPECIAL))
+    return ChameleonProcessor(ChameleonImageProcessorPil(), fast_tokenizer(words, SPECIAL))

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import (
     GenerationConfig,
     JanusConfig,
-    JanusImageProcessor,
+    JanusImageProcessorPil,
     JanusProcessor,
     JanusVisionConfig,
     JanusVQVAEConfig,
@@ -73,7 +73,7 @@ def janus_words(folders: Mapping[str, Path]) -> dict[str, Any]:
     marks = {"image_token": IMAGE, "boi_token": BEGIN, "eoi_token": END}
     tokenizer = fast_tokenizer(words, SPECIAL, extra_special_tokens=marks)
     template = TEMPLATE if USER in words.get_vocab() else FIRST_TEMPLATE
-    return {"processor": JanusProcessor(JanusImageProcessor(), tokenizer, chat_template=template)}
+    return {"processor": JanusProcessor(JanusImageProcessorPil(), tokenizer, chat_template=template)}
 
 
 def janus(model: JanusForImages, processor: JanusProcessor) -> JanusPipeline:
