@@ -271,7 +271,8 @@ def write_lumina(folder: Path) -> Path:
     )  # fmt: skip
     saved(folder, "model", formula(lumina_shapes(width, inner, VOCAB)), shards=2)
     written(folder / "config.json", config)
-    written(folder / "tokenizer.json", chameleon_tokenizer())
+    vocab = chameleon_vocabulary() | {"<|image|>": VOCAB}  # which training adds, and the model has no row for
+    written(folder / "tokenizer.json", words_file(vocab, [word for word in vocab if word.startswith("<")]))
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     written(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
     return folder

@@ -78,7 +78,10 @@ class MAR(ModelMixin, ConfigMixin):
         Raises:
             ValueError: The weights do not fit, or the heads of an unpublished width are not given.
         """
-        contents = read_file(Path(source)) if isinstance(source, str | Path) else source
+        contents = source
+        if isinstance(source, str | Path):  # an optimiser's numbers beside the weights are mapped, and not read
+            contents = read_file(Path(source), header=Path(source).suffix != ".safetensors")
+        assert not isinstance(contents, str | Path)
         averaged = contents.get("model_ema", contents)
         return from_official(lambda state: cls(**_sizes(state, num_heads)), averaged)
 

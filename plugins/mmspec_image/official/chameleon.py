@@ -144,11 +144,11 @@ def _pipeline(
     model: ChameleonForImages, vq: PublishedVQGAN, processor: ChameleonProcessor, resolution: int, sized: bool
 ) -> ChameleonPipeline:
     words, entries = processor.tokenizer.get_vocab(), vq.reader.config.num_embeddings
-    codes = sum(word.startswith("IMGIMG") for word in words)
-    if codes != entries:
-        raise ValueError(f"the tokenizer has words for {codes} codes, and the VQ has {entries}")
-    if max(words.values()) >= model.config.vocab_size:
-        raise ValueError(f"the tokenizer has more words than the model, which has {model.config.vocab_size}")
+    codes = [number for word, number in words.items() if word.startswith("IMGIMG")]
+    if len(codes) != entries:
+        raise ValueError(f"the tokenizer has words for {len(codes)} codes, and the VQ has {entries}")
+    if max(codes) >= model.config.vocab_size:  # other words may lie behind: Lumina-mGPT's has one for a given picture
+        raise ValueError(f"the tokenizer has more codes than the model, which has {model.config.vocab_size} ids")
     vq.reader.config.resolution = resolution
     model.config.vocabulary_map, model.config.vq_config = words, vq.reader.config
     model.model.vqmodel = vq.reader
