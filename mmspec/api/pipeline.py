@@ -79,12 +79,15 @@ class Pipeline(DiffusionPipeline):
             name: `mmspec/…` for a shipped model, a folder (of a model, or of `save_pretrained`), or a hub name.
             **how: `device=` (default `cpu`); `dtype=` or `torch_dtype=`, a name or torch's own (default float32, in
                 which equality with plain decoding is promised); modules of the pipeline, instead of those at `name`;
-                and arguments of `use`, of which a folder of `save_pretrained` has its own defaults.
+                `trust_remote_code=False`, which is always so; and arguments of `use`, of which a folder of
+                `save_pretrained` has its own defaults.
 
         Raises:
             ValueError: There is no such model or no pipeline for it, weights are damaged or do not fit, or an argument
                 of `use` is wrong.
         """
+        if how.pop("trust_remote_code", False):
+            raise ValueError("mmspec runs no code that comes with a model: leave out trust_remote_code=True")
         if cls is not Pipeline:
             return cls._load(locate_pipeline(str(name)), str(name), **how)
         stored = pipeline_class_of(str(name))

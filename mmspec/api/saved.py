@@ -23,6 +23,7 @@ from mmspec.hosts.outline import Outline, outline, outlined, place_of
 from mmspec.hosts.stored_pipeline import class_name_in, index_of
 from mmspec.hosts.weight_files import INDEX, refuse_config
 from mmspec.registry import installed
+from mmspec.registry.fields import imported
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
@@ -44,12 +45,16 @@ def pipeline_class_in(folder: Path) -> Any:
     Raises:
         ValueError: The folder names none, or no installed plugin has that class.
     """
-    name = class_name_in(folder)
-    targets = [c for c in installed().components("target") if c.pipeline]
+    name, registry = class_name_in(folder), installed()
+    targets = [c for c in registry.components("target") if c.pipeline]
     for target in targets:
         if target.pipeline.rpartition(":")[2] == name:
             return target.load_pipeline()
-    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets})) or "none"
+    asked = (registry.ask(plugin.name, "mmspec_pipelines") or () for plugin in registry.plugins())
+    others = {place.rpartition(":")[2]: place for answer in asked for found in answer for place in found}
+    if name in others:
+        return imported(others[name], f"the pipeline {name}")
+    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets} | others.keys())) or "none"
     raise ValueError(
         f"the folder holds a {name}, which no installed plugin has; there is {known}. "
         "Pipelines of diffusers that denoise are loaded by diffusers, and sped up by mmspec.enable(pipeline)"

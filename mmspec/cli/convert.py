@@ -30,7 +30,7 @@ class Layout(Protocol):
 def convert(
     layout: Annotated[str | None, typer.Argument(help="Whose files they are; without it, list what there is.")] = None,
     files: Annotated[
-        list[Path] | None, typer.Argument(help="One file of every part, .safetensors or .pt, in any order.")
+        list[Path] | None, typer.Argument(help="One file of every part, .safetensors or .pt, or its folder.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; a new one.")] = None,
     opt: Annotated[

@@ -50,3 +50,8 @@ def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
 @hookspec
 def mmspec_layouts() -> Iterable[Any]:  # type: ignore[empty-body]
     """Published files that `mmspec convert` makes a pipeline of: `mmspec.kits.pictures.layouts.Layout`."""
+
+
+@hookspec
+def mmspec_pipelines() -> Iterable[str]:  # type: ignore[empty-body]
+    """Pipelines that have no target and draft nothing, as `"module:Class"`; saved folders name their classes."""

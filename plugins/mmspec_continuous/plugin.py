@@ -37,3 +37,15 @@ def mmspec_shipped_models() -> Iterable[Any]:
     from mmspec_continuous.cards import SHIPPED
 
     return SHIPPED
+
+
+@hookimpl
+def mmspec_layouts() -> Iterable[Any]:
+    from mmspec_continuous.layouts import LAYOUTS
+
+    return LAYOUTS
+
+
+@hookimpl
+def mmspec_pipelines() -> Iterable[str]:
+    return ("mmspec_continuous.mar_pipeline:MARPipeline",)

@@ -38,7 +38,7 @@ CONTINUOUS_SETS = DrafterSpec(
     needs=frozenset({"redraw", "continuous"}),
     offers=frozenset({"chain", "window", "q", "sets"}),
     words={"sets": "The drafter's window holds two sets of tokens, the first of which the last pass decided."},
-    summary="A window whose first half the last pass decided; for set-parallel.",
+    summary="A window whose first half the last pass decided; for causal-sets.",
     paper=CSPD,
     options="mmspec_continuous.drafters.sets:SetsOptions",
 )
@@ -52,9 +52,9 @@ TEMPERED = RuleSpec(
     paper=CSPD,
     options="mmspec_continuous.rules.tempered:TemperedOptions",
 )
-SET_PARALLEL = RuleSpec(
-    name="set-parallel",
-    factory="mmspec_continuous.rules.set_parallel:SetParallel",
+CAUSAL_SETS = RuleSpec(
+    name="causal-sets",
+    factory="mmspec_continuous.rules.causal_sets:CausalSets",
     needs=frozenset({"continuous", "sets"}),
     offers=frozenset({"redraw"}),
     exactness="lossy",
@@ -81,7 +81,7 @@ DENOISING = AdapterSpec(
     paper="https://arxiv.org/abs/2501.05370",
 )
 DRAFTERS = (CONTINUOUS_JACOBI, CONTINUOUS_DRAFT_MODEL, CONTINUOUS_SETS)
-RULES = (TEMPERED, SET_PARALLEL, DENOISE_AHEAD)
+RULES = (TEMPERED, CAUSAL_SETS, DENOISE_AHEAD)
 METHODS = (
     CONTINUOUS_JACOBI.method(
         "Jacobi windows of continuous tokens, coupled by reflection at every step.",
@@ -113,8 +113,8 @@ METHODS = (
     ),
     CONTINUOUS_SETS.method(
         "Sets of tokens, each drawn in one pass after drafts: another sampler.",
-        name="set-parallel",
-        rule="set-parallel",
+        name="causal-sets",
+        rule="causal-sets",
         exactness="lossy",
     ),
 )

@@ -23,8 +23,8 @@ class ChameleonPipeline(WrittenPipeline):
     """Draws pictures with a model of the Chameleon family (arXiv 2405.09818), many codes a pass.
 
     Chameleon and Anole draw pictures of one size. Lumina-mGPT (`sized=True`) reads the size in the prompt and ends
-    every row. Without a negative prompt, guidance leads away from the begin of a picture alone, as in the published
-    code.
+    every row. Without a negative prompt, guidance leads away from a picture without words, as in the published code:
+    from the begin of a text and of a picture, or, for Lumina-mGPT, from the begin of a picture and its size.
 
     Args:
         model: The model.
@@ -88,6 +88,9 @@ class ChameleonPipeline(WrittenPipeline):
 
     def null_ids(self, ids: Ids) -> Ids:
         header = self._header()
+        if not self.config.sized:
+            begin = self.processor.tokenizer.bos_token_id
+            header = header if begin is None else torch.cat([header.new_full((1, 1), begin), header], 1)
         return Ids(header, torch.ones_like(header)).repeated(len(ids.ids))
 
     def constraint_of(self, ids: Tensor) -> GridConstraint:

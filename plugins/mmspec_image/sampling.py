@@ -12,4 +12,8 @@ AUTHORS = {
     "Emu3": Sampling(guidance_scale=3.0, top_k=2048),
     "Chameleon, Anole": Sampling(guidance_scale=3.0, temperature=0.7, top_p=0.9),
     "Lumina-mGPT": Sampling(guidance_scale=4.0, top_k=2000),
+    "Liquid": Sampling(guidance_scale=7.0, temperature=0.99, top_k=4096, top_p=0.96),
+    "SimpleAR": Sampling(guidance_scale=6.0, top_k=64000),
+    "Emu3.5": Sampling(guidance_scale=5.0, top_k=5120),
+    "Lumina-mGPT 2.0": Sampling(guidance_scale=4.0, top_k=4096),
 }

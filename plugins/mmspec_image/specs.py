@@ -54,6 +54,16 @@ CHAMELEON = TargetSpec(
     architectures=frozenset({"ChameleonForConditionalGeneration", "ChameleonForImages"}),
     default_methods=GLM_IMAGE.default_methods,
 )
+GRID_LANGUAGE = TargetSpec(
+    name="grid-language",
+    factory="mmspec_image.targets.written:GridLanguageTarget",
+    offers=EMU3.offers,
+    summary="Liquid, SimpleAR, Emu3.5, Lumina-mGPT 2: a language model, one grid of codes.",
+    paper="https://arxiv.org/abs/2412.04332",
+    pipeline="mmspec_image.grid_language_pipeline:GridLanguagePipeline",
+    architectures=frozenset({"LiquidForImages", "SimpleARForImages", "Emu35ForImages", "Lumina2ForImages"}),
+    default_methods=GLM_IMAGE.default_methods,
+)
 JACOBI = DrafterSpec(
     name="jacobi",
     factory="mmspec_image.drafters.jacobi:ImageJacobi",
@@ -158,5 +168,5 @@ METHODS = (
         paper="https://arxiv.org/abs/2410.03355",
     ),
 )
-TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON)
+TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON, GRID_LANGUAGE)
 COMPONENTS = (*TARGETS, JACOBI, SJD_PAC, SPATIAL_HEAD, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)

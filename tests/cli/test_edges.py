@@ -118,7 +118,10 @@ EDGES: list[tuple[str, str]] = [
     ("convert llamagen gone.pt -o x", "option 'grid' is required"),
     (f"convert llamagen gone.pt -o x --opt grid={HUGE}", "<= 1024"),
     ("convert llamagen gone.pt -o x --opt x", "key=value"),
-    ("convert oasis there -o x --opt action_vectors=[[0]]", "it is a folder; name the file in it"),
+    (
+        "convert oasis there -o x --opt action_vectors=[[0]]",
+        "there are no weights in this folder under a usual name; name the file",
+    ),
     ("card --readme gone.md", "there is no file gone.md"),
     ("card --readme binary", "binary is no text in UTF-8"),
     ("serve", "Missing argument"),

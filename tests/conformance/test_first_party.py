@@ -9,7 +9,7 @@ from tests.support.examples import EXAMPLES
 
 PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern", "spatial-head")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
-PUBLISHED = {"continuous:cspd", "continuous:set-parallel"}
+PUBLISHED = {"continuous:cspd", "continuous:causal-sets"}
 PLAYED = {f"video:{name}" for name in ("branch-prediction", "frame-gs-sjd", "nfd", "student")}
 CONTINUOUS = {"continuous:continuous-jacobi", "continuous:continuous-draft-model", "continuous:continuous-sets"}
 SETS = (
@@ -43,7 +43,7 @@ TRIED_NOWHERE = {
         ("continuous:denoise-ahead", check)
         for check in ("greedy-at-zero", "equal-distributions-accept-all", "disjoint-distributions-accept-none")
     ),
-    *(("continuous:set-parallel", check) for check in SETS),
+    *(("continuous:causal-sets", check) for check in SETS),
     *(("video:frames", check) for check in FRAMES),
     *(
         (drafter, check)

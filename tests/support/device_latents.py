@@ -38,7 +38,7 @@ def continuous() -> dict[str, Runnable]:
         "draft-reflection": {"model": small},
         "denoise-ahead": {"ahead": 2},
         "cspd": {"model": small, "prefill": 0.0},
-        "set-parallel": {},
+        "causal-sets": {},
     }
     prompt, warp = continuous_example.captions([0, 1], 1.5), Warp()
     cases: dict[str, Runnable] = {

@@ -83,7 +83,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
-    made = bench_pictures(bench.TokenSubject, ["reflection", "set-parallel"], options, "cpu", progress, str(folder))
+    made = bench_pictures(bench.TokenSubject, ["reflection", "causal-sets"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
 
@@ -106,7 +106,7 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
 
 def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) -> None:
     guided = [row.method for row in views.real(result, GUIDED)]
-    ours = ["plain", "reflection", "set-parallel", "reflection, window 8", TEMPERED]
+    ours = ["plain", "reflection", "causal-sets", "reflection, window 8", TEMPERED]
     assert guided == [*ours, HALF, NOISELESS_ROW]
     assert [row.method for row in views.real(result, FREE)] == ours[:3]
     assert result.row(GUIDED, TEMPERED).options == {"k": 3, "rule": "tempered"}
@@ -118,7 +118,7 @@ def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) 
 def test_what_is_not_the_targets_distribution_says_so(result: Result) -> None:
     promised = {row.method: row.exactness for row in views.real(result, GUIDED)}
     lossy = {name for name, exactness in promised.items() if exactness == "lossy"}
-    assert lossy == {"set-parallel", TEMPERED, HALF, NOISELESS_ROW}
+    assert lossy == {"causal-sets", TEMPERED, HALF, NOISELESS_ROW}
     assert "tv" in result.row(GUIDED, TEMPERED).quality and "tv" not in result.row(GUIDED, "reflection").quality
     assert promised["reflection"] == promised["plain"] == "lossless"
     assert all("same_as_plain" not in row.quality for row in result.rows), "the distribution is promised, not the path"
@@ -209,7 +209,7 @@ def test_the_noiseless_last_step_is_the_mean_of_the_noisy_one() -> None:
 
 def test_methods_are_those_of_the_plugin_that_need_no_draft_model() -> None:
     found = methods_for(tiny())
-    assert found[0] == "reflection" and "set-parallel" in found
+    assert found[0] == "reflection" and "causal-sets" in found
     assert not {"draft-reflection", "cspd", "plain", "speculative-denoising"} & set(found)
     assert not {"mc-sjd", "sjd"} & set(found), "another plugin's"
 
@@ -229,7 +229,7 @@ def test_it_is_shown_and_kept(result: Result, tmp_path: Path) -> None:
         assert words in text
     result.save(tmp_path / "r.json")
     assert table.markdown(load_result(tmp_path / "r.json")) == text
-    ours = ("reflection", "set-parallel", "reflection, window 8", TEMPERED)
+    ours = ("reflection", "causal-sets", "reflection, window 8", TEMPERED)
     assert set(result.limits.F_pipe) == {f"{GUIDED} / {name}" for name in ours}
     assert result.limits.v_of_n["1"] == 1
 

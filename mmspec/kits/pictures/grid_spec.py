@@ -26,6 +26,7 @@ class Stage:
     height: int  # rows
     width: int  # cells of a row
     row_end: int | None = None  # the id behind every row; None: rows follow each other
+    last_end: int | None = None  # another id behind the last row, where rows have ends
 
     def __post_init__(self) -> None:
         if whole("height", self.height) < 1 or whole("width", self.width) < 1:
@@ -59,6 +60,8 @@ class GridSpec:
         for stage in self.stages:
             row = [-1] * stage.width + ([] if stage.row_end is None else [stage.row_end])
             ids += row * stage.height
+            if stage.row_end is not None and stage.last_end is not None:
+                ids[-1] = stage.last_end
         return torch.tensor([*ids, *self.tail], dtype=torch.int64)
 
     @once

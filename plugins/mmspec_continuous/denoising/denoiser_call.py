@@ -8,13 +8,17 @@ then called with the pipeline's arguments as they are. Conditions, and what a de
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _PLAIN = (type(None), bool, int, float, str)
+SHARED = ("img_ids", "txt_ids")
+"""Conditions that are tables of positions, of one entry for all states."""
+TIMES = (1, 1000)
+"""A denoiser is told the scheduler's timestep, or this share of it: transformers of flows count from 0 to 1."""
 
 
 class UnsupportedCall(Exception):
@@ -28,6 +32,7 @@ class DenoiserCall:
     bound: inspect.BoundArguments  # the arguments, bound to the signature of `forward`
     first: str  # name of the argument that holds the states
     copies: int  # how many copies of the batch the states are
+    share: int = 1  # one of `TIMES`
 
     @staticmethod
     def read(signature: inspect.Signature, rows: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "DenoiserCall":
@@ -57,8 +62,8 @@ class DenoiserCall:
         own = (self.first, "timestep")
         return {name: value for name, value in self.bound.arguments.items() if name not in own}
 
-    def refuse_another_state(self, scaled: Tensor, t: Tensor) -> None:
-        """Refuse a call that is not made on `copies` of `scaled [batch, *unit]` at timestep `t`.
+    def at_state(self, scaled: Tensor, t: Tensor) -> "DenoiserCall":
+        """The call, made on `copies` of `scaled [batch, *unit]` at timestep `t`.
 
         Raises:
             UnsupportedCall: The states or the timestep are others.
@@ -66,8 +71,11 @@ class DenoiserCall:
         if not torch.equal(self.stacked([scaled]), self.states):
             raise UnsupportedCall("the denoiser does not see what the scheduler returned")
         timestep = torch.as_tensor(self.bound.arguments["timestep"]).flatten()
-        if not bool((timestep == t.to(timestep.device)).all()) or len(timestep) not in (1, len(self.states)):
+        told = t.to(timestep.device, timestep.dtype)
+        shares = [share for share in TIMES if bool((timestep == (told / share if share > 1 else told)).all())]
+        if not shares or len(timestep) not in (1, len(self.states)):
             raise UnsupportedCall("the denoiser's timestep is not the scheduler's")
+        return replace(self, share=shares[0])
 
     def stacked(self, scaled: Sequence[Tensor]) -> Tensor:
         """States of several steps, each in as many copies as the pipeline passes: `[step * copies * rows, *unit]`."""
@@ -100,9 +108,10 @@ class DenoiserCall:
         timestep = self.bound.arguments["timestep"]
         dtype = timestep.dtype if isinstance(timestep, Tensor) else timesteps.dtype
         for name, value in self.conditions.items():
-            call.arguments[name] = map_leaves(value, spread)
+            call.arguments[name] = value if name in SHARED else map_leaves(value, spread)
         call.arguments[self.first] = self.stacked(scaled)
-        call.arguments["timestep"] = timesteps.to(self.states.device, dtype).repeat_interleave(each)
+        times = timesteps.to(self.states.device, dtype).repeat_interleave(each)
+        call.arguments["timestep"] = times / self.share if self.share > 1 else times
         return call
 
     def in_copies(self, rows: Tensor) -> Tensor:

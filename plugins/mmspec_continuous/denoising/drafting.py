@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mmspec.core.noise import Substream
 from mmspec_continuous.denoising.denoiser_call import UnsupportedCall, leaves_of, map_leaves, prediction_in
-from mmspec_continuous.denoising.schedulers import GaussianSteps, output_of
+from mmspec_continuous.denoising.schedulers import GaussianSteps, output_of, scaled
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def draft_steps(
     draft, mean, sigma = list[DraftedStep](), x, 0.0
     for at in range(index, index + most + 1):
         t = steps.scheduler.timesteps[at]
-        draft.append(DraftedStep(x, mean, sigma, steps.scheduler.scale_model_input(x, t)))
+        draft.append(DraftedStep(x, mean, sigma, scaled(steps.scheduler, x, t)))
         if at == index + most:
             break
         sigma = steps.sigma(t, x)

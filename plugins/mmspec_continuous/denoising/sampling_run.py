@@ -40,6 +40,7 @@ from mmspec_continuous.denoising.schedulers import (
     clean_of,
     fork,
     sample_of,
+    scaled,
     supported_list,
     with_sample,
 )
@@ -145,6 +146,8 @@ class SamplingRun:
         self._index = int(found[0]) if len(found) else 0
         if not len(found):
             self._stop_drafting("the scheduler's step is called at a time that is none of its timesteps")
+        elif options.get("per_token_timesteps") is not None:
+            self._stop_drafting("every token has a time of its own")
         elif self._index + 1 < len(times) and not GaussianSteps(self.scheduler, options).sigma(t, x) > 0:
             name, how = type(self.scheduler).__name__, ", ".join(f"{k}={v}" for k, v in options.items())
             raise ValueError(
@@ -170,7 +173,7 @@ class SamplingRun:
         """
         assert self._state is not None
         t = self.scheduler.timesteps[self._index]
-        call.refuse_another_state(fork(self.scheduler).scale_model_input(self._state, t), t)
+        call = call.at_state(scaled(fork(self.scheduler), self._state, t), t)
         last = self._call
         if last is not None and (last.copies != call.copies or not equal_nests(last.conditions, call.conditions)):
             raise UnsupportedCall("the denoiser's conditions change from step to step")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-PREDICTIONS = ("epsilon", "sample", "v_prediction")
+PREDICTIONS = ("epsilon", "sample", "v_prediction", "flow")
 _FIXED = ("fixed_small", "fixed_small_log", "fixed_large")
 
 
@@ -43,6 +43,7 @@ class Support:
     # Why this scheduler of the class cannot be used; "" where it can
     problem: Callable[[Any], str] = lambda scheduler: ""
     note: str = ""  # what its configuration or its call must have, for the list in messages
+    prediction: str | None = None  # what the network predicts; None: its configuration says so
 
 
 def _by_product(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
@@ -57,6 +58,15 @@ def _by_sigma(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
 def _by_solver(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
     a, s = scheduler._sigma_to_alpha_sigma_t(scheduler.sigmas[index])
     return a, s
+
+
+def _by_flow(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
+    sigma = scheduler.sigmas[index]
+    return 1 - sigma, sigma
+
+
+def _flow_problem(scheduler: Any) -> str:
+    return "" if scheduler.config.stochastic_sampling else "stochastic_sampling=False adds no noise"
 
 
 def _variance_problem(scheduler: Any) -> str:
@@ -81,6 +91,9 @@ SUPPORTED = {
     "DPMSolverMultistepScheduler": Support(
         _by_solver, _solver_problem, "algorithm_type='sde-dpmsolver++' or 'sde-dpmsolver'"
     ),
+    # Flow matching (Lipman et al., arXiv 2210.02747): the network predicts noise minus clean sample, and a step takes
+    # the predicted clean sample x0 to (1 - sigma') x0 + sigma' e.
+    "FlowMatchEulerDiscreteScheduler": Support(_by_flow, _flow_problem, "stochastic_sampling=True", "flow"),
 }
 
 
@@ -99,7 +112,8 @@ def refuse(scheduler: Any) -> None:
     why = "its steps are not known to be Gaussian: it adds no noise, or noise of another kind"
     if name in SUPPORTED:
         why = SUPPORTED[name].problem(scheduler)
-    prediction = getattr(scheduler.config, "prediction_type", None)
+    known = SUPPORTED.get(name)
+    prediction = known.prediction if known and known.prediction else getattr(scheduler.config, "prediction_type", None)
     if not why and prediction not in PREDICTIONS:
         why = f"prediction_type={prediction!r} is none of {', '.join(PREDICTIONS)}"
     if why:
@@ -115,11 +129,11 @@ def refuse_default_call(pipe: Any, method: str) -> None:
     takes = inspect.signature(pipe.scheduler.step).parameters
     call = inspect.signature(type(pipe).__call__).parameters if callable(pipe) else {}
     options = {"eta": call["eta"].default} if "eta" in takes and "eta" in call else {}
-    if inspect.Parameter.empty in options.values():  # every call says how much noise
-        return
+    if SUPPORTED[type(pipe.scheduler).__name__].prediction or inspect.Parameter.empty in options.values():
+        return  # the configuration, or every call, says how much noise
     twin, zero = fork(pipe.scheduler), torch.zeros(1, 1, 1, 1)
     twin.set_timesteps(2)
-    twin.scale_model_input(zero, twin.timesteps[0])
+    scaled(twin, zero, twin.timesteps[0])
     if not GaussianSteps(twin, options).sigma(twin.timesteps[0], zero) > 0:
         name, how = type(pipe.scheduler).__name__, "".join(f" ({key}={value})" for key, value in options.items())
         raise ValueError(
@@ -141,6 +155,12 @@ def fork(scheduler: Any, rows: Tensor | None = None) -> Any:
             selected = [v[rows] if rows is not None and isinstance(v, Tensor) and v.dim() else v for v in value]
             twin.__dict__[name] = selected
     return twin
+
+
+def scaled(scheduler: Any, x: Tensor, t: Tensor) -> Tensor:
+    """The states `x` as the network sees them at timestep `t`; where schedulers do not scale, as they are."""
+    seen: Tensor = scheduler.scale_model_input(x, t) if hasattr(scheduler, "scale_model_input") else x
+    return seen
 
 
 class GaussianSteps:
@@ -175,6 +195,8 @@ def clean_of(scheduler: Any, index: int, output: Tensor, x: Tensor) -> Tensor:
     prediction_type, a, s, size = _parametrization(scheduler, index)
     if prediction_type == "sample":
         return output
+    if prediction_type == "flow":
+        return x - s * output
     return (x - s * output) / a if prediction_type == "epsilon" else (a * x / size - s * output) / size
 
 
@@ -183,13 +205,16 @@ def output_of(scheduler: Any, index: int, clean: Tensor, x: Tensor) -> Tensor:
     prediction_type, a, s, size = _parametrization(scheduler, index)
     if prediction_type == "sample":
         return clean
+    if prediction_type == "flow":
+        return (x - clean) / s
     return (x - a * clean) / s if prediction_type == "epsilon" else (a * x / size - size * clean) / s
 
 
 def _parametrization(scheduler: Any, index: int) -> tuple[str, Tensor, Tensor, Tensor]:
     """Kind of prediction, and (a, s, sqrt(a² + s²)) of the states a x0 + s noise at a step."""
-    a, s = SUPPORTED[type(scheduler).__name__].marginal(scheduler, index)
-    return scheduler.config.prediction_type, a, s, (a * a + s * s) ** 0.5
+    known = SUPPORTED[type(scheduler).__name__]
+    a, s = known.marginal(scheduler, index)
+    return known.prediction or scheduler.config.prediction_type, a, s, (a * a + s * s) ** 0.5
 
 
 def sample_of(result: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """`continuous-sets`: a Jacobi window whose first half was drawn in the last pass and is drafted as decided.
 
-For the rule `set-parallel`, which accepts what is decided: a pass reads and emits the set that the last pass drew, and
+For the rule `causal-sets`, which accepts what is decided: a pass reads and emits the set that the last pass drew, and
 draws the next set, after drafts from a neighbour's distribution. Decided units carry no distribution, so that an exact
 rule does not take them for samples: under such a rule they are refused, and decoding is plain.
 Guarantee: the rule's.

@@ -21,7 +21,8 @@ from mmspec.hosts.memory import refuse_length
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec_image.models.chameleon import ChameleonForImages
-from mmspec_image.specs import CHAMELEON, EMU3
+from mmspec_image.models.grid_language import BODIES
+from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE
 
 
 class WrittenTarget(TransformersTarget):
@@ -32,11 +33,13 @@ class WrittenTarget(TransformersTarget):
         ValueError: Drafts cannot be verified with this model.
     """
 
-    of: ClassVar[type[PreTrainedModel]]
+    of: ClassVar[type[PreTrainedModel] | tuple[type[PreTrainedModel], ...]]
 
     def __init__(self, model: Any, drafting: bool = False) -> None:
         if not isinstance(model, self.of):
-            raise TypeError(f"{type(self).__name__} takes a {self.of.__name__}, not a {type(model).__name__}")
+            kinds = self.of if isinstance(self.of, tuple) else (self.of,)
+            named = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{type(self).__name__} takes a {named}, not a {type(model).__name__}")
         super().__init__(model, drafting)
 
     @property
@@ -87,3 +90,20 @@ class ChameleonTarget(WrittenTarget):
     """Chameleon (arXiv 2405.09818), Anole, Lumina-mGPT."""
 
     of, offers = ChameleonForImages, CHAMELEON.offers
+
+
+class GridLanguageTarget(WrittenTarget):
+    """Liquid, SimpleAR, Emu3.5, Lumina-mGPT 2.0. The VQ is no part of the model: its codes are looked up by what the
+    model itself reads of them.
+    """
+
+    of, offers = tuple(BODIES.values()), GRID_LANGUAGE.offers
+
+    @property
+    def code_ids(self) -> Tensor:
+        of = self.model.config.grid_language
+        return torch.arange(of["first"], of["first"] + of["codes"], device=device_of(self.model))
+
+    @property
+    def codebook(self) -> Tensor:
+        return self.code_embeddings

@@ -12,14 +12,16 @@ from transformers import (
     Emu3ForConditionalGeneration,
     GlmImageConfig,
     GlmImageForConditionalGeneration,
+    Qwen3Config,
 )
 
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.testing import Example
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.models.grid_language import Emu35ForImages
 from mmspec_image.targets.glm_image import GlmImageTarget
-from mmspec_image.targets.written import ChameleonTarget, Emu3Target
+from mmspec_image.targets.written import ChameleonTarget, Emu3Target, GridLanguageTarget
 
 PAD, IMAGE_START, END = 190, 64, 65
 """Ids of the tiny GLM-Image; its codes are those below 64."""
@@ -222,8 +224,39 @@ def chameleon() -> Example:
     return Example(target=_chameleon_target(), prompt=chameleon_prompt)
 
 
+@cache
+def tiny_grid_language() -> Emu35ForImages:
+    """64 ids, of which the last 16 are codes."""
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        grid_language={"name": "emu3.5", "first": 48, "codes": 16},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return strengthened(Emu35ForImages(config))
+
+
+@cache
+def _grid_language_target() -> GridLanguageTarget:
+    return GridLanguageTarget(tiny_grid_language())
+
+
+def grid_language() -> Example:
+    """Prompts of pictures; the constraint and guidance belong to a call."""
+    return Example(target=_grid_language_target(), prompt=chameleon_prompt)
+
+
 EXAMPLES = {
     "image:glm-image": glm_image,
     "image:emu3": emu3,
     "image:chameleon": chameleon,
+    "image:grid-language": grid_language,
 }

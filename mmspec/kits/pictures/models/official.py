@@ -13,14 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmspec.hosts.pickles import plain, read_pickle, refuse_second, unfit, unwrapped
-from mmspec.hosts.weight_files import differences
+from mmspec.hosts.weight_files import STEMS, differences, file_names, weight_files
 from mmspec.registry.printable import shown
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Dtypes of weights in the headers of safetensors files."""
 
+NAMES = (*file_names(STEMS), "consolidated.pth", "vqgan.ckpt")
+"""File names of the weights of a published folder: transformers' and diffusers', Chameleon's."""
 Source = str | Path | Mapping[str, Any]
-"""A `.pt` or `.safetensors` file, or its contents."""
+"""A `.pt` or `.safetensors` file, a folder of one, or of shards with their index; or the contents."""
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
@@ -100,14 +102,16 @@ def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
     """The contents of a file: mappings with tensors; no code is run.
 
     Args:
-        path: A `.safetensors` file, or a pickle of torch's.
+        path: A `.safetensors` file, a pickle of torch's, or a folder of such files by their usual names.
         header: Read no numbers that need not be read: tensors are on `meta`, or mapped into memory.
 
     Raises:
         ValueError: There is no such file, it is damaged or of another kind, or it contains other objects.
     """
+    if path.is_dir():
+        return _folder(path, header)
     if not path.is_file():
-        raise ValueError("it is a folder; name the file in it" if path.is_dir() else f"there is no file {shown(path)}")
+        raise ValueError(f"there is no file {shown(path)}")
     if path.suffix != ".safetensors":
         return read_pickle(path, mapped=header)
     try:
@@ -117,7 +121,7 @@ def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a state whose keys and shapes have to be the model's.
+    """Load a state whose keys and shapes have to be the model's. One that was built on `meta` takes the tensors over.
 
     Raises:
         ValueError: A key is missing or unexpected, or a shape differs; names the first of each.
@@ -128,7 +132,7 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
     if wrong := differences(missing=missing, unexpected=unexpected, of_another_shape=other):
         raise ValueError(f"these weights are not of this model: {wrong}")
-    model.load_state_dict(dict(state))
+    model.load_state_dict(dict(state), assign=any(weights.is_meta for weights in own.values()))
 
 
 def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...]:
@@ -166,6 +170,22 @@ def _stored(path: Path) -> dict[str, Tensor]:
             key: torch.empty(part.get_shape(), dtype=DTYPES.get(part.get_dtype(), torch.int64), device="meta")
             for key, part in parts.items()
         }
+
+
+def _folder(path: Path, header: bool) -> dict[str, Any]:
+    """The weights of a folder's files."""
+    contents: dict[str, Any] = {}
+    for file in weight_files(path, NAMES):
+        try:
+            found = unwrapped(read_file(file, header))
+        except ValueError as error:
+            raise ValueError(f"{shown(file.name)}: {error}") from error
+        for key, value in found.items():
+            refuse_second(contents, key)
+            contents[key] = value
+    if not contents:
+        raise ValueError("there are no weights in this folder under a usual name; name the file")
+    return contents
 
 
 def _without_numbers(value: Any) -> Any:

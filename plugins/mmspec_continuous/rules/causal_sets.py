@@ -1,9 +1,10 @@
-"""`set-parallel`: every token is verified once and is emitted whatever becomes of the tokens before it. Lossy.
+"""`causal-sets`: every token is verified once and is emitted whatever becomes of the tokens before it. Lossy.
 
-This is what the released code of continuous speculative decoding does (arXiv 2411.11925): one pass of the target
-verifies a set of drafts in the context before the set; refused ones are replaced in place, and later ones are kept. So
-the number of passes is fixed, and acceptance has no influence on it. In MAR, whose tokens of one step do not attend to
-each other, it equals plain MAR with as many steps as there are passes, without any draft: compare with that.
+A sampler of our own, for causal models. The released code of continuous speculative decoding (arXiv 2411.11925) is its
+model: one pass verifies a set of drafts in the context before the set, refused ones are replaced in place, and later
+ones are kept, so that the number of passes is fixed. That code runs MAR, whose tokens of one pass do not attend to each
+other: there it equals plain MAR with as many sets as there are passes, without any draft
+(`mmspec_continuous.models.mar`).
 
 A causal transformer attends to the drafts before a token and has to read what it emits. So here a token is drawn in one
 pass, after drafts that the same pass may replace, and is read and emitted by the next
@@ -23,12 +24,12 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.specs import SET_PARALLEL
+from mmspec_continuous.specs import CAUSAL_SETS
 
 
-class SetParallel:
-    exactness: str = SET_PARALLEL.exactness
-    needs, offers = SET_PARALLEL.needs, SET_PARALLEL.offers
+class CausalSets:
+    exactness: str = CAUSAL_SETS.exactness
+    needs, offers = CAUSAL_SETS.needs, CAUSAL_SETS.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)

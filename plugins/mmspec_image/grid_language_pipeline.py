@@ -1,0 +1,132 @@
+"""`GridLanguagePipeline`: text in, codes of pictures out, with the models of `mmspec_image.models.grid_language`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import VQModel
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from mmspec.api.pipeline import Pipeline
+from mmspec.hosts.devices import awake
+from mmspec.hosts.loading import architectures, load_as, load_tokenizer
+from mmspec.hosts.stored_pipeline import load_part
+from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.grid_spec import GridSpec, Stage
+from mmspec_image.constraint import GridConstraint
+from mmspec_image.language_pipeline import Ids, WrittenPipeline
+from mmspec_image.models.grid_language import BODIES, GRIDS, LUMINA_SIZES, Grid
+
+
+class GridLanguagePipeline(WrittenPipeline):
+    """Draws pictures with Liquid, SimpleAR, Emu3.5 or Lumina-mGPT 2.0, many codes a pass.
+
+    Without a negative prompt, guidance leads away from what the authors lead away from. Without an autoencoder a call
+    gives codes alone: `output_type="latent"`.
+
+    Args:
+        model: One of `BODIES`; its configuration says which of `GRIDS` it is.
+        processor: Its tokenizer.
+        vq: The autoencoder of its codes, where diffusers has it: Liquid's.
+
+    Raises:
+        ValueError: The autoencoder has another number of codes.
+    """
+
+    _optional_components: list[str] = ["vq"]  # noqa: RUF012  diffusers' own form
+    model_cpu_offload_seq = "model->vq"
+
+    def __init__(self, model: PreTrainedModel, processor: PreTrainedTokenizerFast, vq: VQModel | None = None) -> None:
+        Pipeline.__init__(self)
+        codes = model.config.grid_language["codes"]
+        if vq is not None and vq.config.num_vq_embeddings != codes:
+            entries = vq.config.num_vq_embeddings
+            raise ValueError(f"these parts do not fit each other: the model draws {codes} codes, the VQ has {entries}")
+        self.register_modules(model=model, processor=processor, vq=vq)
+
+    @classmethod
+    def _parts(
+        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Path, dict[str, Any]]:
+        model_at, words_at = cls.places_of(name, "model", "processor")
+        if "model" not in given:
+            kinds = {kind.__name__: kind for kind in BODIES.values()}
+            named = architectures(model_at)
+            kind = next((kinds[each] for each in named if each in kinds), None)
+            if kind is None:
+                raise ValueError(f"{model_at} holds none of {', '.join(kinds)}: convert it with mmspec convert")
+            given["model"] = load_as(kind, model_at, dtype)
+        if "processor" not in given:
+            given["processor"] = load_tokenizer(words_at)
+        at = Path(model_at).parent / "vq"
+        if "vq" not in given and (at / "config.json").is_file():
+            given["vq"] = load_part(VQModel, at, dtype)
+        return Path(name), given
+
+    @property
+    def grid(self) -> Grid:
+        return GRIDS[self.model.config.grid_language["name"]]
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.grid.sampling
+
+    @property
+    def default_size(self) -> tuple[int, int]:
+        return self.grid.size
+
+    @property
+    def factor(self) -> int:
+        return self.grid.factor
+
+    def ids_of(self, captions: Sequence[str]) -> Ids:
+        return self._read([self._written(self.grid.prompt, text) for text in captions])
+
+    def null_ids(self, ids: Ids) -> Ids:
+        null = self._read([self._written(self.grid.null, "")], self.grid.null_begins)
+        return null.repeated(len(ids.ids))
+
+    def constraint_of(self, ids: Tensor) -> GridConstraint:
+        grid, words = self.grid, self.processor.get_vocab()
+        rows, columns = self.size
+        if not grid.sizes and self.size != grid.size:
+            own = " × ".join(str(cells * grid.factor) for cells in grid.size)
+            raise ValueError(f"this model draws {own} pixels")
+        if rows % grid.multiple or columns % grid.multiple:
+            pixels = grid.multiple * grid.factor
+            raise ValueError(f"height and width are multiples of {pixels} pixels for this model")
+        ends = tuple(words[word] for word in grid.ends)
+        if grid.row_end is None:
+            spec = GridSpec((Stage(rows, columns),), ends)
+        else:
+            spec = GridSpec((Stage(rows, columns, words[grid.row_end], ends[0]),), ends[1:])
+        of = self.model.config.grid_language
+        return GridConstraint(spec, range(of["first"], of["first"] + of["codes"]), ids.shape[1])
+
+    @torch.no_grad()
+    def decode_units(self, units: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`.
+
+        Raises:
+            ValueError: The pipeline has no autoencoder.
+        """
+        if self.vq is None:
+            raise ValueError("this pipeline has no decoder of its codes: call it with output_type='latent'")
+        shape = len(units), *self.size, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
+        codes = (units - self.model.config.grid_language["first"]).flatten()
+        with awake(self.vq, self.vq.quantize.embedding):
+            pixels: Tensor = self.vq.decode(codes, force_not_quantize=True, shape=shape).sample
+        return pixels.float().clamp(-1, 1)
+
+    def _written(self, form: str, text: str) -> str:
+        rows, columns = self.size
+        high, wide = (f"<reserved{LUMINA_SIZES + cells // 4:05d}>" for cells in (rows, columns))
+        pixels = {"height": rows * self.factor, "width": columns * self.factor}
+        return form.format(text=text, rows=rows, columns=columns, high=high, wide=wide, **pixels)
+
+    def _read(self, texts: Sequence[str], begins: bool = True) -> Ids:
+        how = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
+        found = self.processor(list(texts), add_special_tokens=begins, **how)
+        return Ids(found["input_ids"], found["attention_mask"])

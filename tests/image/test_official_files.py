@@ -1,0 +1,432 @@
+"""`mmspec convert` of files in the authors' layouts: what is drawn from the folder is what the authors' classes drew.
+
+`official/make.py` ran those classes. Weights are by a formula, in the files here as there.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import mmspec
+from mmspec.core.decoder import Decoder
+from mmspec.core.torch_noise import TorchSource
+from mmspec.core.warp import Warp
+from mmspec.kits.pictures.arguments import Sampling
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.layouts import layouts
+from mmspec.testing import parity
+from mmspec_image.constraint import chameleon_grid, emu3_grid
+from mmspec_image.drafters.jacobi import ImageJacobi
+from mmspec_image.language_pipeline import Ids
+from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.targets.llamagen import LlamaGenTarget
+from tests.support import official_files as files
+
+FIXTURES = Path(__file__).parent / "official"
+
+
+def read(name):
+    with safe_open(FIXTURES / f"{name}.safetensors", "pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("official")
+
+
+@pytest.fixture(scope="module")
+def chameleon_vq(place):
+    return files.write_vqgan(place / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def lumina(place, chameleon_vq):
+    layouts()["lumina"].convert([chameleon_vq, files.write_lumina(place / "Lumina")], place / "lumina", {"size": 64})
+    return place / "lumina"
+
+
+@pytest.fixture(scope="module")
+def anole(place, chameleon_vq):
+    layouts()["anole"].convert([files.write_anole(place / "7b"), chameleon_vq], place / "anole", {})
+    return place / "anole"
+
+
+@pytest.fixture(scope="module")
+def janus(place):
+    layouts()["janus"].convert([files.write_janus(place / "Janus", shapes("janus"))], place / "janus", {})
+    return place / "janus"
+
+
+@pytest.fixture(scope="module")
+def emu3_vq(place):
+    of = {key.removeprefix("vq."): shape for key, shape in shapes("emu3").items() if key.startswith("vq.")}
+    return files.write_emu3_vq(place / "Emu3-VisionTokenizer", of)
+
+
+@pytest.fixture(scope="module")
+def emu3(place, emu3_vq):
+    of = {key: shape for key, shape in shapes("emu3").items() if not key.startswith("vq.")}
+    layouts()["emu3"].convert([files.write_emu3(place / "Emu3-Gen", of), emu3_vq], place / "emu3", {})
+    return place / "emu3"
+
+
+@pytest.fixture(scope="module")
+def liquid(place, chameleon_vq):
+    return converted(place, "liquid", [files.write_liquid(place / "Liquid", shapes("liquid")), chameleon_vq])
+
+
+@pytest.fixture(scope="module")
+def simplear(place):
+    return converted(place, "simplear", [files.write_simplear(place / "SimpleAR", shapes("simplear"))])
+
+
+@pytest.fixture(scope="module")
+def emu35(place):
+    return converted(place, "emu3.5", [files.write_emu3(place / "Emu3.5", shapes("emu3.5"), files.EMU35)])
+
+
+@pytest.fixture(scope="module")
+def lumina2(place):
+    return converted(place, "lumina2", [files.write_lumina2(place / "Lumina-2")])
+
+
+def converted(place, name, given):
+    layouts()[name].convert(given, place / name, ASKED.get(name, {}))
+    return place / name
+
+
+def shapes(name):
+    """The shapes of the weights of the authors' class."""
+    with safe_open(FIXTURES / f"{name}.safetensors", "pt") as file:
+        return json.loads(file.metadata()["shapes"])
+
+
+def loaded(folder, **how):
+    pipe = mmspec.Pipeline.from_pretrained(folder, **how)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+SEEN = 96
+"""Of long pictures so many units are drawn again with the authors' noise."""
+
+
+def sampled(pipe, size, theirs, scale, do_sample=True, **how):
+    """What `generate` of the converted model draws with the noise that the authors' program drew."""
+    null = pipe.null_ids(Ids(theirs["prompt"], torch.ones_like(theirs["prompt"]))).ids
+    grid = chameleon_grid(pipe.model, theirs["prompt"], *size)
+    torch.manual_seed(5)
+    with mmspec.enable(pipe.model, "gs-sjd", k=8) as speculation:
+        ids = pipe.model.generate(
+            theirs["prompt"], negative_prompt_ids=null, guidance_scale=scale, prefix_allowed_tokens_fn=grid,
+            max_new_tokens=min(grid.length, SEEN), do_sample=do_sample, **how,
+        )  # fmt: skip
+    assert speculation.report.method == "gs-sjd"
+    return ids[0, theirs["prompt"].shape[1] :]
+
+
+def test_lumina_draws_what_its_authors_draw(lumina):
+    theirs = read("lumina")
+    pipe = loaded(lumina, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=12, width=8, temperature=0, output_type="pt")
+    assert pipe.sampling.guidance_scale == 4.0
+    assert torch.equal(pipe.ids_of(["a red fox"]).ids, theirs["prompt"])
+    assert torch.equal(drawn.codes[0], theirs["greedy"][:-1].unflatten(0, (6, 5))[:, :4])
+    assert pixels_apart(drawn.images, theirs["pixels"]) <= 1
+    assert torch.equal(sampled(pipe, (6, 4), theirs, 4.0, top_k=50), theirs["sampled"])
+    assert pipe.default_size == (32, 32)
+
+
+def test_anole_draws_what_its_authors_draw(anole):
+    theirs = read("anole")
+    pipe = loaded(anole, method="gs-sjd", k=16)
+    assert torch.equal(pipe.ids_of(["a red fox"]).ids, theirs["prompt"])
+    greedy = sampled(pipe, (32, 32), theirs, 3.0, do_sample=False)
+    assert torch.equal(greedy, theirs["greedy"][:SEEN])
+    seen = (pipe.decode_units(theirs["greedy"][None]) + 1) / 2
+    assert pixels_apart(seen, theirs["pixels"]) <= 1
+    how = {"temperature": 0.7, "top_p": 0.9, "top_k": 0}
+    assert torch.equal(sampled(pipe, (32, 32), theirs, 3.0, **how), theirs["sampled"][:SEEN])
+
+
+def test_janus_draws_what_its_authors_draw(janus):
+    theirs = read("janus")
+    pipe = loaded(janus, method="gs-sjd", k=8)
+    ids = pipe.ids_of([" a red fox"]).ids
+    assert torch.equal(ids, theirs["prompt"]) and pipe.sampling.guidance_scale == 5.0
+    drawn = pipe("a red fox", temperature=0)
+    assert torch.equal(drawn.codes.flatten(), theirs["greedy"][0])
+    condition = pipe.encode_prompt("a red fox", num_images_per_prompt=2)
+    torch.manual_seed(5)
+    source = TorchSource(torch.default_generator, 2, torch.device("cpu"))
+    warp = Warp.sampling(temperature=12.0, guidance=5.0)
+    made = pipe.decoder().generate(condition, 16, source=source, warp=warp)
+    assert torch.equal(torch.stack(made.units), theirs["sampled"])
+    pixels = pipe.decode_units(theirs["sampled"])
+    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_emu3_draws_what_its_authors_draw(emu3):
+    theirs = read("emu3")
+    pipe = loaded(emu3, method="gs-sjd", k=8)
+    call = {"negative_prompt": "blue bird", "height": 32, "width": 48}
+    drawn = pipe("a red fox 42", temperature=0, output_type="pt", **call)
+    assert torch.equal(pipe.ids_of(["a red fox 42"]).ids, theirs["prompt"])
+    assert torch.equal(pipe.ids_of(["blue bird"]).ids, theirs["negative"])
+    cells = theirs["greedy"][:28].unflatten(0, (4, 7))[:, :6]
+    assert torch.equal(drawn.codes[0], cells)
+    theirs_seen = (theirs["pixels"].clamp(-1, 1) + 1) / 2
+    torch.testing.assert_close(drawn.images, theirs_seen, rtol=1e-4, atol=1e-5)
+    grid = emu3_grid(pipe.model, theirs["prompt"], 4, 6)
+    with mmspec.enable(pipe.model, "gs-sjd", k=8):
+        torch.manual_seed(5)
+        ids = pipe.model.generate(
+            theirs["prompt"], negative_prompt_ids=theirs["negative"], guidance_scale=3.0, do_sample=True,
+            prefix_allowed_tokens_fn=grid, max_new_tokens=grid.length, top_k=16, temperature=8.0,
+        )  # fmt: skip
+    assert torch.equal(ids[0, theirs["prompt"].shape[1] :], theirs["sampled"])
+
+
+def sampled_as(pipe, prompt, null, grid, scale, before=0, do_sample=True, **how):
+    """As `sampled`; `before` is how many units their program had drawn before the picture began."""
+    with mmspec.enable(pipe.model, "gs-sjd", k=8):
+        torch.manual_seed(5)
+        for _ in range(before):
+            torch.empty(len(prompt), pipe.model.config.vocab_size).exponential_()
+        ids = pipe.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), negative_prompt_ids=null, guidance_scale=scale,
+            prefix_allowed_tokens_fn=grid, max_new_tokens=min(grid.length, SEEN), do_sample=do_sample, **how,
+        )  # fmt: skip
+    return ids[:, prompt.shape[1] :]
+
+
+def test_liquid_draws_what_its_authors_draw(liquid):
+    theirs = read("liquid")
+    pipe = loaded(liquid, method="gs-sjd", k=16)
+    first = len(files.LIQUID_WORDS)
+    assert pipe.sampling == Sampling(7.0, 0.99, 4096, 0.96)
+    assert pipe.decode_units(theirs["greedy"] + first).shape == (1, 3, 64, 64)  # two pixels a code in the small VQ
+    prompt, null = pipe.ids_of(["a red fox"] * 4), pipe.null_ids(pipe.ids_of(["a red fox"] * 4))
+    grid = pipe.constraint_of(prompt.ids)
+    greedy = sampled_as(pipe, prompt.ids[:1], null.ids[:1], grid, 7.0, do_sample=False)
+    assert torch.equal(greedy - first, theirs["greedy"][:, :SEEN])
+    ids = sampled_as(pipe, prompt.ids, null.ids, grid, 7.0, temperature=0.99, top_k=40)
+    assert torch.equal(ids - first, theirs["sampled"][:, :SEEN])
+
+
+def test_simplear_draws_what_its_authors_draw(simplear):
+    theirs = read("simplear")
+    pipe = loaded(simplear, method="gs-sjd", k=8)
+    first = len(files.SIMPLEAR_WORDS)
+    drawn = pipe("a red fox", height=64, width=64, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and torch.equal(pipe.null_ids(prompt).ids, theirs["negative"])
+    assert torch.equal(drawn.codes[0].flatten() - first, theirs["greedy"])
+    ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 6.0, top_k=40)
+    assert torch.equal(ids[0] - first, theirs["sampled"])
+    with pytest.raises(ValueError, match="no decoder of its codes"):
+        pipe("a red fox", height=64, width=64)
+
+
+def test_emu35_draws_what_its_authors_draw(emu35):
+    theirs = read("emu3.5")
+    pipe = loaded(emu35, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=48, width=80, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and torch.equal(pipe.null_ids(prompt).ids, theirs["negative"])
+    assert torch.equal(drawn.codes[0], theirs["greedy"].unflatten(0, (3, 6))[:, :5])
+    how = {"top_k": 8, "temperature": 6.0, "before": 4}
+    ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 5.0, **how)
+    assert torch.equal(ids[0], theirs["sampled"])
+
+
+def test_lumina2_draws_what_its_authors_draw(lumina2):
+    theirs = read("lumina2")
+    pipe = loaded(lumina2, method="gs-sjd", k=8)
+    drawn = pipe("a red fox", height=32, width=64, temperature=0, output_type="latent")
+    prompt = pipe.ids_of(["a red fox"])
+    assert torch.equal(prompt.ids, theirs["prompt"]) and pipe.null_ids(prompt).ids.tolist() == [
+        [151665, 151672, 151673]
+    ]
+    assert torch.equal(drawn.codes[0], theirs["greedy"][:-1].unflatten(0, (4, 9))[:, :8])
+    ids = sampled_as(pipe, prompt.ids, pipe.null_ids(prompt).ids, pipe.constraint_of(prompt.ids), 4.0, top_k=50)
+    assert torch.equal(ids[0], theirs["sampled"])
+    with pytest.raises(ValueError, match="multiples of 32 pixels"):
+        pipe("a red fox", height=40, width=64, output_type="latent")
+
+
+def pixels_apart(ours, theirs):
+    """The greatest difference of pixels in steps of 1 / 255; the authors round down."""
+    return int(((ours[0].permute(1, 2, 0) * 255).int() - theirs).abs().max())
+
+
+NAMES = ["lumina", "anole", "janus", "emu3", "liquid", "simplear", "emu3.5", "lumina2"]
+ASKED = {"lumina": {"size": 64}, "llamagen": {"grid": 4, "n_head": 4}}
+
+
+def test_another_process_loads_the_folders_without_code(place, published):
+    said = "import sys, mmspec\nfor name in sys.argv[1:]:\n    load = mmspec.Pipeline.from_pretrained\n"
+    said += "    print(type(load(name, trust_remote_code=False)).__name__)"
+    folders = [str(place / name) for name in NAMES]
+    made = subprocess.run([sys.executable, "-c", said, *folders], capture_output=True, text=True, check=True)
+    assert made.stdout.split() == [type(loaded(folder)).__name__ for folder in folders]
+    assert not list(place.rglob("*.py"))
+    with pytest.raises(ValueError, match="runs no code that comes with a model"):
+        mmspec.Pipeline.from_pretrained(folders[0], trust_remote_code=True)
+
+
+@pytest.fixture(scope="module")
+def published(place, lumina, anole, janus, emu3, liquid, simplear, emu35, lumina2):
+    """The published files of every layout of pictures, by its name and the name of the part."""
+    state = parity.read(Path(__file__).parent / "parity" / "llamagen_c2i.safetensors")[0]
+    torch.save({"model": state, "args": argparse.Namespace(gpt_model="GPT-B")}, place / "c2i.pt")
+    return {
+        ("lumina", "model"): place / "Lumina",
+        ("anole", "model"): place / "7b",
+        ("janus", "model"): place / "Janus",
+        ("emu3", "model"): place / "Emu3-Gen",
+        ("emu3", "vq"): place / "Emu3-VisionTokenizer",
+        ("liquid", "model"): place / "Liquid",
+        ("simplear", "model"): place / "SimpleAR",
+        ("emu3.5", "model"): place / "Emu3.5",
+        ("lumina2", "model"): place / "Lumina-2",
+        ("llamagen", "transformer"): place / "c2i.pt",
+    }
+
+
+@pytest.mark.parametrize("name", [*NAMES, "llamagen", "oasis"])
+def test_files_of_another_model_are_refused_by_its_name(name, published, tmp_path):
+    given = ASKED.get(name, {"action_vectors": [[0.0] * 25]} if name == "oasis" else {})
+    vq = {"lumina": "tokenizer", "anole": "tokenizer", "liquid": "tokenizer", "emu3": "Emu3-VisionTokenizer"}.get(name)
+    beside = [published["lumina", "model"].parent / vq] if vq else []
+    for (owner, part), file in published.items():
+        if owner != name:
+            with pytest.raises(ValueError) as refused:
+                layouts()[name].convert([file, *beside], tmp_path / "out", given)
+            said = str(refused.value)
+            assert f"the {part} of {owner!r}" in said or f" {owner!r}" in said or said.endswith(f"convert {owner}"), (
+                said
+            )
+    if name not in ("lumina", "anole", "liquid"):
+        with pytest.raises(ValueError, match="it is the vq of 'lumina' or of 'anole'"):
+            layouts()[name].convert([published["lumina", "model"].parent / "tokenizer"], tmp_path / "out", given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "part"), [("lumina", "vq"), ("anole", "vq"), ("emu3", "vq")])
+def test_a_missing_vq_is_named(name, part, published, tmp_path):
+    with pytest.raises(ValueError, match=f"{name!r} lacks the {part} \\("):
+        layouts()[name].convert([published[name, "model"]], tmp_path / "out", ASKED.get(name, {}))
+
+
+def test_sizes_that_no_grid_has_are_refused(published, lumina, chameleon_vq, tmp_path):
+    files_of = [published["lumina", "model"], chameleon_vq]
+    for size, said in (
+        (62, "multiples of 4 pixels per side, and not 62"),
+        (400, "the tokenizer has no <reserved08900>"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            layouts()["lumina"].convert(files_of, tmp_path / "out", {"size": size})
+    with pytest.raises(ValueError, match="even numbers of codes"):
+        loaded(lumina)("a red fox", height=14, width=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "word"),
+    [
+        ("lumina", "Lumina/tokenizer.json", "<reserved08799>"),
+        ("anole", "tokenizer/text_tokenizer.json", "<racm3:break>"),
+        ("janus", "Janus/tokenizer.json", "<begin_of_image>"),
+        ("emu3", "Emu3-Gen/emu3_vision_tokens.txt", "<|image token|>"),
+    ],
+)
+def test_a_tokenizer_without_control_words_is_refused(name, file, word, published, tmp_path):
+    source = published["lumina", "model"].parent
+    parts = {"lumina": ["Lumina", "tokenizer"], "anole": ["7b", "tokenizer"], "janus": ["Janus"]}
+    given = [shutil.copytree(source / part, tmp_path / part) for part in parts.get(name, ["Emu3-Gen"])]
+    given += [source / "Emu3-VisionTokenizer"] * (name == "emu3")
+    text = (tmp_path / file).read_text()
+    assert word in text
+    (tmp_path / file).write_text(text.replace(word, "<no word>"))
+    with pytest.raises(ValueError, match=re.escape(f"lacks {word}")):
+        layouts()[name].convert(given, tmp_path / "out", ASKED.get(name, {}))
+
+
+@pytest.mark.parametrize("name", ["lumina", "anole", "janus", "emu3"])
+def test_a_config_of_another_model_is_refused(name, published, tmp_path):
+    folder = shutil.copytree(published[name, "model"], tmp_path / "model")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "params.json").write_text("{}")
+    source = published["lumina", "model"].parent
+    vq = {"janus": [], "emu3": [source / "Emu3-VisionTokenizer"]}.get(name, [source / "tokenizer"])
+    with pytest.raises(ValueError, match=r"describes a llama, and|does not say n_heads"):
+        layouts()[name].convert([folder, *vq], tmp_path / "out", ASKED.get(name, {}))
+
+
+def test_the_first_janus_is_asked_without_words_for_roles(published, tmp_path):
+    folder = shutil.copytree(published["janus", "model"], tmp_path / "model")
+    words = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(words.replace("<|User|>", "User").replace("<|Assistant|>", "Assistant"))
+    layouts()["janus"].convert([folder], tmp_path / "out", {})
+    pipe = loaded(tmp_path / "out", method="plain")
+    chat = [{"role": "user", "content": [{"type": "text", "text": "a red fox"}]}]
+    asked = pipe.processor.apply_chat_template([chat], tokenize=False, add_generation_prompt=True)
+    assert asked == ["User: a red fox\n\nAssistant:"]
+
+
+def test_weights_without_a_place_are_refused(published, chameleon_vq, tmp_path):
+    folder = shutil.copytree(published["anole", "model"], tmp_path / "7b")
+    state = torch.load(folder / "consolidated.pth")
+    torch.save(state | {"layers.0.attention.gate.weight": torch.ones(2)}, folder / "consolidated.pth")
+    with pytest.raises(ValueError, match=r"1 keys unexpected \(model.layers.0.attention.gate.weight\)"):
+        layouts()["anole"].convert([folder, chameleon_vq], tmp_path / "out", {})
+    vq = shutil.copytree(chameleon_vq, tmp_path / "tokenizer")
+    torch.save({"state_dict": files.formula(files.vqgan() | {"decoder.extra.bias": (4,)})}, vq / "vqgan.ckpt")
+    with pytest.raises(ValueError, match="a VQGAN of these sizes has"):
+        layouts()["anole"].convert([published["anole", "model"], vq], tmp_path / "out", {})
+
+
+def test_llamagen_draws_what_its_authors_draw():
+    """The parity fixtures, which a second writing of the maths made, are theirs, too; and noise of theirs is ours."""
+    theirs = read("llamagen")
+    for kind in ("c2i", "t2i"):
+        state, io, config = parity.read(FIXTURES.parent / "parity" / f"llamagen_{kind}.safetensors")
+        assert torch.equal(theirs[f"{kind}_greedy"], io["greedy_cfg3"])
+        model = LlamaGenTransformer.from_official(state, grid=4, n_head=config["n_head"])
+        decoder = Decoder(LlamaGenTarget(model), ImageJacobi(), k=6)
+        torch.manual_seed(5)
+        source = TorchSource(torch.default_generator, 2, torch.device("cpu"))
+        warp = Warp.sampling(temperature=2.0, top_k=12, guidance=3.0)
+        made = decoder.generate(Condition(io["cond"]), 16, source=source, warp=warp)
+        assert torch.equal(torch.stack(made.units).int(), theirs[f"{kind}_sampled"])
+    assert torch.equal(theirs["t2i_masked"], io["greedy_cfg3_masked"])
+
+
+def test_the_parity_fixtures_of_oasis_are_what_its_authors_classes_give():
+    theirs, folder = read("oasis"), FIXTURES.parents[1] / "video" / "parity"
+    for name in ("oasis_dit", "oasis_vae"):
+        for output, values in parity.read(folder / f"{name}.safetensors")[1].items():
+            if output in theirs:
+                torch.testing.assert_close(theirs.pop(output), values, rtol=1e-4, atol=1e-4)
+    assert not theirs
+
+
+@pytest.mark.parametrize("wrong", ["x", -8, 0, 7, 10**12, None, [1]])
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers"])
+def test_a_config_with_a_wrong_number_is_refused(key, wrong, published, tmp_path):
+    folder = shutil.copytree(published["emu3", "model"], tmp_path / "model")
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {key: wrong}))
+    vq = published["lumina", "model"].parent / "Emu3-VisionTokenizer"
+    with pytest.raises(ValueError, match=r"model"):
+        layouts()["emu3"].convert([folder, vq], tmp_path / "out", {})
+    assert not (tmp_path / "out").exists()
