@@ -54,15 +54,6 @@ PPD = DrafterSpec(
     paper="https://arxiv.org/abs/2405.18628",
     options="mmspec_text.drafters.ppd:PPDOptions",
 )
-APPLE_MTP = DrafterSpec(
-    name="apple-mtp",
-    factory="mmspec_text.drafters.apple_mtp:AppleMTP",
-    needs=frozenset({"discrete", "hidden", "tree"}),
-    offers=frozenset({"chain", "tree", "q"}),
-    summary="Masks in the target's own pass, a gated LoRA, a sampler head; from the paper.",
-    paper="https://arxiv.org/abs/2507.11851",
-    options="mmspec_text.drafters.apple_mtp:AppleMTPOptions",
-)
 MEDUSA = DrafterSpec(
     name="medusa",
     factory="mmspec_text.drafters.medusa:Medusa",
@@ -117,7 +108,6 @@ HEAD_DRAFTERS = (
     P_EAGLE,
     FALCON,
     PPD,
-    APPLE_MTP,
     MEDUSA,
     HYDRA,
     CLOVER_2,
@@ -131,7 +121,6 @@ HEAD_METHODS = (
     P_EAGLE.method("A trained head of the EAGLE family drafts all of its units at once.", needs=TEXT),
     FALCON.method("A trained head of the EAGLE family drafts blocks of units, one pass a block.", needs=TEXT),
     PPD.method("A few trained embeddings in the target's own pass draft; no model beside it.", needs=TEXT),
-    APPLE_MTP.method("The target fills masks behind its own nodes, and a sampler head draws them.", needs=TEXT),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
     CLOVER_2.method("Clover-2's cell steps along the path behind decoder layers, and drafts a tree.", needs=TEXT),

@@ -43,7 +43,7 @@ MODELS = (
     *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (
-    *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:apple-mtp", "text:medusa"),
+    *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),
     *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon")
@@ -52,7 +52,6 @@ UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
     ("text:mtp", "recurrent"),
-    ("text:apple-mtp", "recurrent"),
     *((method, "recurrent") for method in (WITHIN, "zoo:specmemo", "zoo:omnidraft")),
     ("text:eagle", "llamagen"),
     *(("image:spatial-head", target) for target in WRITERS),

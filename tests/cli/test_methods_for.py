@@ -90,7 +90,7 @@ def test_what_to_try_first(registry: Registry) -> None:
     assert all(fit.exactness == "invariant" for fit in listed) and "draft-model" in {fit.method for fit in listed[6:]}
     shown = CliRunner().invoke(build(), ["methods", "--for", "mmspec/text-14m"], env={"COLUMNS": "160"}).output
     assert "auto takes suffix, because the card" in shown and "more methods fit: mmspec methods --for" in shown
-    assert "apple-mtp" not in shown and "does not fit" not in shown
+    assert "clover-2" not in shown and "does not fit" not in shown
 
 
 def test_why_the_rest_does_not(registry: Registry) -> None:

@@ -13,9 +13,7 @@ from mmspec.hosts.fingerprint import identity
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example, tiny_models
 from mmspec.testing.tiny_models import SIZES, again, llama, prompt, random_model, small
-from mmspec_text.drafters.apple_mtp import AppleMTPOptions
 from mmspec_text.drafters.clover_2 import Clover2Network, Clover2Sizes
-from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, Sampler
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
 from mmspec_zoo.conditioned.rapid import RapidOptions
@@ -34,7 +32,7 @@ from mmspec_zoo.sorted.s2d import S2DOptions
 from mmspec_zoo.specmemo import SpecMemoOptions
 from mmspec_zoo.vocabularies.omnidraft import OmniDraftOptions
 from mmspec_zoo.vocabularies.vocab_trim import VocabTrimOptions
-from tests.support.examples.heads import in_every_form, path_head
+from tests.support.examples.heads import path_head
 
 
 def pearl() -> list[Example]:
@@ -50,30 +48,6 @@ def saguaro() -> Example:
 def mirror_sd() -> Example:
     """In this process, as a trial of it."""
     return Example(options=MirrorOptions(model=small(), executor="serial"))
-
-
-LAYERS = {"model.layers.0.self_attn.q_proj": (16, 16), "model.layers.1.mlp.up_proj": (24, 16)}
-"""Layers of the Llama of `mmspec.testing.tiny_models` that have a LoRA, and their shapes."""
-
-
-def random_masks(masks: int = 3, rank: int = 2, seed: int = 0) -> AppleCheckpoint:
-    """Masks for the Llama of `mmspec.testing.tiny_models`."""
-    g = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=g, device="cpu") / shape[-1] ** 0.5
-
-    down = {name: drawn(rank, shape[1]) for name, shape in LAYERS.items()}
-    up = {name: drawn(shape[0], rank) for name, shape in LAYERS.items()}
-    with torch.device("meta"):
-        shapes = {key: value.shape for key, value in Sampler(16, 1).state_dict().items()}
-    sampler = {key: drawn(*shape) * 3 if len(shape) > 1 else 1 + 0.3 * drawn(*shape) for key, shape in shapes.items()}
-    return AppleCheckpoint("random", drawn(masks, 16) * 0.1, down, up, 2.0, sampler)
-
-
-def apple_mtp() -> list[Example]:
-    """Random masks."""
-    return in_every_form(AppleMTPOptions, random_masks())
 
 
 def clover_2() -> list[Example]:
@@ -232,7 +206,6 @@ EXAMPLES = {
     "zoo:pearl": pearl,
     "zoo:saguaro": saguaro,
     "zoo:mirror-sd": mirror_sd,
-    "text:apple-mtp": apple_mtp,
     "text:clover-2": clover_2,
     "zoo:layer-skip": layer_skip,
     "zoo:swift": swift,

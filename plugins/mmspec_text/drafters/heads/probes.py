@@ -7,33 +7,20 @@ say what the next draft is.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.frozen import checksums
-from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.traceable import Traceable
-
-
-class Adapter(Protocol):
-    """What changes a model at probes alone."""
-
-    def on(self, model: nn.Module) -> AbstractContextManager[None]:
-        """A block in which its hooks are on the model; they act where `gated` says so, and are the same every time."""
-        ...
-
-    def weights(self) -> Sequence[Tensor]:
-        """Its weights."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,27 +35,16 @@ _probing: Traceable[Probing] = Traceable("mmspec_probes")
 """The pass that runs, or is traced, here; the model may run in another thread, for somebody else."""
 
 
-def gated(adapter: Adapter) -> int | None:
-    """The number of nodes in front of the probes of the pass that runs, or is traced, here; None: the adapter rests."""
-    now = _probing.get()
-    return None if now is None or now.target.adapter is not adapter else now.nodes
-
-
 class ProbedTarget:
-    """See the module; `TargetOutput.auxiliary` holds what the pass computes of probes.
+    """See the module; `TargetOutput.auxiliary` holds the logits at probes.
 
     Args:
         target: The target.
         embeddings: `[probe, hidden]`.
-        adapter: Changes the model at probes; None: nothing does.
-        states: Whether `auxiliary` is the states that the output layer reads, and not logits.
     """
 
-    def __init__(
-        self, target: TransformersTarget, embeddings: Tensor, adapter: Adapter | None = None, states: bool = False
-    ) -> None:
-        self.target = target.with_hidden((FINAL,)) if states else target
-        self.embeddings, self.adapter, self.states = embeddings, adapter, states
+    def __init__(self, target: TransformersTarget, embeddings: Tensor) -> None:
+        self.target, self.embeddings = target, embeddings
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
         self._embed = self._embedding_hook()
         self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
@@ -94,7 +70,7 @@ class ProbedTarget:
         return self.target.start_fixed(inputs, limit, self.pass_nodes(width))
 
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
-        """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`, or `[batch, node, probe, hidden]`."""
+        """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`."""
         if first:
             return self.target.verify(cache, draft, first)
         with torch.inference_mode(), self.ready(cache, draft.nodes):
@@ -106,8 +82,7 @@ class ProbedTarget:
         with self.target.ready(cache, self.pass_nodes(nodes)):
             hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
             try:
-                with nullcontext() if self.adapter is None else self.adapter.on(self.model):
-                    yield
+                yield
             finally:
                 hook.remove()
 
@@ -117,9 +92,8 @@ class ProbedTarget:
         nodes, probes = draft.nodes, len(self.embeddings)
         with _probing.holding(Probing(self, nodes)):
             output = self.target.forward(cache, probed(draft, probes, self._trees.get(draft.index.listed)))
-        found = output.hidden if self.states else output.logits
-        assert found is not None and output.logits is not None
-        return TargetOutput(output.logits[:, :nodes], auxiliary=found[:, nodes:].unflatten(1, (nodes, probes)))
+        assert output.logits is not None
+        return TargetOutput(output.logits[:, :nodes], auxiliary=output.logits[:, nodes:].unflatten(1, (nodes, probes)))
 
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         self.target.commit(cache, path, count)
@@ -134,9 +108,8 @@ class ProbedTarget:
         return self.target.export(cache, sequences, emitted)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        """With the numbers of the probes and of the adapter, which a captured pass keeps."""
-        own = [self.embeddings, *(() if self.adapter is None else self.adapter.weights())]
-        return self.target.capture_key(cache), len(self.embeddings), self.states, checksums(own)
+        """With the numbers of the probes, which a captured pass keeps."""
+        return self.target.capture_key(cache), len(self.embeddings), checksums([self.embeddings])
 
     def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
         for tree in (TreeIndex.static([-1], cache.slots.length.device), index):

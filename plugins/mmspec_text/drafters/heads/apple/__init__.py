@@ -1,1 +1,0 @@
-"""Masks with a gated LoRA and a sampler head: multi-token prediction as Apple describes it."""
