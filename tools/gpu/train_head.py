@@ -25,8 +25,9 @@ from tools.gpu.common import HALF, Step
 
 TOKENS, AT_ONCE = 3_000_000, 1024
 """What the target writes, and in how many rows: a large GPU writes for 128 in the time of 1024."""
-RECIPE = DrafterRecipe(steps=2600, batch=16, context=512, depth=4, intermediate=1536, own_share=1.0)
-DRY_RECIPE = DrafterRecipe(steps=2, batch=2, context=64, depth=3, intermediate=1536, own_share=1.0)
+SIZES: Mapping[str, Any] = {"hard": 0.0, "draft_vocab": 8192, "own_share": 1.0}
+RECIPE = DrafterRecipe(steps=2600, batch=16, context=512, depth=4, **SIZES)
+DRY_RECIPE = DrafterRecipe(steps=2, batch=2, context=64, depth=3, **SIZES)
 PROMPTS = (
     "Write a short story about a lighthouse.", "Explain how a bicycle stays upright.", "What is 17 times 23?",
     "Write a Python function that reverses a list.", "Give me a recipe for lentil soup.", "Who was Ada Lovelace?",
@@ -52,8 +53,7 @@ def convert(home: Path) -> None:
 
 def train(step: Step, home: Path) -> None:
     name = str(home / "hf")
-    model, tokenizer = load_model(name, str(step.device)).float(), load_tokenizer(name)
-    torch.backends.cuda.matmul.allow_tf32 = True  # the writing; training runs under bfloat16 autocast
+    model, tokenizer = load_model(name, str(step.device), HALF), load_tokenizer(name)
     written.AT_ONCE = 8 if step.dry else AT_ONCE
     recipe = DRY_RECIPE if step.dry else RECIPE
     data = read_data([], 3000 if step.dry else TOKENS, model, tokenizer, recipe, {})
