@@ -64,8 +64,7 @@ def kept(teacher: Teacher, of: Training, width: int) -> Callable[[Tensor, Tensor
     recipe, pieces = of.recipe, of.texts.pieces
     if pieces is None or recipe.steps * recipe.batch < AGAIN * pieces:
         return teacher.said
-    size = room_for(of.work.parent, pieces, recipe.context, width)
-    if size is None:
+    if (size := room_for(of.work.parent, pieces, recipe.context, width)) is None:
         return teacher.said
     of.say(f"the target reads every text once; what it says takes {size / 1e9:.1f} GB of {of.work.parent}")
     return Kept(teacher, of.work.parent, pieces, recipe.context).said

@@ -35,6 +35,7 @@ from mmspec_text.training.written import CONTINUED, answered, questions
 OWN = "what the target wrote"
 OFTEN = 20
 """How often a token may be seen in training without a warning."""
+WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
 HEADS: Mapping[str, Begin] = {"eagle3": begun_eagle, "mtp": begun_mtp, "medusa": begun_medusa, "dflash": begun_dflash}
 """The kinds of head."""
 
@@ -108,7 +109,7 @@ def with_own(
     """
     if not len(data.prompts):
         return list(data.sources), data.held
-    say(f"the target writes {len(data.prompts)} {'texts' if data.writes == 'text' else 'answers'}")
+    say(f"the target writes {len(data.prompts):,} {WRITES[data.writes]}")
     others, mixed = sum(source.share for source in data.sources), recipe.own_share < 1
     share = recipe.own_share * others / (1 - recipe.own_share) if others and mixed else 1.0
     prompts, folder, held = data.prompts, work / "written", data.held
