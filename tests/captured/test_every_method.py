@@ -46,7 +46,7 @@ HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),
     *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
-WRITERS = ("emu3", "chameleon")
+WRITERS = ("emu3", "chameleon", "grid-language")
 OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
