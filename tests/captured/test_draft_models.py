@@ -72,7 +72,7 @@ def drafting(decoder: Decoder) -> list[CapturedRound]:
     ("shape", "rule"), [pytest.param(*c, marks=[] if c[1] is Rejection else pytest.mark.slow) for c in SHAPES]
 )
 def test_every_shape_and_rule(both: Any, model: Any, shape: Shape, rule: type[Rule], warp: Warp, k: int) -> None:
-    """One round, its parts traced once, for texts and prompts of several lengths; of one level nothing is kept."""
+    """One round, traced once, for texts and prompts of several lengths; of one level nothing is kept."""
     forget(model)
     eager, captured = both(shape, rule, k)
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -81,7 +81,7 @@ def test_every_shape_and_rule(both: Any, model: Any, shape: Shape, rule: type[Ru
     assert lockstep(eager, captured, shorter, 17, seed=4, warp=warp, ends=[7, 11]) > 3
     assert captured.generate(ragged(), 24, seed=3, warp=warp, ends=[60, 59]).report.accepted > 5
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 3, "draft, pass and what follows"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
 def test_rounds_are_read_one_round_late(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:

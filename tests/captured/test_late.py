@@ -200,4 +200,4 @@ def test_a_thousand_rounds_are_traced_once(model: Any) -> None:
         rounds += captured.generate(ragged(), 30 - seed % 7, seed=seed, ends=[7]).report.rounds
         if rounds >= 1000:
             break
-    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

@@ -10,6 +10,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 
 import mmspec
 from mmspec.api.build import decoder_for, rebound
+from mmspec.core import frozen
 from mmspec.core.compile import choice
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
@@ -215,12 +216,13 @@ def test_no_round_is_traced_twice(own: Any) -> None:
     torch._dynamo.utils.counters.clear()
     for seed in range(3):
         captured.generate(ragged(), 40 - seed, seed=seed, warp=Warp.sampling(1.0), ends=[7, 11])
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3, "draft, pass and what follows"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-def test_a_pass_is_traced_once_for_all_laws_of_sampling(own: Any) -> None:
-    """And for lengths and seeds: of another round only the draft and what follows the pass are compiled."""
+def test_a_pass_is_traced_once_for_all_laws_of_sampling(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that is not baked in, whatever the length; draft and what follows the pass are compiled anew."""
+    monkeypatch.setattr(frozen, "MOST", 0)
     traced = []
     torch._dynamo.utils.counters.clear()
     for limit, warp in ((40, 0.0), (33, 1.0), (29, 0.7)):
@@ -388,4 +390,4 @@ def test_a_thousand_rounds_compile_once(model: Any, inductor: None) -> None:
         rounds += captured.generate(ragged(), 30 - seed % 7, seed=seed, warp=Warp.sampling(1.0), ends=[7]).report.rounds
         if rounds >= 1000:
             break
-    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+    assert rounds >= 1000 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
