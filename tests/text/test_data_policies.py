@@ -202,11 +202,12 @@ def test_writing_goes_on_where_it_stopped(model: Any, tmp_path: Path, monkeypatc
     monkeypatch.setattr(model, "generate", stopping(model.generate, after=2))
     with pytest.raises(KeyboardInterrupt):
         answered(model, prompts, folder=tmp_path / "rows", **how)
-    assert len(say) == 2 and say[-1].startswith("4 of 5 are written; the others take at most")
+    assert len(say) == 2 and say[-1].startswith("4 of 5 are written; the others take about")
     monkeypatch.undo()
     monkeypatch.setattr(written, "AT_ONCE", 2)
     resumed = answered(model, prompts, folder=tmp_path / "rows", **how)
     assert [row.ids.tolist() for row in resumed] == [row.ids.tolist() for row in whole]
+    assert say[2:] == ["5 of 5 are written; the others take about 0 minutes"], "what was kept took no time"
     assert len({tuple(row.ids[4:].tolist()) for row in whole}) > 1
 
 

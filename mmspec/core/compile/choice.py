@@ -223,15 +223,8 @@ class Captures:
             models += plan.drafts.modules
         self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
-        call = (
-            type(self.target),
-            columns,
-            state.budget.k,
-            len(state.live.ends),
-            state.context,
-            self.target.capture_key(state.cache),
-        )
-        plan = replace(plan, call=call)
+        sizes = columns, state.budget.k, len(state.live.ends), state.context
+        plan = replace(plan, call=(type(self.target), self.target.capture_key(state.cache), sizes))
         key = plan.key, warp_key(state.warp), drafter
         way = "compiled" if plan.compiled else "recorded"
         return self.pool.lend((way, key), state, lambda: self._captured(state, plan, columns))

@@ -134,7 +134,8 @@ def compiled(
 ) -> Callable[..., Result]:
     """A bound method that torch compiles on first use.
 
-    `code` is of another method alike (`copied`): what was compiled for that one serves this one, too, if it fits.
+    `code` is the code of the same method of another object (`copied`): what torch compiled for that object serves this
+    one, too, where torch's guards hold.
     """
     assert isinstance(method, MethodType)
     own: Any = method.__func__

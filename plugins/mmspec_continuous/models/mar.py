@@ -3,12 +3,11 @@
 An encoder reads a class and the tokens that are known, a decoder all places, and a head denoises every token of the
 next set by itself: tokens of a set are independent given those before it. The sizes of the sets follow a cosine.
 
-Drafts save nothing here, and there is no method. Attention goes both ways and known tokens are all that the encoder
-sees, so nothing of a pass can be kept for the next, and to verify γ drafted sets exactly takes γ passes over γ
-different contexts: a batch of what plain decoding does one after another. Drafts that are judged in the context before
+Drafts save nothing here, and there is no method. The last denoising step adds no noise and variances are learned, so
+that no draft from another context would be accepted exactly. Attention goes both ways, so nothing of a pass can be kept
+for the next, and to verify γ drafted sets takes γ passes over γ contexts. Drafts that are judged in the context before
 all of them, as the released code of continuous speculative decoding does (2411.11925), give what plain MAR gives with
-fewer sets, without any draft: call with fewer `num_inference_steps` instead. And the last denoising step adds no noise
-and learns its variances, so that no draft from another context is ever accepted exactly.
+fewer sets, without any draft: call with fewer `num_inference_steps` instead.
 
 Keys are the published ones. Sizes are read from weights.
 """

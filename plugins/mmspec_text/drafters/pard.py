@@ -13,7 +13,7 @@ target. The authors draft twelve units.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from mmspec.core.drafters.draft_model import CATCH_UP, DraftModelMemory, fed_kno
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.transfer import moved
 from mmspec.core.types import Draft
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
@@ -61,7 +62,7 @@ class Scored:
 
     def over_target(self, scored: Tensor) -> Tensor:
         logits = over_target(scored, None, self.vocab)
-        return logits if self.known is None else logits.masked_fill(~self.known.to(logits.device), -torch.inf)
+        return logits if self.known is None else logits.masked_fill(~self.known, -torch.inf)
 
 
 class Pard(SmallModelDrafter):
@@ -93,6 +94,8 @@ class Pard(SmallModelDrafter):
         self.model, self._scored = self._small, Scored(target.vocab, known)
 
     def start(self, state: State, inputs: Any) -> DraftModelMemory:
+        if self._scored.known is not None:
+            self._scored = replace(self._scored, known=moved(self._scored.known, state.root.device))
         width = max(2 * self.shape.levels(state.budget.k) + 1, CATCH_UP)
         started = self.model.start(inputs, state.limit, width)
         return DraftModelMemory(started.cache, self.shape, width, torch.zeros_like(state.emitted))

@@ -65,7 +65,7 @@ class Answers:
     def parts(self) -> Sequence[Tensor]:
         return (*(row.ids for row in self.rows), torch.tensor([row.given for row in self.rows]))
 
-    def pieces(self, length: int) -> int | None:
+    def pieces(self, length: int) -> int:
         return sum(len(row.starts(length)) for row in self.rows)
 
     def sequences(self, length: int) -> float:

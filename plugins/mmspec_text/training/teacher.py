@@ -5,7 +5,9 @@ kept on the disk, `features · 2 + TOP · 6` bytes a unit.
 """
 
 import mmap
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -110,6 +112,8 @@ def mapped(folder: Path, dtype: torch.dtype, *shape: int) -> Tensor:
     with TemporaryFile(dir=folder) as file:
         size = torch.Size(shape).numel() * dtype.itemsize
         file.truncate(size)
+        if sys.platform == "linux":  # take the space now: on a full disk, a write to a mapped file ends the process
+            os.posix_fallocate(file.fileno(), 0, size)
         return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)
 
 

@@ -82,4 +82,4 @@ class Texts:
     def pieces(self) -> int | None:
         """How many different sequences there are; None: they are cut anywhere."""
         each = [source.pieces(self.length) for source in self.sources]
-        return None if None in each else sum(pieces for pieces in each if pieces is not None)
+        return None if None in each else sum(filter(None, each))

@@ -41,17 +41,19 @@ def answered(
     end of a text. Temperature 0 is greedy. torch's generator is left as it was. `folder` keeps every finished batch, so
     that a run which was stopped goes on behind it.
     """
-    rows: list[Answer] = []
-    began = time.perf_counter()
+    rows, new_rows, began = list[Answer](), 0, time.perf_counter()
     for number, some in enumerate(prompts.split(AT_ONCE)):
         write = partial(_written, model, some, new, temperature, seed + number)
         if folder is None:
             rows += of_sheet(write())
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        rows += of_sheet(cached(folder / f"{number}.pt", (some,), write))
-        left = (time.perf_counter() - began) / len(rows) * (len(prompts) - len(rows)) / 60
-        say(f"{len(rows):,} of {len(prompts):,} are written; the others take at most {left:.0f} minutes")
+        file = folder / f"{number}.pt"
+        new_rows += 0 if file.is_file() else len(some)
+        rows += of_sheet(cached(file, (some,), write))
+        if new_rows:
+            left = (time.perf_counter() - began) / new_rows * (len(prompts) - len(rows)) / 60
+            say(f"{len(rows):,} of {len(prompts):,} are written; the others take about {left:.0f} minutes")
     return rows
 
 
