@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmspec import packaged, shipped
 from mmspec.api.tuned import origin, tuned_for
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
 from mmspec.report.cards import block
+from mmspec.shipped import known_as
 
 AUTO, PLAIN = "auto", "plain"
 """The methods that the api knows by name."""
@@ -110,14 +110,7 @@ def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:
     return Choice(default.method, why, policy=default.policy, k=default.k)
 
 
-def known_name(model: Any) -> str | None:
-    """The name under which a live model is shipped, alone or as a part of a pipeline, or was fetched; None if neither.
-
-    Nothing is known of any where the shipped models and their cards are not installed.
-    """
-    if not shipped.present():
-        return None
-    places = {f"mmspec/{name}": place for name, place in shipped.assets().items()}
-    places |= {name: packaged.cache() / name for name in packaged.MODELS}
-    loaded = origin(model).resolve()
-    return next((name for name, place in places.items() if place.resolve() in (loaded, loaded.parent)), None)
+def known_name(model: Any) -> str:
+    """The name of a live model that is shipped, alone or as a part of a pipeline, or was fetched; "" of any other."""
+    place = origin(model)
+    return known_as(place) or known_as(place.parent)
