@@ -11,7 +11,7 @@ from typing import Any
 
 from mmspec.api.tuned import origin, tuned_for
 from mmspec.hosts.devices import device_of
-from mmspec.hosts.loading import header
+from mmspec.hosts.loading import PREFIX, header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
 from mmspec.report.cards import block
@@ -54,7 +54,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         why = f"{found.method}{with_head}, {faster}"
         return Choice(found.method, why, found.drafter, found.policy, found.k, found.options, found.compile or None)
     name = known_name(model)
-    card = block(name.removeprefix("mmspec/")) if name else {}
+    card = block(name.removeprefix(PREFIX)) if name else {}
     method = card.get("default_method", AUTO)
     if method != AUTO:
         drafter = card.get("drafter")

@@ -20,6 +20,7 @@ from mmspec import packaged, shipped
 from mmspec.api.policies import options_of
 from mmspec.files import save_text
 from mmspec.hosts.devices import device_of
+from mmspec.hosts.loading import PREFIX
 from mmspec.registry import installed, pair
 from mmspec.registry.fields import EXACTNESS, NAME
 from mmspec.registry.options import build
@@ -54,7 +55,7 @@ class Tuned:
         named = [self.method, *([] if self.policy is None else [self.policy])]
         if not all(isinstance(name, str) and NAME.fullmatch(name) for name in named):
             raise ValueError(f"method and policy are names, not {shown(repr(named))}")
-        if self.drafter is not None and not (isinstance(self.drafter, str) and self.drafter.startswith("mmspec/")):
+        if self.drafter is not None and not (isinstance(self.drafter, str) and self.drafter.startswith(PREFIX)):
             raise ValueError(f"drafter is the name of a shipped head, not {shown(repr(self.drafter))}")
         if self.k is not None and not (type(self.k) is int and 1 <= self.k <= MOST_K):
             raise ValueError(f"k is a number from 1 to {MOST_K}, not {shown(repr(self.k))}")
@@ -129,7 +130,7 @@ def _refuse_unfit(found: Tuned) -> None:
     declared = parts.drafter.load_options() if parts.drafter else None
     head = {}
     if found.drafter is not None:
-        shipped.asset(found.drafter.removeprefix("mmspec/"))
+        shipped.asset(found.drafter.removeprefix(PREFIX))
         head = {"model": found.drafter}
     if declared is not None:
         build(declared, {**found.options, **head}, found.method)

@@ -17,6 +17,7 @@ from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Run, rotated
+from mmspec.hosts.loading import PREFIX
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.registry.printable import first_line
 from mmspec.report.cards import described, facts_of
@@ -143,7 +144,7 @@ def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
         if head.name in present and facts_of(head, folder("assets")).get("target") == name
     ]
     return {
-        f"{head.method}, {shape}, {head.name}": {"method": head.method, "drafter": f"mmspec/{head.name}", **how}
+        f"{head.method}, {shape}, {head.name}": {"method": head.method, "drafter": PREFIX + head.name, **how}
         for head in own
         for shape, how in SHAPES.items()
     }
