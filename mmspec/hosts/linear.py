@@ -108,7 +108,7 @@ class Kernels(tuple[Kernel, ...]):
     @cached_property
     def timed(self) -> bool:
         """Whether it is measured which product is faster; in half precision packed weights are always used."""
-        return self[0].layer.weight.dtype == torch.float32
+        return not self or self[0].layer.weight.dtype == torch.float32
 
 
 def kernels(model: nn.Module) -> Kernels:
