@@ -101,17 +101,23 @@ def inference() -> AbstractContextManager[Any]:
     return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode()
 
 
+def is_cut(weight: Any) -> bool:
+    """Whether a weight is spread over several ranks, and has a part of its numbers in this process."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return False
+    from torch.distributed.tensor import DTensor  # takes long to import, and only ranks need it
+
+    return isinstance(weight, DTensor)
+
+
 def tensor_parallel_group(model: nn.Module) -> Any:
     """The process group of the ranks over which a model's layers are cut; None if this process has all of it.
 
     Raises:
         ValueError: Its weights are spread in another way, in which ranks decode texts of their own.
     """
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return None
-    from torch.distributed.tensor import DTensor  # takes long to import, and only ranks need it
-
-    meshes = [weight.device_mesh for weight in model.parameters() if isinstance(weight, DTensor)]
+    cut: list[Any] = [weight for weight in model.parameters() if is_cut(weight)]
+    meshes = [weight.device_mesh for weight in cut]
     for mesh in meshes:
         names = mesh.mesh_dim_names or ()
         if mesh.ndim > 1 or (names and names != ("tp",)):

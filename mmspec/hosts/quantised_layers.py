@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.hosts.devices import device_of
+from mmspec.hosts.devices import device_of, is_cut
 from mmspec.hosts.fingerprint import rounding
 
 HALF = 0.012
@@ -105,8 +105,8 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _has_packed_weight(layer: Any) -> bool:
-    weight = getattr(layer, "weight", None)
-    return type(weight) is not nn.Parameter or not weight.is_floating_point()
+    weight: Any = getattr(layer, "weight", None)
+    return not (type(weight) is nn.Parameter or is_cut(weight)) or not weight.is_floating_point()
 
 
 def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:

@@ -103,6 +103,7 @@ def test_equal_prompts_get_texts_of_their_own(pipe: Any) -> None:
 @pytest.mark.compiled
 def test_several_continuations_of_a_prompt(pipe: Any) -> None:
     """Those of one prompt follow each other, and are those of the repeated prompts; or of separate calls."""
+    pipe = TextPipeline(pipe.model, pipe.tokenizer).use(method="prompt-lookup", k=3)
     repeated = [prompt for prompt in PROMPTS[:2] for _ in range(3)]
     out = pipe(PROMPTS[:2], 25, num_return_sequences=3, seed=4)
     assert same(out, pipe(repeated, 25, seed=4)) and len(set(out.texts)) == 6

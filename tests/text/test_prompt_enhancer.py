@@ -74,6 +74,8 @@ def test_before_our_own_pipeline() -> None:
     """The picture is the one that the pipeline draws for the new prompt by itself."""
     pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="plain")
     text = mmspec.Pipeline.from_pretrained("mmspec/text-1m")
+    known = ("red", "heart", "cat", "dog", "sun")  # words that the pipeline knows
+    text.tokenizer.decode = lambda ids, **how: " ".join(known[int(unit) % len(known)] for unit in ids)
     before = PromptEnhancer(
         text.model, text.tokenizer, "red {prompt} ", method="suffix", generate={"max_new_tokens": 6}
     )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec.core.report import Report
+from mmspec.hosts import quantised_layers
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
@@ -272,3 +273,16 @@ def test_the_mark_of_a_dequantised_file_is_no_obstacle(make_llama: Callable) -> 
     with mmspec.enable(model, "prompt-lookup") as spec:
         assert torch.equal(model.generate(ids, max_new_tokens=6), own)
     assert spec.report.exactness == "invariant" and QuantisedLayers.of(model) == NONE
+
+
+def test_a_ranks_part_of_a_weight_is_not_quantised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of tensor parallel models have a class of their own, and their layers run among all ranks alone."""
+
+    class Part(nn.Parameter):
+        pass
+
+    layer = nn.Linear(16, 16)
+    layer.weight = Part(layer.weight.data)
+    assert not quantised_layers._is_plain(layer)
+    monkeypatch.setattr(quantised_layers, "is_cut", lambda weight: isinstance(weight, Part))
+    assert quantised_layers._is_plain(layer)
