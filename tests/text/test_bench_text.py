@@ -31,10 +31,20 @@ def test_ones_own_prompts_and_draft_model(tmp_path: Path, monkeypatch: pytest.Mo
     own = tmp_path / "own.jsonl"
     own.write_text('{"prompt": "def area(radius):"}\n\n{"prompt": "class Stack:", "more": 1}\n')
     small = ["--prompts", str(own), "--new-tokens", "8", "--repeats", "1", "--batch", "2", "--method", "draft-model"]
-    models = ["--model", "mmspec/text-1m", "--drafter", "mmspec/text-1m", "--json", str(tmp_path / "r.json")]
+    models = [
+        "--model",
+        "mmspec/text-1m",
+        "--drafter",
+        "mmspec/text-1m",
+        "--dtype",
+        "float64",
+        "--json",
+        str(tmp_path / "r.json"),
+    ]
     made = CliRunner().invoke(build(), ["bench", "text", *small, *models], env={"COLUMNS": "200"})
     assert made.exit_code == 0, made.exception
     result = load_result(tmp_path / "r.json")
+    assert result.how == "Weights are in float64."
     assert result.prompts == {"prompts": 2} and result.settings == ["prompts, greedy", "prompts, T = 0.8"]
     row = result.row("prompts, greedy", "draft-model")
     assert row.acceptance_length > 2 and row.quality["same_as_plain"] == 1 and row.units == 16

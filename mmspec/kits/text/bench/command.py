@@ -8,7 +8,7 @@ import typer
 
 from mmspec.bench.command import Json, Methods, Plot, Quick, bench, check_output_folders
 from mmspec.bench.methods import chosen_methods, counted_or_read
-from mmspec.cli.arguments import Device
+from mmspec.cli.arguments import Device, Dtype
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def bench_command(
         json: Json = None,
         plot: Plot = None,
         device: Device = "cpu",
+        dtype: Dtype = None,
         repeats: Annotated[
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,
@@ -57,6 +58,7 @@ def bench_command(
             repeats=repeats,
             batch=batch,
             seed=seed,
+            dtype=dtype,
             files=tuple(map(Path, gguf.split(","))) if gguf else (),
         )
         options = options.quick if quick else options

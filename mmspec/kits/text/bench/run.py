@@ -13,6 +13,7 @@ from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Plan, Run, planned, race, tune, tuning_calls
 from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.bench.timing import describe, versions
+from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
 from mmspec.kits.text.bench.llama_cpp import NGRAMS, refuse
@@ -71,6 +72,7 @@ class Bench:
             rows=self.rows,
             peers=self.peers,
             limits=Limits(),
+            how="" if self.options.dtype is None else f"Weights are in {self.options.dtype}.",
         )
 
     @property
@@ -128,7 +130,8 @@ def prepared(
 ) -> Bench:
     """The benchmark with its models loaded and its methods tried; arguments as in `bench`."""
     refuse(options.files)
-    model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
+    dtype = dtype_of(options.dtype)
+    model, drafter = load_model(subject.target, device, dtype), load_model(subject.drafter, device, dtype)
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}

@@ -75,6 +75,7 @@ class BenchOptions:
     repeats: int = REPEATS  # counted repeats
     batch: int = BATCH  # rows of the batch that is compared with its rows alone; 0 leaves it out
     seed: int = 0  # the seed of torch's generator, set before every call
+    dtype: str | None = None  # of the weights; None: float32
     files: tuple[Path, ...] = ()  # GGUF files of the same model, with which llama.cpp runs beside
 
     @property
