@@ -93,20 +93,21 @@ def decode(adapter: TransformersTarget, inputs: dict[str, Tensor], rounds: int, 
 def scored_as_alone(adapter: TransformersTarget, cache: Any, rows: list[list[int]]) -> None:
     """A tree behind the rows has the scores of its paths alone.
 
-    A router of experts may be undecided in the last bit somewhere, and then one path of nine has others.
+    A router of experts may be undecided in the last bit somewhere in a row; a wrong ring shows in all of them.
     """
     parents, root = [-1, -1, 0, 0, 2], torch.randint(3, VOCAB, (3,))
     units = torch.randint(3, VOCAB, (3, 5))
     logits = adapter.verify(cache, Draft.tree(units, parents).rooted(root, torch.full((3,), 99))).logits
     assert logits is not None
-    off = {}
+    off = set()
     for b, row in enumerate(rows):
         for node in (-1, 1, 4):
             path = [int(units[b, each]) for each in path_to(parents, node)]
             right = last_scores(adapter.model, [*row, int(root[b]), *path])
-            off[b, node] = float((logits[b, node + 1] - right).abs().max() / right.abs().max().clamp(min=1))
+            far = (logits[b, node + 1] - right).abs().max() >= 2e-5 * right.abs().max().clamp(min=1)
+            off |= {b} if far else set()
     undecided = any("router" in name or "experts" in name for name, _ in adapter.model.named_modules())
-    assert sum(each >= 2e-5 for each in off.values()) <= undecided, off
+    assert len(off) <= undecided, off
 
 
 @pytest.mark.parametrize(("name", "free"), MODELS)
