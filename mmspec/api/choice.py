@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.api.tuned import origin, tuned_for
-from mmspec.hosts.devices import device_of, nodes_are_cheap
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import PREFIX, header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
@@ -61,8 +61,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of {name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
-    device = device_of(model).type
-    usual = default_of(target, *run, "", *(() if device == "cpu" and nodes_are_cheap(model) else (device,)))
+    usual = default_of(target, *run, "", device_of(model).type)
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 

@@ -73,8 +73,7 @@ class DefaultMethod:
         policy: A speculation-length policy's name; None is the method's own.
         when: When it is chosen: `model`, if the user gave a draft model; `rule`, if the user chose a rule; `pipeline`,
             if the target's pipeline runs the model, whatever the rule; `cpu`, `cuda`, …, if the model is on such a
-            device; "" always. A model's card comes after the first two. A CPU on which nodes are cheap (bfloat16, AMX)
-            is none.
+            device; "" always. A model's card comes after the first two.
         why: The reason, as a sentence for `spec.why`; "" says that the target is used with this method.
     """
 
@@ -266,8 +265,7 @@ class MethodSpec(Spec):
         defaults: Option values that differ from the drafter's or the rule's own defaults.
         k: Units to draft per round, where neither the user nor a model's card says, nor a head that was trained for
             some number; None is the general default.
-        cheap_nodes: Values of options, and of `k`, that take the place of these where nodes are cheap: off the CPU, and
-            in bfloat16 on one with AMX.
+        cheap_nodes: Values of options, and of `k`, that take the place of these where nodes are cheap: off the CPU.
 
     Example:
         >>> MethodSpec(name="repeat", drafter="repeat", exactness="invariant", summary="Drafts repetitions.")
