@@ -1,4 +1,4 @@
-"""What commands that draw pictures or train models for them share. Nothing heavy is imported before a command runs.
+"""What commands that draw pictures share. Nothing heavy is imported before a command runs.
 
 Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """
@@ -22,10 +22,6 @@ Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a fold
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or model (vq=FOLDER); repeatable.")]
-
-Data = Annotated[
-    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
-]
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:

@@ -8,11 +8,13 @@ import typer
 import mmspec_continuous.cards
 import mmspec_image.cards
 from mmspec.cli.groups import Device, Work
-from mmspec.kits.pictures.command import Data
-from mmspec.kits.pictures.data import load
 from tools.train.pictures import codes, tokens
+from tools.train.pictures.data import load
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 
+Data = Annotated[
+    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
+]
 Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")]
 
 
