@@ -166,6 +166,8 @@ def bench_denoising(
         model: Folder of a pipeline with features of captions; None: a DDPM of random weights.
     """
     torch.manual_seed(options.seed)
+    pipe: Any
+    prompts: dict[str, torch.Tensor]
     if model is None:
         pipe, prompts = DDPMPipeline(UNet2DModel(**UNET).eval(), DDPMScheduler()), {}
     else:

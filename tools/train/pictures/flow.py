@@ -101,7 +101,7 @@ def train_flow(
     pipe = mmspec.Pipeline.from_pretrained(MODEL, method="plain", device=device)
     made_of = (pictures.images, *pipe.vae.state_dict().values(), *pipe.text_encoder.state_dict().values())
     latents, features = cached(work / "latents.pt", made_of, lambda: latents_and_features(pipe, pictures))
-    model = untrained(recipe, *latents.shape[1:3], features.shape[-1]).to(device)
+    model = untrained(recipe, latents.shape[1], latents.shape[2], features.shape[-1]).to(device)
     seen = (~pictures.held_out).nonzero()[:, 0]
 
     def drawn(chosen: Tensor, g: torch.Generator) -> Batch:
