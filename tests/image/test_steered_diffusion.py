@@ -241,3 +241,8 @@ def test_pipelines_out_of_reach_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             away.during(made)
+
+
+def test_a_pipeline_of_ours_is_steered_by_its_own_arguments(tiny: Any) -> None:
+    with pytest.raises(ValueError, match="call it with callback_on_step_end=, steer_every="):
+        mmspec.AdaptiveNegative(Judge("cat")).during(tiny)

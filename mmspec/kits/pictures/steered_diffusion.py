@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.marginals import marginal
 
 SERVED = (
@@ -37,12 +38,15 @@ def refuse_pipeline(pipe: Any) -> None:
         ValueError: Says what is in the way.
     """
     name = type(pipe).__name__
+    if isinstance(pipe, Pipeline):
+        raise ValueError(f"a {name} is no pipeline that denoises: call it with callback_on_step_end=, steer_every=")
+    shown = getattr(pipe, "_callback_tensor_inputs", ())
+    apart = "true_cfg_scale" in signature(type(pipe).__call__).parameters  # its unconditional half is not shown
+    if apart or "prompt_embeds" not in shown:
+        raise ValueError(f"a callback of {name} has no hold on what guidance leads away from")
     masks = [each for each in signature(pipe.encode_prompt).parameters if each.endswith("attention_mask")]
     if masks:
         raise ValueError(f"prompts of {name} have masks ({masks[0]}), which a callback cannot change")
-    apart = "true_cfg_scale" in signature(type(pipe).__call__).parameters  # its unconditional half is not shown
-    if apart or "prompt_embeds" not in pipe._callback_tensor_inputs:
-        raise ValueError(f"a callback of {name} has no hold on what guidance leads away from")
     vae = pipe.vae.config
     if "scaling_factor" not in vae or vae.get("latents_mean") is not None:
         raise ValueError(f"the vae of {name} does not say by one scaling_factor what latents it decodes")
