@@ -1,6 +1,6 @@
 """Plugins, specs, matching and options. The registry knows nothing about decoding and imports no torch."""
 
-from mmspec.registry.hookspecs import hookimpl, hookspec
+from mmspec.registry.hookspecs import answering, hookimpl, hookspec
 from mmspec.registry.loading import add_file, installed, load
 from mmspec.registry.manager import Registry
 from mmspec.registry.matching import Pairing, fitting, missing_words, pair, require
@@ -20,6 +20,7 @@ __all__ = [
     "Spec",
     "TargetSpec",
     "add_file",
+    "answering",
     "fitting",
     "hookimpl",
     "hookspec",
