@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from mmspec.registry.fields import imported
 from mmspec.registry.specs import Spec
 
 if TYPE_CHECKING:
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
 GROUP = "mmspec"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
-
-
-def answering(place: str) -> Callable[[], Any]:
-    """A hook whose answer stands at `"module:Attribute"`, which is imported when somebody asks."""
-    return hookimpl(lambda: imported(place, "the answer of a hook"))
 
 
 @hookspec
