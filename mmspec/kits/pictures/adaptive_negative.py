@@ -212,6 +212,6 @@ class AdaptiveNegative:
             new = bool(named) and named.lower() not in map(str.lower, words)
             if new:
                 words.append(named)
-            kept = words if self._most is None else words[max(0, len(words) - self._most) :]
-            found.append(between.join([*self._first, *kept]) if new else None)
+                del words[: 0 if self._most is None else max(0, len(words) - self._most)]
+            found.append(between.join([*self._first, *words]) if new else None)
         return found
