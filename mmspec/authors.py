@@ -2,8 +2,9 @@
 
 Importing this module imports neither torch nor transformers; what is exported is loaded on first use.
 
-* Manifest: `hookimpl` marks a hook, `hookspec` declares one for other plugins. `mmspec_components` yields specs:
-  `TargetSpec` (with `DefaultMethod` for `auto`), `DrafterSpec`, `RuleSpec`, `MethodSpec`, `AdapterSpec`.
+* Manifest: `hookimpl` marks a hook, `answering` makes one of a place, `hookspec` declares one for other plugins.
+  `mmspec_components` yields specs: `TargetSpec` (with `DefaultMethod` for `auto`), `DrafterSpec`, `RuleSpec`,
+  `MethodSpec`, `AdapterSpec`.
 * Protocols, which are implemented and not inherited: `Target`, `Drafter`, `Rule`, `Distribution`, `Policy`; for
   drafters in plain Python `HostDrafter`, of which `HostDrafterAdapter` makes a `Drafter`.
 * Data of a round: `State`, `Draft`, `Prefill`, `TargetOutput`, `Scores`, `Verdict`, `Step`.
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from mmspec.registry import MethodSpec as MethodSpec
     from mmspec.registry import RuleSpec as RuleSpec
     from mmspec.registry import TargetSpec as TargetSpec
+    from mmspec.registry import answering as answering
     from mmspec.registry import hookimpl as hookimpl
     from mmspec.registry import hookspec as hookspec
     from mmspec.testing import Example as Example
@@ -97,7 +99,8 @@ _EXPORTS = {
     "mmspec.core.types": "Draft Scores Prefill Step TargetOutput Verdict",
     "mmspec.core.unit_states": "UnitStates",
     "mmspec.core.warp": "Warp",
-    "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec RuleSpec TargetSpec hookimpl hookspec",
+    "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec RuleSpec TargetSpec "
+    "answering hookimpl hookspec",
     "mmspec.testing": "Example check_component checks_of parametrize_checks",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

@@ -190,6 +190,11 @@ class Pipeline(DiffusionPipeline):
             self._bound_device = self._execution_device
         return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
 
+    @property
+    def why(self) -> str:
+        """Why this method was chosen; "" where the user named it."""
+        return self.decoder().why
+
     def __repr__(self) -> str:
         """The parts, as in diffusers, and the method."""
         chosen = self._decoder

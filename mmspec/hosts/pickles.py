@@ -27,7 +27,7 @@ WRAPPERS = ("model", "module", "state_dict")
 PREFIXES = ("_orig_mod.", "module.")
 
 
-def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
+def read_saved(path: Path, mapped: bool = False) -> Any:
     """The contents of a file of `torch.save`.
 
     If `mapped`, numbers are mapped into memory and not read; torch's format before 1.6 is always read whole.
@@ -37,13 +37,22 @@ def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
     """
     try:
         with safe_globals([argparse.Namespace]):
-            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipfile.is_zipfile(path))
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipfile.is_zipfile(path))
     except Exception as error:  # a damaged file can make the libraries raise anything
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             what = f"it holds objects beside its weights ({shown(found[1])}), which can run code"
             raise ValueError(f"{what}; it is not read") from None
         kind = type(error).__name__
         raise ValueError(f"it is damaged, cut off, or no checkpoint of torch.save ({kind})") from None
+
+
+def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
+    """As `read_saved`, of a mapping.
+
+    Raises:
+        ValueError: As there, or it is no mapping.
+    """
+    contents = read_saved(path, mapped)
     if not isinstance(contents, Mapping):
         raise ValueError(f"it holds a {type(contents).__name__}, not a mapping from names to weights")
     return contents

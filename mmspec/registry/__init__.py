@@ -1,7 +1,7 @@
 """Plugins, specs, matching and options. The registry knows nothing about decoding and imports no torch."""
 
 from mmspec.registry.hookspecs import hookimpl, hookspec
-from mmspec.registry.loading import add_file, installed, load
+from mmspec.registry.loading import add_file, answering, installed, load
 from mmspec.registry.manager import Registry
 from mmspec.registry.matching import Pairing, fitting, missing_words, pair, require
 from mmspec.registry.plugin import Plugin, PluginError
@@ -20,6 +20,7 @@ __all__ = [
     "Spec",
     "TargetSpec",
     "add_file",
+    "answering",
     "fitting",
     "hookimpl",
     "hookspec",

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.registry import switches
-from mmspec.registry.hookspecs import GROUP
+from mmspec.registry.fields import imported
+from mmspec.registry.hookspecs import GROUP, hookimpl
 from mmspec.registry.manager import Registry
 from mmspec.registry.plugin import CORE, Plugin, describe
 from mmspec.registry.printable import one_line, printable
@@ -64,6 +65,11 @@ def load() -> Registry:
         there = ", ".join(entry.name for entry in found)
         registry.note(Plugin(name, "?", error=f"named in MMSPEC_PLUGINS but not installed; installed: {there}"))
     return registry
+
+
+def answering(place: str) -> Callable[[], Any]:
+    """A hook whose answer stands at `"module:Attribute"`, which is imported when somebody asks."""
+    return hookimpl(lambda: imported(place, "the answer of a hook"))
 
 
 def add_file(registry: Registry, file: Path) -> Plugin:

@@ -11,7 +11,8 @@ from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
-from mmspec.kits.pictures.arguments import labels_of
+from mmspec.core.report import Report
+from mmspec.kits.pictures.arguments import in_range, labels_of
 from mmspec.kits.pictures.pipeline import OUTPUTS
 from mmspec.registry.numbers import whole
 from mmspec_continuous.models.mar import MAR
@@ -21,6 +22,7 @@ from mmspec_continuous.models.mar import MAR
 class MAROutput(ImagePipelineOutput):
     """The output of a call."""
 
+    report: Report  # counts and times; units are tokens
     tokens: Tensor  # `[row, grid, grid, token_dim]` float32
     rounds: Tensor  # `[row, grid, grid]` int64: the pass that drew each token, from 0 on; -1: the call was stopped
 
@@ -41,7 +43,12 @@ class MARPipeline(Pipeline):
     target_module = "transformer"
     makes = "image"
     model_cpu_offload_seq = "transformer->vae"
-    _interrupt = False
+    why, _interrupt = "", False
+
+    @property
+    def interrupt(self) -> bool:
+        """Whether the running call is to stop: `pipe._interrupt = True` stops it behind a set."""
+        return self._interrupt
 
     def __init__(self, transformer: MAR, vae: AutoencoderKL) -> None:
         super().__init__()
@@ -74,8 +81,9 @@ class MARPipeline(Pipeline):
     @torch.no_grad()
     def __call__(
         self,
-        class_labels: int | Sequence[int] | Tensor,
+        class_labels: int | Sequence[int] | Tensor = (),
         *,
+        num_images_per_prompt: int = 1,
         num_inference_steps: int = 64,
         guidance_scale: float = 1.0,
         temperature: float = 1.0,
@@ -89,6 +97,7 @@ class MARPipeline(Pipeline):
 
         Args:
             class_labels: A class, or several.
+            num_images_per_prompt: Pictures of every class.
             num_inference_steps: Sets of tokens, and passes of the transformer; the authors measure with 256.
             guidance_scale: Higher shows the class more clearly; the authors use 2.9 (base), 3.0 (large), 3.2 (huge).
             temperature: Of the denoising head's noise; the authors use 0.95 without guidance.
@@ -101,11 +110,11 @@ class MARPipeline(Pipeline):
         Raises:
             ValueError: A class, a number or a name is wrong.
         """
-        model, labels = self.transformer, labels_of(class_labels)
-        of = model.config
-        wrong = [each for each in labels.tolist() if not 0 <= each < of.num_classes]
-        if wrong:
-            raise ValueError(f"there is no class {wrong[0]}: they are 0 to {of.num_classes - 1}")
+        model, of = self.transformer, self.transformer.config
+        labels = in_range(labels_of(class_labels), of.num_classes)
+        if whole("num_images_per_prompt", num_images_per_prompt) < 1:
+            raise ValueError("num_images_per_prompt must be at least 1, got 0")
+        labels = labels.repeat_interleave(num_images_per_prompt)
         if not 1 <= whole("num_inference_steps", num_inference_steps) <= model.cells:
             raise ValueError(f"num_inference_steps are 1 to {model.cells}, one token a step, not {num_inference_steps}")
         if output_type not in OUTPUTS:
@@ -121,11 +130,13 @@ class MARPipeline(Pipeline):
             return torch.stack([torch.randn(count, of.token_dim, generator=source) for source in sources]).to(device)
 
         orders = torch.stack([torch.randperm(model.cells, generator=source) for source in sources]).to(device)
-        rounds, numbers = torch.full(orders.shape, -1, device=device), iter(range(num_inference_steps))
-        with self.progress_bar(total=num_inference_steps) as bar:
+        rounds, report = torch.full(orders.shape, -1, device=device), Report(rows=len(labels))
+        with self.progress_bar(total=num_inference_steps) as bar, report.phase("verify"):
 
             def drawn(places: Tensor) -> bool:
-                rounds.scatter_(1, places, next(numbers))
+                rounds.scatter_(1, places, report.rounds)
+                report.rounds, report.row_rounds = report.rounds + 1, report.row_rounds + len(labels)
+                report.emitted += places.numel()
                 bar.update()
                 return not self._interrupt
 
@@ -146,7 +157,7 @@ class MARPipeline(Pipeline):
             )
         self.maybe_free_model_hooks()
         tokens, rounds = (each.unflatten(1, (of.grid, of.grid)) for each in (tokens, rounds))
-        found = tokens if images is None else images, tokens, rounds
+        found = tokens if images is None else images, report, tokens, rounds
         return MAROutput(*found) if return_dict else found
 
     def decode(self, tokens: Tensor) -> Tensor:

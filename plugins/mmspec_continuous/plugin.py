@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl
-from mmspec_continuous import specs
+from mmspec.registry import answering, hookimpl
 
 if TYPE_CHECKING:
     import typer
@@ -14,10 +13,9 @@ if TYPE_CHECKING:
 TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 """Modules of models to their targets."""
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_continuous.specs:COMPONENTS")
+mmspec_shipped_models = answering("mmspec_continuous.cards:SHIPPED")
+mmspec_layouts = answering("mmspec_continuous.layouts:LAYOUTS")
 
 
 @hookimpl
@@ -30,20 +28,6 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_continuous import commands
 
     commands.add(app)
-
-
-@hookimpl
-def mmspec_shipped_models() -> Iterable[Any]:
-    from mmspec_continuous.cards import SHIPPED
-
-    return SHIPPED
-
-
-@hookimpl
-def mmspec_layouts() -> Iterable[Any]:
-    from mmspec_continuous.layouts import LAYOUTS
-
-    return LAYOUTS
 
 
 @hookimpl

@@ -34,13 +34,13 @@ CONTINUOUS_DRAFT_MODEL = DrafterSpec(
 )
 CONTINUOUS_SETS = DrafterSpec(
     name="continuous-sets",
-    factory="mmspec_continuous.drafters.sets:ContinuousSets",
+    factory="mmspec_continuous.drafters.jacobi:ContinuousSets",
     needs=frozenset({"redraw", "continuous"}),
     offers=frozenset({"chain", "window", "q", "sets"}),
     words={"sets": "The drafter's window holds two sets of tokens, the first of which the last pass decided."},
     summary="A window whose first half the last pass decided; for causal-sets.",
     paper=CSPD,
-    options="mmspec_continuous.drafters.sets:SetsOptions",
+    options="mmspec_continuous.drafters.jacobi:SetsOptions",
 )
 TEMPERED = RuleSpec(
     name="tempered",

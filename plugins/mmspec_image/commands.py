@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
-from mmspec.cli.groups import Device, Work, group, resumable
-from mmspec.cli.places import refuse_folders
+from mmspec.cli.groups import group
 from mmspec.kits.pictures import command as kit
 from mmspec.serving.live.command import Port, serve_page
 
@@ -35,7 +34,6 @@ def add(app: typer.Typer) -> None:
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo_image)
     group(app, "view", "Watch decoding in the browser.").command("image")(view_image)
-    group(app, "train", "Train drafters for models of yours.").command("image-head")(train_image_head)
 
 
 def _pictures() -> Any:
@@ -72,30 +70,3 @@ def stage(model: str) -> "Stage":
     logging.disable_progress_bar()
     open_page = partial(DrawSession, Pipeline.from_pretrained(model, method="plain"), model)
     return Stage("image", f"A picture by {model}, round by round", Path(__file__).parent / "view" / "page", open_page)
-
-
-def train_image_head(
-    data: kit.Data,
-    out: Annotated[Path, typer.Option(help="Folder that receives the head.")],
-    model: kit.Model = "mmspec/emoji",
-    work: Work = Path("runs/image-head"),
-    pictures: Annotated[int | None, typer.Option(min=1, help="Pictures that are read.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
-    device: Device = "cpu",
-) -> None:
-    """Train a head that predicts the next row of a picture, for the method spatial-head; resumes where it stopped."""
-    refuse_folders(out, work)
-
-    from mmspec.files import save_whole
-    from mmspec.kits.pictures.data import load
-    from mmspec_image.train.spatial_head import HeadRecipe, overlap, states_of, train_head
-
-    lengths = {"pictures": pictures, "steps": steps}
-    recipe = HeadRecipe(**{name: n for name, n in lengths.items() if n is not None})
-    pipe, shown = kit.pipeline(model, device), load(data)
-    with resumable(work):
-        head = train_head(pipe, shown, recipe, work, typer.echo)
-        states, codes = states_of(pipe, shown, shown.held_out.nonzero()[:96, 0])
-        found = overlap(head, pipe.transformer, states.to(device).float(), codes.to(device), guidance=2.0)
-        typer.echo(f"held-out pictures, guidance 2: overlap with the target's distribution {found:.3f}")
-        save_whole(out, head.save_pretrained)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl
-from mmspec_image import specs
+from mmspec.registry import answering, hookimpl
 
 if TYPE_CHECKING:
     import typer
@@ -17,10 +15,11 @@ TARGETS["mmspec_image.models.grid_language"] = "grid-language"
 STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGeneration": "emu3"}
 """Classes of transformers to their targets."""
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_image.specs:COMPONENTS")
+mmspec_shipped_models = answering("mmspec_image.cards:SHIPPED")
+mmspec_bench_shapes = answering("mmspec_image.shapes:SHAPES")
+mmspec_parity_runners = answering("mmspec_image.layouts:ARCHITECTURES")
+mmspec_layouts = answering("mmspec_image.layouts:LAYOUTS")
 
 
 @hookimpl
@@ -38,31 +37,3 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_image import commands
 
     commands.add(app)
-
-
-@hookimpl
-def mmspec_shipped_models() -> Iterable[Any]:
-    from mmspec_image.cards import SHIPPED
-
-    return SHIPPED
-
-
-@hookimpl
-def mmspec_bench_shapes() -> Iterable[Any]:
-    from mmspec_image.shapes import SHAPES
-
-    return SHAPES
-
-
-@hookimpl
-def mmspec_parity_runners() -> Mapping[str, Any]:
-    from mmspec_image.layouts import ARCHITECTURES
-
-    return ARCHITECTURES
-
-
-@hookimpl
-def mmspec_layouts() -> Iterable[Any]:
-    from mmspec_image.layouts import LAYOUTS
-
-    return LAYOUTS

@@ -82,15 +82,6 @@ SJD_PAC = DrafterSpec(
     paper="https://arxiv.org/abs/2603.18599",
     options="mmspec_image.drafters.sjd_pac:SjdPacOptions",
 )
-SPATIAL_HEAD = DrafterSpec(
-    name="spatial-head",
-    factory="mmspec_image.drafters.spatial_head:SpatialHeadWindow",
-    needs=frozenset({"redraw", "discrete", "hidden", "codebook"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="A window of codes, new ones drawn by a trained head from the row above.",
-    paper="https://arxiv.org/abs/2606.20543",
-    options="mmspec_image.drafters.spatial_head:SpatialHeadOptions",
-)
 RECURSIVE_COUPLING = RuleSpec(
     name="recursive-coupling",
     factory="mmspec_image.rules.recursive_coupling:RecursiveCoupling",
@@ -152,7 +143,6 @@ METHODS = (
     SJD_PAC.method(
         "sjd-pac with shared noise: the plain picture for that seed, faster.", name="gs-sjd-pac", needs={"codebook"}
     ),
-    SPATIAL_HEAD.method("gs-sjd, whose new codes a trained head draws from the row above.", needs={"codebook"}),
     JACOBI.method(
         "Jacobi windows, accepted by groups of codes.",
         name="gsd",
@@ -169,4 +159,4 @@ METHODS = (
     ),
 )
 TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON, GRID_LANGUAGE)
-COMPONENTS = (*TARGETS, JACOBI, SJD_PAC, SPATIAL_HEAD, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)
+COMPONENTS = (*TARGETS, JACOBI, SJD_PAC, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)

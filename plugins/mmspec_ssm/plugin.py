@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl, hookspec
-from mmspec_ssm import specs
+from mmspec.registry import answering, hookimpl, hookspec
 
 if TYPE_CHECKING:
     import typer
@@ -21,10 +20,9 @@ OPS = {
 }
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_ssm.specs:COMPONENTS")
+mmspec_shipped_models = answering("mmspec_ssm.cards:SHIPPED")
+mmspec_bench_shapes = answering("mmspec_ssm.bench:SHAPES")
 
 
 @hookspec
@@ -48,17 +46,3 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_ssm import commands
 
     commands.add(app)
-
-
-@hookimpl
-def mmspec_shipped_models() -> Iterable[Any]:
-    from mmspec_ssm.cards import SHIPPED
-
-    return SHIPPED
-
-
-@hookimpl
-def mmspec_bench_shapes() -> Iterable[Any]:
-    from mmspec_ssm.bench import SHAPES
-
-    return SHAPES

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl
-from mmspec_text import specs
+from mmspec.registry import answering, hookimpl
 
 if TYPE_CHECKING:
     import typer
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    """The target for transformers models, then drafters and methods."""
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_text.specs:COMPONENTS")
+mmspec_shipped_models = answering("mmspec_text.cards:SHIPPED")
+mmspec_bench_shapes = answering("mmspec_text.bench:SHAPES")
 
 
 @hookimpl(trylast=True)
@@ -31,19 +27,3 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_text import commands
 
     commands.add(app)
-
-
-@hookimpl
-def mmspec_shipped_models() -> Iterable[Any]:
-    """The models of our cards."""
-    from mmspec_text.cards import SHIPPED
-
-    return SHIPPED
-
-
-@hookimpl
-def mmspec_bench_shapes() -> Iterable[Any]:
-    """The shapes of `mmspec bench core`."""
-    from mmspec_text.bench import SHAPES
-
-    return SHAPES

@@ -1,6 +1,7 @@
 """Arguments of users: frames of several types and actions by number or name, checked before anything runs."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from mmspec.registry.suggest import unknown
 
 Frames = Any
 """One PIL picture or several, or an array or tensor of frames: see `frames_in`."""
+Actions = Sequence[Any] | Tensor | str | Path
+"""Numbers or names of actions; for open-oasis also vectors, or a file of them."""
 Player = Callable[[int, Tensor], Any]
 """Called with the number of the next frame and the latest frames `[row, 3, height, width]` in [0, 1]; returns the next
 action, or one a row; None quits."""

@@ -19,8 +19,12 @@ Count = Annotated[int, Field(ge=1, le=8192)] | None
 class OasisFiles:
     """What Oasis's weights do not tell; sizes are needed for unpublished ones only."""
 
-    action_vectors: list[list[float]] = field(metadata={"help": "the action space: one vector of 25 numbers an action"})
-    actions: list[str] | None = field(default=None, metadata={"help": "names of the actions; default: numbers"})
+    action_vectors: list[list[float]] | None = field(
+        default=None, metadata={"help": "the action space: one vector of 25 numbers an action; default: presets"}
+    )
+    actions: list[str] | None = field(
+        default=None, metadata={"help": "names of the actions, or of presets; default: numbers, or all presets"}
+    )
     num_heads: Count = field(default=None, metadata={"help": "attention heads of the transformer"})
     input_h: Count = field(default=None, metadata={"help": "rows of latents"})
     input_w: Count = field(default=None, metadata={"help": "columns of latents"})

@@ -2,23 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
 
+from mmspec.api.build import rebound
 from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
-from mmspec_video.arguments import Frames, Player, actions_in, frames_in
+from mmspec_video.arguments import Actions, Frames, Player, actions_in, frames_in
 from mmspec_video.call import FrameStream, NextFrameOutput
 from mmspec_video.codec import codec_of, frame_size
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
+from mmspec_video.models.oasis_actions import KEYS, PRESETS, name_of, numbered, read_actions, vector_of
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.frames import FramePlay
@@ -37,7 +41,8 @@ class NextFramePipeline(Pipeline):
         vae: Autoencoder between pixels and the transformer's codes or latents.
         actions: Names of the action space, by number; default: the numbers.
         fps: Frames per second of the world.
-        action_vectors: One vector an action, for open-oasis's models, which read vectors.
+        action_vectors: One vector an action, for open-oasis's models, which read vectors; default: presets, those that
+            `actions` names or all (`mmspec_video.models.oasis_actions`).
 
     Attributes:
         unfinished: The output so far of the last call, where that raised an exception; else None.
@@ -69,11 +74,13 @@ class NextFramePipeline(Pipeline):
         super().__init__()
         self.unfinished: NextFrameOutput | None = None
         codec_of(transformer, vae)
+        if action_vectors is None and isinstance(transformer, OasisDiT):
+            if transformer.config.external_cond_dim != len(KEYS):
+                raise ValueError(f"presets of actions have {len(KEYS)} numbers: give action_vectors=, one an action")
+            actions = list(actions) or list(PRESETS)
+            action_vectors = [vector_of(name) for name in actions]
         if action_vectors is not None:
-            vectors = torch.tensor(action_vectors)
-            transformer.vectors = torch.cat([vectors, torch.zeros_like(vectors[:1])])
-        elif isinstance(transformer, OasisDiT):
-            raise ValueError("open-oasis reads actions as vectors: give action_vectors=, one an action")
+            transformer.vectors = _with_unknown(torch.tensor(action_vectors))
         count = transformer.action_count
         assert count is not None
         names = list(actions) or [str(i) for i in range(count)]
@@ -82,13 +89,34 @@ class NextFramePipeline(Pipeline):
         self.register_modules(transformer=transformer, vae=vae)
         self.register_to_config(actions=names, fps=fps, action_vectors=action_vectors)
 
+    def add_actions(self, vectors: Tensor | np.ndarray) -> Tensor:
+        """Let vectors `[…, n]` join the action space of a model of open-oasis, each once, and return their numbers.
+
+        Raises:
+            ValueError: The model reads no vectors, or not such ones.
+        """
+        model = self.transformer
+        if not isinstance(model, OasisDiT):
+            raise ValueError(f"a {type(model).__name__} reads actions by number or name, and not as vectors or files")
+        assert model.vectors is not None
+        before = len(self.config.actions)
+        numbers, table = numbered(torch.as_tensor(vectors), model.vectors[:-1])
+        if len(table) > before:
+            model.vectors = _with_unknown(table)
+            names = [*self.config.actions, *map(name_of, table[before:])]
+            self.register_to_config(actions=names, action_vectors=table.tolist())
+            if self._decoder is not None:
+                self._decoder.target.vocab = len(table)
+                self._decoder = rebound(self._decoder, self._decoder.k)
+        return numbers
+
     def __call__(
         self,
         first_frames: Frames,
-        actions: Sequence[Any] | Tensor | Player,
+        actions: Actions | Player,
         *,
         num_frames: int | None = None,
-        past_actions: Sequence[Any] | Tensor | None = None,
+        past_actions: Actions | None = None,
         fps: int | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -105,7 +133,8 @@ class NextFramePipeline(Pipeline):
 
         Args:
             first_frames: At least one, for one row or several; see `mmspec_video.arguments.frames_in`.
-            actions: Numbers or names, a sequence for one row or one a row; each leads to one frame. Or a player:
+            actions: Numbers or names, a sequence for one row or one a row; each leads to one frame. For open-oasis also
+                a file of vectors, or floats `[n, 25]` or `[row, n, 25]`, which join the action space. Or a player:
                 `player(number, frames) -> action`, called before every frame with the latest ones, `[row, 3, height,
                 width]` in [0, 1]. While the player thinks, `branch-prediction` makes frames for guessed actions. The
                 player quits by returning None or raising StopIteration; the call then returns the frames so far. CTRL-C
@@ -158,10 +187,10 @@ class NextFramePipeline(Pipeline):
     def stream(
         self,
         first_frames: Frames,
-        actions: Sequence[Any] | Tensor | Player,
+        actions: Actions | Player,
         *,
         num_frames: int | None = None,
-        past_actions: Sequence[Any] | Tensor | None = None,
+        past_actions: Actions | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -184,7 +213,9 @@ class NextFramePipeline(Pipeline):
         integers(num_frames=num_frames, top_k=top_k, num_inference_steps=num_inference_steps, k=k)
         if output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
-        names, coded = self.config.actions, isinstance(self.transformer, TokenWorldModel)
+        coded = isinstance(self.transformer, TokenWorldModel)
+        actions, past_actions = self._numbered(actions), self._numbered(past_actions)
+        names = self.config.actions
         frames = frames_in(first_frames, frame_size(self.transformer, self.vae))
         rows, given = frames.shape[:2]
         player = actions if callable(actions) else None
@@ -208,6 +239,18 @@ class NextFramePipeline(Pipeline):
         play = TokenPlay(*start, warp) if coded else FramePlay(*start)
         play.act(known[:, :length].to(device))
         return FrameStream(self, play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, output_type)
+
+    def _numbered(self, actions: Any) -> Any:
+        """Actions by number or name, where they are vectors or a file."""
+        if isinstance(actions, Path) or (isinstance(actions, str) and actions.endswith(".pt")):
+            actions = read_actions(Path(actions))
+        floats = isinstance(actions, Tensor | np.ndarray) and torch.as_tensor(actions).is_floating_point()
+        return self.add_actions(actions) if floats else actions
+
+
+def _with_unknown(table: Tensor) -> Tensor:
+    """A table of actions as a model holds it: the vector of "unknown" stands behind them."""
+    return torch.cat([table, torch.zeros_like(table[:1])])
 
 
 def _length(wanted: int | None, known: int | None) -> int:

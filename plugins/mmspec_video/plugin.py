@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl
-from mmspec_video import specs
+from mmspec.registry import answering, hookimpl
 
 if TYPE_CHECKING:
     import typer
@@ -18,10 +16,11 @@ TARGETS = {
 }
 """Modules of models to their targets."""
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_video.specs:COMPONENTS")
+mmspec_shipped_models = answering("mmspec_video.cards:SHIPPED")
+mmspec_bench_shapes = answering("mmspec_video.shapes:SHAPES")
+mmspec_parity_runners = answering("mmspec_video.layouts:ARCHITECTURES")
+mmspec_layouts = answering("mmspec_video.layouts:LAYOUTS")
 
 
 @hookimpl
@@ -34,31 +33,3 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_video import commands
 
     commands.add(app)
-
-
-@hookimpl
-def mmspec_shipped_models() -> Iterable[Any]:
-    from mmspec_video.cards import SHIPPED
-
-    return SHIPPED
-
-
-@hookimpl
-def mmspec_bench_shapes() -> Iterable[Any]:
-    from mmspec_video.shapes import SHAPES
-
-    return SHAPES
-
-
-@hookimpl
-def mmspec_parity_runners() -> Mapping[str, Any]:
-    from mmspec_video.layouts import ARCHITECTURES
-
-    return ARCHITECTURES
-
-
-@hookimpl
-def mmspec_layouts() -> Iterable[Any]:
-    from mmspec_video.layouts import LAYOUTS
-
-    return LAYOUTS

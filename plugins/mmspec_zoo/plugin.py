@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mmspec.registry import Spec, hookimpl
-from mmspec_zoo import specs
+from mmspec.registry import answering, hookimpl
 
 if TYPE_CHECKING:
     import typer
 
-
-@hookimpl
-def mmspec_components() -> Iterable[Spec]:
-    """The target for XLNet, then drafters, lossy rules and methods."""
-    return specs.COMPONENTS
+mmspec_components = answering("mmspec_zoo.specs:COMPONENTS")
 
 
 @hookimpl

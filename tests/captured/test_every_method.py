@@ -54,7 +54,6 @@ UNTRIED = {
     ("text:mtp", "recurrent"),
     *((method, "recurrent") for method in (WITHIN, "zoo:specmemo", "zoo:omnidraft")),
     ("text:eagle", "llamagen"),
-    *(("image:spatial-head", target) for target in WRITERS),
     *((method, target) for method in MODELS for target in ("glm-image", *WRITERS)),
     *((method, target) for method in HEADS for target in WRITERS),
     *(("zoo:judge", target) for target in ("recurrent", "glm-image", *WRITERS)),

@@ -10,7 +10,7 @@ from transformers import StoppingCriteria
 import mmspec
 from mmspec.core.compile import rounds
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.initialisations import RandomUnit
+from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi, WindowInside
 from mmspec.core.noise import Round
 from mmspec.core.offset_noise import OffsetSource
@@ -30,7 +30,7 @@ from tests.support.examples.image import llamagen
 ANEW = {"redraw": "independent"}
 WINDOWS: dict[str, tuple[Any, dict[str, Any], int | None]] = {
     "gs-sjd": (Match, {}, None),
-    "gs-sjd, wide": (Match, {"init": "predict-2d"}, 9),
+    "gs-sjd, wide": (Match, {"init": "left"}, 9),
     "gs-sjd, random": (Match, {"init": "random"}, None),
     "gs-sjd, anew": (Match, ANEW, None),
     "mc-sjd": (Rejection, {}, None),
@@ -96,13 +96,17 @@ def test_windows_of_texts(init: Any) -> None:
 
 
 def test_what_a_round_cannot_fill_is_drafted_outside() -> None:
-    """The codes of the call before; and any filling in a call whose noise has no key."""
+    """A filling that does not say whether it can be traced; and any filling in a call whose noise has no key."""
     target: Any = llamagen().target
     prompt, nowhere = llamagen().prompt((0, 1)), torch.zeros(2, dtype=torch.int64)
     keyless = OffsetSource(Round(PhiloxSource.seeded(1, 2), nowhere, [0, 0]))
-    for options, call in (({"init": "previous-image"}, {}), ({}, {"source": keyless})):
+
+    class Silent:
+        reach, fill = 0, LeftUnit().fill
+
+    for drafter, call in ((Jacobi(Silent()), {}), (ImageJacobi(), {"source": keyless})):
         forget(target.model)
-        decoder = Decoder(target, ImageJacobi(JacobiOptions(**options)), k=4, shape="one", compile=True)
+        decoder = Decoder(target, drafter, k=4, shape="one", compile=True)
         assert decoder.generate(prompt, 8, **call).report.compiled and played(decoder) == [None]
 
 

@@ -196,8 +196,6 @@ EDGES: list[tuple[str, str]] = [
     ("bench text --prompts gone.jsonl", "there is no file gone.jsonl"),
     ("bench text --prompts prose.txt", "line 1 of prose.txt cannot be read"),
     *[(f"bench core {more}", says) for more, says in DEVICES],
-    ("train image-head", "--data"),
-    ("train image-head --data gone --out head", "gone"),
     ("train drafter --out x", "--target"),
     ("train drafter --target mmspec/text-1m --out x", "nothing to train on: give --data"),
     ("train drafter --target mmspec/text-1m --out prose.txt", "there can be no folder prose.txt"),
@@ -276,7 +274,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("line", ["generate text x", "bench text", "train image-head --data there --out x"])
+@pytest.mark.parametrize("line", ["generate text x", "bench text", "train drafter --target mmspec/text-1m --out x"])
 def test_cuda_without_cuda(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words(line), "--device", "cuda"]) == 2
     assert capsys.readouterr().err == "mmspec: there is no device 'cuda'; there is cpu\n"
@@ -288,7 +286,7 @@ def test_cuda_without_cuda(line: str, capsys: pytest.CaptureFixture[str]) -> Non
         "bench text --json x.json",
         "generate image x --out x.png",
         "new thing",
-        "train image-head --data there --out x",
+        "train drafter --target mmspec/text-1m --data prose.txt --out x",
         "demo video",
     ],
 )

@@ -7,7 +7,7 @@ from mmspec.testing import Outcome, check_component
 from mmspec.testing.conformance.benches import history
 from tests.support.examples import EXAMPLES
 
-PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern", "spatial-head")}
+PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
 PUBLISHED = {"continuous:cspd", "continuous:causal-sets"}
 PLAYED = {f"video:{name}" for name in ("branch-prediction", "frame-gs-sjd", "nfd", "student")}

@@ -13,7 +13,7 @@ from mmspec.core.rules import Rejection
 from mmspec.testing.conformance.watch import Log
 from mmspec.testing.conformance.watch_rule import WatchedRule
 from mmspec.testing.toys.gaussian import GaussianTarget
-from mmspec_continuous.drafters.sets import ContinuousSets, SetsOptions
+from mmspec_continuous.drafters.jacobi import ContinuousSets, SetsOptions
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.causal_sets import CausalSets
 from mmspec_continuous.targets.continuous import ContinuousTarget

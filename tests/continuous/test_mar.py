@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 import mmspec
+from mmspec.cli.app import build
 from mmspec.kits.pictures.layouts import layouts
 from mmspec_continuous.mar_pipeline import MARPipeline
 from mmspec_continuous.models.mar import denoising
@@ -93,6 +95,30 @@ def test_a_picture_depends_on_its_seed_alone(pipe):
     assert pipe(3, seed=1, num_inference_steps=2, denoising_steps=2).images[0].size == (64, 64)
 
 
+def test_the_command_line_draws_its_pictures(pipe, folder, tmp_path):
+    from typer.testing import CliRunner
+
+    def invoke(*more):
+        out = ("-o", str(tmp_path / "out.png"), "--trace", str(tmp_path / "trace.png"), "--model", str(folder))
+        return CliRunner().invoke(build(), ["generate", "image", *out, *more])
+
+    run = invoke("--class-label", "3", "--steps", "4", "--guidance", "2.0", "--num-images", "2", "--seed", "7")
+    assert run.exit_code == 0, run.output
+    drawn = pipe(3, num_images_per_prompt=2, num_inference_steps=4, guidance_scale=2.0, seed=7)
+    with Image.open(tmp_path / "out.png") as made, Image.open(tmp_path / "trace.png") as trace:
+        assert made.size == (128, 64) == trace.size
+        assert made.crop((64, 0, 128, 64)).tobytes() == drawn.images[1].tobytes() != drawn.images[0].tobytes()
+    assert "plain (invariant): 32 units in 4 passes" in run.stderr and drawn.report.emitted == 32
+    for more, said in (
+        (("a dog",), "no argument is called 'prompt'"),
+        ((), "class_labels is a class"),
+        (("--class-label", "3", "--steps", "17"), "one token a step, not 17"),
+        (("--class-label", "3", "--method", "reflection"), "drafts save none"),
+    ):
+        run = invoke(*more)
+        assert run.exit_code and said in str(run.exception), run
+
+
 def test_drafts_are_refused_with_the_reason(pipe, folder):
     for wrong in ({"method": "reflection"}, {"k": 4}):
         with pytest.raises(ValueError, match="each in one pass, and drafts save none"):
@@ -103,7 +129,7 @@ def test_drafts_are_refused_with_the_reason(pipe, folder):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ({"class_labels": 5}, "there is no class 5: they are 0 to 4"),
+        ({"class_labels": 5}, "there is no class 5: this model has the classes 0 to 4"),
         ({"class_labels": 1, "num_inference_steps": 17}, "are 1 to 16, one token a step, not 17"),
         ({"class_labels": 1, "num_inference_steps": 4, "denoising_steps": 1}, "in 2 to 1000 steps, and not 1"),
         ({"class_labels": 1, "num_inference_steps": 4, "output_type": "gif"}, "output_type is one of"),

@@ -89,7 +89,6 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "sjd, llamagen": (1, 740),
     "gs-sjd-pac, llamagen": (1, 520),
     "sjd-pac, llamagen": (1, 800),
-    "spatial-head, llamagen": (1, 540),
     "gsd, llamagen": (1, 1400),
     "lantern, llamagen": (1, 1350),
     "eagle, llamagen": (1, 1560),

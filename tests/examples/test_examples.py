@@ -6,8 +6,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 from PIL import Image
+
+import mmspec
+from tests.image.test_steered_diffusion import stable_diffusion
 
 FOLDER = Path(__file__).parents[2] / "examples"
 ELSEWHERE = {"ray_serve", "ray_batch", "learn_online"}
@@ -62,6 +67,18 @@ def test_emoji_sheet(run) -> None:
 @pytest.mark.slow
 def test_adaptive_negative(run) -> None:
     assert "gs-sjd (invariant)" in run("adaptive_negative", "out.png") and Image.open("out.png").size
+
+
+@pytest.mark.slow
+def test_adaptive_negative_diffusion(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a judge in the place of a vision-language model."""
+    stable_diffusion().save_pretrained("tiny")
+    for auto in (transformers.AutoModelForImageTextToText, transformers.AutoProcessor):
+        monkeypatch.setattr(auto, "from_pretrained", lambda name, **how: torch.nn.Linear(1, 1))
+    judged = mmspec.AdaptiveNegative(lambda picture: "cat")
+    monkeypatch.setattr(mmspec.AdaptiveNegative, "from_model", lambda *given: judged)
+    assert "(4, 'cat')" in run("adaptive_negative_diffusion", "a pet", "out.png", "tiny", "none")
+    assert Image.open("out.png").size[0] == 2 * Image.open("out.png").size[1]
 
 
 @pytest.mark.slow

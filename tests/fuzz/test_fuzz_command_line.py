@@ -55,7 +55,6 @@ WRONG: list[list[str]] = [
     ["bench", "x"],
     ["train", "drafter", "--target", "mmspec/text-1m", "--out", "x", "--data", "nowhere.jsonl"],
     ["train", "drafter", "--target", "mmspec/text-1m", "--out", "x", "--self-generated", "8", "--steps", "0"],
-    ["train", "image-head", "--steps", "x"],
     *([*TEXT, *more] for more in (
         ["--method", "x"], ["--method", ""], ["--method", "gs-sjd"], ["--drafter", "x"], ["--rule", "x"],
         ["-k", "-1"], ["-k", "x"], ["-k", "1.5"], ["--policy", "x"],

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.hidden import FINAL
 from mmspec.core.rules import Match, RecursiveRejection, Rejection
@@ -16,6 +17,8 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing.tiny_models import llama
+from mmspec_image.drafters.jacobi import ImageJacobi
+from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
@@ -135,6 +138,20 @@ def test_captured_rounds_return_the_states_of_both_halves(form: dict[str, Any], 
     eager.captures._refused = True
     assert lockstep(eager, captured, condition("t2i"), 36, seed=5, warp=SAMPLED) > 3
     assert captured.generate(condition("t2i"), 36, seed=5, warp=SAMPLED).report.accepted > 0
+
+
+def test_lantern_by_name_drafts_with_its_head_where_one_is_given(tmp_path: Path) -> None:
+    """The units and the bias of the parts put together by hand; without a head, windows draft."""
+    folder, model = str(save(tmp_path, "c2i")), target("c2i")
+    relaxed: dict[str, Any] = {"rule.k": 3, "delta": 0.4}
+    named = decoder_for(model, "lantern", drafter=folder, k=4, options={**relaxed, "width": 3, "nodes": 8})
+    head = Eagle(EagleOptions(model=folder, width=3, nodes=8))
+    by_hand = Decoder(LlamaGenTarget(model), head, Relaxed(RelaxedOptions(k=3, delta=0.4)), k=4)
+    made, expected = (each.generate(condition("c2i"), 36, seed=5, warp=SAMPLED) for each in (named, by_hand))
+    assert all(torch.equal(a, b) for a, b in zip(made.units, expected.units, strict=True))
+    assert made.report.method == "lantern" and made.report.exactness == "lossy" and made.report.accepted > 0
+    assert isinstance(named.drafter, Eagle) and made.report.bias == expected.report.bias and made.report.bias.tv > 0
+    assert isinstance(decoder_for(model, "lantern", options=relaxed).drafter, ImageJacobi)
 
 
 def test_rounds_without_states_are_not_taken_for_a_head() -> None:

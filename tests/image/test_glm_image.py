@@ -12,8 +12,8 @@ CODES = 3 * 4 + 6 * 8 + 1
 METHODS = [
     ("plain", {}),
     ("gs-sjd", {"k": 12}),
-    ("gs-sjd", {"k": 12, "init": "preview"}),
-    ("gs-sjd-pac", {"k": 12, "init": "preview"}),
+    ("gs-sjd", {"k": 12}),
+    ("gs-sjd-pac", {"k": 12}),
     ("token-recycling", {}),
     ("prompt-lookup", {}),
     ("draft-model", {}),
@@ -55,7 +55,7 @@ def test_an_early_end_code_ends_a_row_as_in_stock(model):
 
 
 def test_another_size_in_the_next_call(model):
-    with mmspec.enable(model, "gs-sjd", init="preview", k=8):
+    with mmspec.enable(model, "gs-sjd", k=8):
         drawn(model, glm_prompt([0]))
         found, _ = drawn(model, glm_prompt([1], (4, 4), (2, 2)), max_new_tokens=21, eos_token_id=None)
     expected, _ = drawn(model, glm_prompt([1], (4, 4), (2, 2)), max_new_tokens=21, eos_token_id=None)
@@ -74,8 +74,6 @@ def test_bad_calls_say_what_is_wrong(model):
             drawn(model, {**glm_prompt([0, 1]), "image_grid_thw": grids})
     with pytest.raises(ValueError, match="from a picture is not supported"):
         GlmImageTarget(model).start({**prompt, "pixel_values": torch.zeros(1)}, 5, 1)
-    with pytest.raises(ValueError, match="no meaning for pictures of any size"):
-        mmspec.enable(model, "gs-sjd", init="previous-image")
     with pytest.raises(TypeError, match="takes a GlmImageForConditionalGeneration"):
         GlmImageTarget(torch.nn.Linear(1, 1))
 
@@ -93,7 +91,6 @@ def test_the_spec_of_a_grid_with_row_ends():
     assert spec.forced.tolist() == [-1, -1, -1, -1, -1, 9, -1, -1, -1, 9, 7]
     assert spec.above.tolist() == [-1, -1, -1, -1, -1, -1, 2, 3, 4, -1, -1]
     assert spec.left.tolist() == [-1, 0, -1, 2, 3, -1, 2, 6, 7, -1, -1]
-    assert spec.preview.tolist() == [-1, -1, 0, 0, 1, -1, 0, 0, 1, -1, -1]
     assert spec.positions[:, 2:5].tolist() == [[2, 2, 2], [2, 2, 2], [2, 3, 4]]
     with pytest.raises(ValueError, match="has no cell"):
         Stage(0, 3)

@@ -16,7 +16,7 @@ from tests.support.examples.written import glm_prompt, tiny_glm_image
 CELL = 32
 """Pixels of a code."""
 METHODS = [
-    ("gs-sjd", {"init": "preview", "k": 12}),
+    ("gs-sjd", {"k": 12}),
     pytest.param("token-recycling", {}, marks=pytest.mark.slow),
     pytest.param("gs-sjd-pac", {"k": 8}, marks=pytest.mark.slow),
 ]

@@ -21,7 +21,7 @@ from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 from tests.support.examples.image import tiny_janus
 
-INITS = ("random", "left", "above", "predict-2d", "previous-image")
+INITS = ("random", "left", "above")
 OTHERS = ("prompt-lookup", "token-recycling", "draft-model")
 STOCK_GUIDANCE = 5.0
 IDS = torch.tensor([[1, 7, 8, 9, 10, 2], [0, 0, 1, 5, 6, 2], [0, 1, 4, 4, 11, 2]])

@@ -15,7 +15,7 @@ from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.same_units import assert_same_units, lost_by
 from tools.bench.pictures.quality import load_quality
 
-INITS = ("random", "left", "above", "predict-2d", "previous-image")
+INITS = ("random", "left", "above")
 GUIDED = Warp.sampling(1.0, guidance=2.0)
 NAME = "mmspec/emoji"
 

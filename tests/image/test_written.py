@@ -72,7 +72,7 @@ WRITERS = {
 METHODS = [
     ("plain", {}),
     ("gs-sjd", {"k": 8}),
-    ("gs-sjd", {"k": 8, "init": "predict-2d"}),
+    ("gs-sjd", {"k": 8, "init": "left"}),
     ("gs-sjd-pac", {"k": 8}),
     ("token-recycling", {}),
     ("prompt-lookup", {}),

@@ -176,7 +176,6 @@ def test_every_method_of_ours_that_fits_is_on_file() -> None:
     left_out = {
         "auto",
         "speculative-denoising",
-        "spatial-head",
         "judge",
         "assd",
         "pard",

@@ -4,7 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmspec.registry import AdapterSpec, DrafterSpec, PluginError, Registry, Spec, TargetSpec, hookimpl, hookspec
+from mmspec.registry import (
+    AdapterSpec,
+    DrafterSpec,
+    PluginError,
+    Registry,
+    Spec,
+    TargetSpec,
+    answering,
+    hookimpl,
+    hookspec,
+)
 
 
 class Offers:
@@ -41,6 +51,17 @@ def test_a_clash_names_both_owners_and_the_qualified_name_works(registry) -> Non
     assert registry.get("drafter", "suffix", near=("two",)).owner == "two"
     registry.unregister("one")
     assert registry.get("drafter", "suffix").owner == "two"
+
+
+OFFERED = (drafter("suffix"),)
+
+
+def test_a_hook_may_be_the_place_of_its_answer() -> None:
+    registry = Registry()
+    registry.register(type("There", (), {"mmspec_components": answering(f"{__name__}:OFFERED")}), "there")
+    assert registry.get("drafter", "suffix").owner == "there"
+    with pytest.raises(ImportError, match="should be at 'fractions:Gone', which cannot be imported"):
+        registry.register(type("Gone", (), {"mmspec_components": answering("fractions:Gone")}), "gone")
 
 
 def test_unknown_names_teach(registry) -> None:

@@ -301,14 +301,6 @@ def images() -> dict[str, Runnable]:
     cases: dict[str, Runnable] = {
         f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
         for name, method in [*methods, *others]
-    } | {
-        "spatial-head, llamagen": Case(
-            models["llamagen"].target.model,
-            models["llamagen"].prompt([0, 1]),
-            "spatial-head",
-            warp=warp,
-            options={"model": image.tiny_head()},
-        )
     }
     grid, condition = lantern_heads.target("c2i"), Condition(torch.tensor([0, 1]))
     with TemporaryDirectory() as folder:

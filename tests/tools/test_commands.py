@@ -22,6 +22,8 @@ MISTAKES = [
     ("--cards prose.txt", "there can be no folder"),
 ]
 EDGES = [(f"{recipe} {needs} {more}", says) for recipe, needs in NEEDS.items() for more, says in MISTAKES]
+NEEDS["flow"] = "--data there"  # it makes no card
+EDGES += [(f"flow {NEEDS['flow']} {more}", says) for more, says in MISTAKES[:-1]]
 EDGES += [
     ("image", "--data"),
     ("image --data gone", "gone"),

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.kits.pictures.data import Pictures
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from tools.bench.pictures.quality import Features
 from tools.train.pictures import tokens as recipes
+from tools.train.pictures.data import Pictures
 from tools.train.pictures.ship import ship
 from tools.train.pictures.tokens import ContinuousRecipe, facts_of, token_loss, train, untrained_kl, untrained_model
 

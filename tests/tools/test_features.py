@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from mmspec.kits.pictures.data import Pictures, pixels
 from tools.bench.pictures.quality import Features, write_quality
 from tools.train.pictures.captioned import caption_tokenizer
+from tools.train.pictures.data import Pictures, pixels
 from tools.train.pictures.features import FeatureRecipe, alike, train_features
 
 

@@ -33,8 +33,8 @@ def ssm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def image(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.kits.pictures.data import Pictures
     from tools.train.pictures import codes
+    from tools.train.pictures.data import Pictures
 
     monkeypatch.setattr(codes, "train", stopped)
     pictures = Pictures(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), ["a", "b"])
@@ -42,8 +42,8 @@ def image(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def continuous(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.kits.pictures.data import Pictures
     from tools.train.pictures import tokens
+    from tools.train.pictures.data import Pictures
 
     monkeypatch.setattr(tokens, "train", stopped)
     pictures = Pictures(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), ["a", "b"])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.kits.pictures.data import Pictures
 from mmspec_image.pipeline import TextToImagePipeline
 from tools.train.pictures import codes as recipes
 from tools.train.pictures.codes import ImageRecipe, facts_of, next_code, train
+from tools.train.pictures.data import Pictures
 from tools.train.pictures.ship import ship
 
 

@@ -47,8 +47,8 @@ def test_a_converted_folder_makes_the_frames_of_the_published_files(files, tmp_p
 
 def test_what_does_not_fit_is_refused(files, tmp_path):
     oasis = layouts()["oasis"]
-    with pytest.raises(ValueError, match="option 'action_vectors' is required"):
-        oasis.convert(files, tmp_path, {})
+    with pytest.raises(ValueError, match="presets of actions have 25 numbers"):
+        oasis.convert(files, tmp_path, DIT | VAE)
     with pytest.raises(ValueError, match=r"vit.pt \(the vae\): width 32 is no published size: say enc_heads="):
         oasis.convert(files, tmp_path, DIT | {"action_vectors": VECTORS})
     with pytest.raises(ValueError, match="it is the vae of 'oasis'"):

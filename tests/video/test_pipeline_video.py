@@ -361,7 +361,7 @@ def test_parts_that_do_not_fit_are_refused(pipes):
         NextFramePipeline(pipes["denoised"].transformer, vq)
     with pytest.raises(ValueError, match="2 names for 4 actions"):
         NextFramePipeline(tokens, vq, ["a", "b"])
-    with pytest.raises(ValueError, match="give action_vectors="):
+    with pytest.raises(ValueError, match="presets of actions have 25 numbers: give action_vectors="):
         NextFramePipeline(pipes["published"].transformer, pipes["published"].vae)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
-from tools.train.pictures.command import train_continuous, train_image
+from tools.train.pictures.command import train_continuous, train_flow, train_image
 from tools.train.text.command import HEADS, head_command, train_ssm, train_text
 from tools.train.video.command import train_video
 
@@ -21,6 +21,7 @@ def build() -> typer.Typer:
         "ssm": train_ssm,
         "image": train_image,
         "continuous": train_continuous,
+        "flow": train_flow,
         "video": train_video,
     }
     for name, command in commands.items():

@@ -1,9 +1,11 @@
-"""`AdaptiveNegative`: a judge looks at the picture so far, and names what guidance leads away from next.
+"""`AdaptiveNegative`: a judge looks at the picture so far, and names what guidance leads away from, too, from here on.
 
-VLM-guided adaptive negative prompts (arXiv 2510.10715; VL-DNP, 2510.26052), for pictures that are drawn code by code.
-It is asked at fixed numbers of codes (`steer_every=`), so that under an invariant method the picture depends on the
-judge and the seed, and on no draft. A vision-language model may be the judge (`VisionJudge`): its answer is a function
-of the picture and the seed alone, since it is decoded greedily, or from noise of its own.
+VLM-guided adaptive negative prompts (arXiv 2510.10715; VL-DNP, 2510.26052). What the judge recognises, such as the most
+usual kind of a thing, joins a list for every picture, and guidance leads away from the whole list. Pictures may be
+denoised by a pipeline of diffusers (`during`), as in the paper, or drawn code by code: there the judge is asked at
+fixed numbers of codes (`steer_every=`), so that under an invariant method the picture depends on the judge and the
+seed, and on no draft. A vision-language model may be the judge (`VisionJudge`): its answer is a function of the picture
+and the seed alone, since it is decoded greedily, or from noise of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +21,11 @@ from mmspec.api.build import decoder_for
 from mmspec.api.prompt_enhancer import answer, lane
 from mmspec.core.report import Report
 from mmspec.kits.pictures.callbacks import WORDS
+from mmspec.registry.numbers import whole
 
 QUESTION = (
-    "This picture is being drawn. Name in one to three words what should not be in it, such as a wrong colour or a "
-    "needless thing. If nothing is wrong, answer: nothing"
+    "This picture is being drawn. Name in one to three words the most conventional thing that it shows, or may become. "
+    "If nothing can be recognised yet, answer: nothing"
 )
 NOTHING = frozenset({"", "nothing", "none", "no", "null"})
 """Answers that name nothing."""
@@ -95,15 +98,17 @@ Judge = Callable[[Image.Image], str | None]
 
 
 class AdaptiveNegative:
-    """A callback for `callback_on_step_end=`, together with `steer_every=`.
+    """A callback for `callback_on_step_end=`, together with `steer_every=`; for pipelines of diffusers, see `during`.
 
     Args:
         judge: Looks at every picture of the call; a function, or one that asks a vision-language model
             (`from_model`). What it draws from torch's generator has no effect.
+        negative_prompt: Words that stand before those of the judge.
+        most: Answers that stay on a picture's list, the latest ones; None: all, as far as the model reads.
 
     Attributes:
         tensor_inputs: The tensors that it asks the pipeline for.
-        said: What the judge said, by call and row: `(codes, row, words)`.
+        said: What the judge said, by call and row: `(codes or steps, row, words)`.
 
     Example:
         ```python
@@ -114,20 +119,57 @@ class AdaptiveNegative:
 
     tensor_inputs: Sequence[str] = ("preview",)
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, negative_prompt: str | None = None, most: int | None = None) -> None:
         if not callable(judge):
             raise TypeError(f"a judge is a function of a picture, not {type(judge).__name__}")
         self.judge = judge
         self.said: list[tuple[int, int, str]] = []
+        self._first = [negative_prompt] if negative_prompt else []
+        self._most = None if most is None else whole("most", most)
+        self._step, self._lists = -1, list[list[str]]()
 
     @classmethod
-    def from_model(cls, model: Any, processor: Any, question: str = QUESTION, **how: Any) -> Self:
-        """Ask a vision-language model; arguments as in `VisionJudge`.
+    def from_model(
+        cls,
+        model: Any,
+        processor: Any,
+        question: str = QUESTION,
+        *,
+        negative_prompt: str | None = None,
+        most: int | None = None,
+        **how: Any,
+    ) -> Self:
+        """Ask a vision-language model; arguments as above and in `VisionJudge`.
 
         Raises:
             ValueError: The processor has no chat template, the question is empty, or the method does not fit the model.
         """
-        return cls(VisionJudge(model, processor, question, **how))
+        return cls(VisionJudge(model, processor, question, **how), negative_prompt, most)
+
+    def during(self, pipe: Any, every: int = 1) -> dict[str, Any]:
+        """What a pipeline of diffusers is called with, so that the judge is asked behind every `every`-th step.
+
+        It sees what the network predicts as the picture, from the second step on. The pipeline has to show callbacks
+        both halves of its prompts, without masks (Stable Diffusion, XL, 3), and its steps must draw no noise.
+
+        Raises:
+            ValueError: The callback cannot reach the guidance or the picture, or `every` is below 1.
+
+        Example:
+            ```python
+            away = mmspec.AdaptiveNegative.from_model(model, processor, "What kind of pet is this? One or two words.")
+            picture = pipe("a new kind of pet", guidance_scale=5.0, **away.during(pipe)).images[0]
+            ```
+        """
+        from mmspec.kits.pictures.steered_diffusion import POOLED, SteeredDiffusion, refuse_pipeline
+
+        if whole("every", every) < 1:
+            raise ValueError(f"every= counts steps between two questions, at least 1, and not {every}")
+        refuse_pipeline(pipe)
+        seen = ("latents", "prompt_embeds", *POOLED)
+        names = [name for name in seen if name in pipe._callback_tensor_inputs]
+        steered = SteeredDiffusion(self.ask, every)
+        return {"callback_on_step_end": steered, "callback_on_step_end_tensor_inputs": names}
 
     def __call__(self, pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> dict[str, Any]:
         """Ask the judge about every picture; the negative prompts as they are to be from here on.
@@ -139,13 +181,37 @@ class AdaptiveNegative:
         if pipe.guidance_scale <= 1:
             raise ValueError("without guidance nothing is led away from: guidance_scale > 1")
         pictures = VaeImageProcessor().postprocess(tensors["preview"].detach(), "pil")
-        found = list[str | None]()
-        for row, picture in enumerate(pictures):
+        return {WORDS: self.ask(pictures, step, timestep, " ")}  # tokenizers of captions know no commas
+
+    def ask(self, pictures: Sequence[Image.Image], step: int, at: int, between: str) -> list[str | None]:
+        """Ask the judge about every picture; a step that is not behind the last one begins another call.
+
+        Args:
+            pictures: One of every row.
+            step: Number of the step in its call.
+            at: What `said` tells as codes or steps.
+            between: What stands between two answers.
+
+        Returns:
+            All words for every row, or None where there are no new ones.
+
+        Raises:
+            TypeError: The judge returned something else than words or None.
+        """
+        if step <= self._step or len(pictures) != len(self._lists):
+            self._lists = [[] for _ in pictures]
+        self._step, found = step, list[str | None]()
+        for row, (picture, words) in enumerate(zip(pictures, self._lists, strict=True)):
             with torch.random.fork_rng([]):
-                words = self.judge(picture)
-            if not isinstance(words, str | None):
-                raise TypeError(f"the judge returned {type(words).__name__}; it returns words, or None")
-            found.append(words if words and words.strip() else None)
-            if found[-1] is not None:
-                self.said.append((timestep, row, found[-1]))
-        return {WORDS: found}
+                named = self.judge(picture)
+            if not isinstance(named, str | None):
+                raise TypeError(f"the judge returned {type(named).__name__}; it returns words, or None")
+            named = (named or "").strip()
+            if named:
+                self.said.append((at, row, named))
+            new = bool(named) and named.lower() not in map(str.lower, words)
+            if new:
+                words.append(named)
+                del words[: 0 if self._most is None else max(0, len(words) - self._most)]
+            found.append(between.join([*self._first, *words]) if new else None)
+        return found

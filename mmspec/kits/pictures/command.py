@@ -1,4 +1,4 @@
-"""What commands that draw pictures or train models for them share. Nothing heavy is imported before a command runs.
+"""What commands that draw pictures share. Nothing heavy is imported before a command runs.
 
 Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """
@@ -23,10 +23,6 @@ Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or model (vq=FOLDER); repeatable.")]
 
-Data = Annotated[
-    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
-]
-
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
     """Load a pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
@@ -37,11 +33,10 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
     from diffusers.utils import logging
 
     import mmspec
-    from mmspec.kits.pictures.pipeline import PicturePipeline
 
     logging.disable_progress_bar()  # loading takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not isinstance(pipe, PicturePipeline):
+    if pipe.makes != "image":
         raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
     return pipe
 
@@ -92,6 +87,7 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         height: Annotated[int | None, typer.Option(help="In pixels; most models draw one size.")] = None,
         width: Annotated[int | None, typer.Option(help="In pixels.")] = None,
         class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
+        steps: Annotated[int | None, typer.Option(min=1, help="Passes, for models that draw tokens in sets.")] = None,
         num_images: NumImages = 1,
         opt: Options = None,
         device: Device = "cpu",
@@ -112,26 +108,27 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         pipe = pipeline(
             model, device, dtype=dtype, method=method, rule=rule, k=num_speculative_tokens, **parse(opt or [])
         )
+        said = {
+            "prompt": prompt,
+            "class_labels": class_label,
+            "negative_prompt": negative,
+            "height": height,
+            "width": width,
+            "guidance_scale": guidance,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "num_inference_steps": steps,
+        }
         with ctrl_c_stops(pipe):
-            drawn = pipe(
-                prompt,
-                class_labels=class_label,
-                negative_prompt=negative,
-                height=height,
-                width=width,
-                num_images_per_prompt=num_images,
-                guidance_scale=guidance,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                seed=seed,
-            )
+            given = {name: value for name, value in said.items() if value is not None}
+            drawn = pipe(**given, num_images_per_prompt=num_images, seed=seed)
         save_whole(out, sheet(drawn.images).save)
         if trace is not None:
             from mmspec.kits.pictures.rounds import traced
 
             save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
-        typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)
+        typer.echo("\n".join(line for line in (pipe.why, str(drawn.report), str(out)) if line), err=True)
         if pipe.interrupt:
             count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
             typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)

@@ -102,23 +102,6 @@ class GridSpec:
         """The unit to the left of every cell; above, where a row begins."""
         return self.neighbours(lambda stage, row, column: (stage, row, column - 1) if column else (stage, row - 1, 0))
 
-    @once
-    def corner(self) -> Tensor:
-        """The unit above and to the left of every cell."""
-        return self.neighbours(lambda stage, row, column: (stage, row - 1, column - 1))
-
-    @once
-    def preview(self) -> Tensor:
-        """The unit at the same place of the stage before, which may have another size; above, in the first stage."""
-
-        def before(stage: int, row: int, column: int) -> tuple[int, int, int]:
-            if not stage:
-                return stage, row - 1, column
-            here, there = self.stages[stage], self.stages[stage - 1]
-            return stage - 1, row * there.height // here.height, column * there.width // here.width
-
-        return self.neighbours(before)
-
 
 @runtime_checkable
 class Gridded(Protocol):

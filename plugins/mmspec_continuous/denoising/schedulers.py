@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mmspec.kits.pictures.marginals import marginal
+
 PREDICTIONS = ("epsilon", "sample", "v_prediction", "flow")
 _FIXED = ("fixed_small", "fixed_small_log", "fixed_large")
 
@@ -38,31 +40,10 @@ class ConstantNoise(TorchFunctionMode):
 class Support:
     """What is known about a class of schedulers that can be used."""
 
-    # From (scheduler, index of a step) to (a, s): the state at that step is a x0 + s noise
-    marginal: Callable[[Any, int], tuple[Tensor, Tensor]]
     # Why this scheduler of the class cannot be used; "" where it can
     problem: Callable[[Any], str] = lambda scheduler: ""
     note: str = ""  # what its configuration or its call must have, for the list in messages
     prediction: str | None = None  # what the network predicts; None: its configuration says so
-
-
-def _by_product(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
-    alpha_bar = scheduler.alphas_cumprod[int(scheduler.timesteps[index])]
-    return alpha_bar**0.5, (1 - alpha_bar) ** 0.5
-
-
-def _by_sigma(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
-    return torch.ones(()), scheduler.sigmas[index]
-
-
-def _by_solver(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
-    a, s = scheduler._sigma_to_alpha_sigma_t(scheduler.sigmas[index])
-    return a, s
-
-
-def _by_flow(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
-    sigma = scheduler.sigmas[index]
-    return 1 - sigma, sigma
 
 
 def _flow_problem(scheduler: Any) -> str:
@@ -83,17 +64,15 @@ def _solver_problem(scheduler: Any) -> str:
 
 
 SUPPORTED = {
-    "DDPMScheduler": Support(_by_product, _variance_problem, "fixed variance"),
-    "DDPMParallelScheduler": Support(_by_product, _variance_problem, "fixed variance"),
-    "DDIMScheduler": Support(_by_product, note="called with eta > 0"),
-    "DDIMParallelScheduler": Support(_by_product, note="called with eta > 0"),
-    "EulerAncestralDiscreteScheduler": Support(_by_sigma),
-    "DPMSolverMultistepScheduler": Support(
-        _by_solver, _solver_problem, "algorithm_type='sde-dpmsolver++' or 'sde-dpmsolver'"
-    ),
+    "DDPMScheduler": Support(_variance_problem, "fixed variance"),
+    "DDPMParallelScheduler": Support(_variance_problem, "fixed variance"),
+    "DDIMScheduler": Support(note="called with eta > 0"),
+    "DDIMParallelScheduler": Support(note="called with eta > 0"),
+    "EulerAncestralDiscreteScheduler": Support(),
+    "DPMSolverMultistepScheduler": Support(_solver_problem, "algorithm_type='sde-dpmsolver++' or 'sde-dpmsolver'"),
     # Flow matching (Lipman et al., arXiv 2210.02747): the network predicts noise minus clean sample, and a step takes
     # the predicted clean sample x0 to (1 - sigma') x0 + sigma' e.
-    "FlowMatchEulerDiscreteScheduler": Support(_by_flow, _flow_problem, "stochastic_sampling=True", "flow"),
+    "FlowMatchEulerDiscreteScheduler": Support(_flow_problem, "stochastic_sampling=True", "flow"),
 }
 
 
@@ -213,7 +192,7 @@ def output_of(scheduler: Any, index: int, clean: Tensor, x: Tensor) -> Tensor:
 def _parametrization(scheduler: Any, index: int) -> tuple[str, Tensor, Tensor, Tensor]:
     """Kind of prediction, and (a, s, sqrt(a² + s²)) of the states a x0 + s noise at a step."""
     known = SUPPORTED[type(scheduler).__name__]
-    a, s = known.marginal(scheduler, index)
+    a, s = marginal(scheduler, index)
     return known.prediction or scheduler.config.prediction_type, a, s, (a * a + s * s) ** 0.5
 
 

@@ -8,9 +8,9 @@ other: there it equals plain MAR with as many sets as there are passes, without 
 
 A causal transformer attends to the drafts before a token and has to read what it emits. So here a token is drawn in one
 pass, after drafts that the same pass may replace, and is read and emitted by the next
-(`mmspec_continuous.drafters.sets`). Drafted units without a distribution are decided: they are accepted. The others are
-coupled with the target's distribution as under `rejection`. That coupling is exact, drafts serve only as contexts, and
-no laxer test could make the method faster: there is no `tau`.
+(`mmspec_continuous.drafters.jacobi`). Drafted units without a distribution are decided: they are accepted. The others
+are coupled with the target's distribution as under `rejection`. That coupling is exact, drafts serve only as contexts,
+and no laxer test could make the method faster: there is no `tau`.
 Guarantee: none; the distribution is another one than the target's, except where tokens do not depend on each other.
 The bias is not measured: a token's density given the tokens that it ends up behind, over all noise, is not known. The
 Fréchet distance of `python -m tools.bench continuous` shows what it does to pictures.

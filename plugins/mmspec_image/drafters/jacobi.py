@@ -7,7 +7,6 @@ Knobs: `init` (what fills new slots), `redraw` (`coupled`: what the rule drew is
 anew each round, as first published, of which fewer drafts are accepted).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,14 +18,14 @@ from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUn
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
+from mmspec.core.once import known as known_already
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt
+from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt, GridSpec
 from mmspec_image.constraint import constrained_to
-from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
 
-Init = Literal["random", "left", "above", "predict-2d", "previous-image", "preview"]
+Init = Literal["random", "left", "above"]
 """Names of fillings."""
 
 
@@ -40,47 +39,32 @@ class JacobiOptions:
     )
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The code to the left or the one above, chosen by the code above-left, as picture codecs predict.
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """The code of a neighbouring cell, if it is known or drawn; else a second neighbour's; else the last unit."""
 
-    Where the code above-left equals the one above, the left code is taken; else the one above.
-    """
-
-    grid_width: int  # codes per row
+    # `[table, length]` int64: the numbers of the neighbours of every unit, -1: none. The first one counts.
+    tables: Tensor
 
     reach, traceable = 0, True
 
     def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
-        left, _ = LeftUnit().fill(live, window, noise)
-        above, _ = EarlierUnit(self.grid_width).fill(live, window, noise)
-        corner, _ = EarlierUnit(self.grid_width + 1).fill(live, window, noise)
-        return torch.where(corner == above, left, above), None
+        units, _ = LeftUnit().fill(live, window, noise)
+        slot = torch.arange(units.shape[1], device=units.device)
+        for table in self.tables.flip(0):
+            source = table[(live.emitted[:, None] + slot).clamp(max=len(table) - 1)]
+            known = live.history.gather(1, (live.prompt_length + source).clamp(0, live.history.shape[1] - 1))
+            within = (source - live.emitted[:, None]).clamp(0, len(slot) - 1)
+            is_known = source < live.emitted[:, None]
+            codes = torch.where(is_known, known, window.units.gather(1, within))
+            units = torch.where((source >= 0) & (is_known | window.drawn.gather(1, within)), codes, units)
+        return units, None
 
 
-class PreviousImage:
-    """The codes of the last call's pictures at the same places; in the first call, the codes above."""
-
-    def __init__(self, grid_width: int) -> None:
-        self._above = EarlierUnit(grid_width)
-        self._now: Live | None = None  # the rows of this call
-        self._last: Tensor | None = None
-
-    reach = 0
-
-    def begin(self) -> None:
-        """Begin a call: the codes of the one before are known."""
-        if self._now is not None:
-            self._last, self._now = self._now.history[:, int(self._now.prompt_length) : -1], None
-
-    def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
-        above, _ = self._above.fill(live, window, noise)
-        self._now = live
-        if self._last is None or self._last.device != above.device:
-            return above, None
-        last = self._last[torch.arange(len(live.emitted), device=above.device) % len(self._last)]
-        place = live.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
-        return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
+@known_already
+def grid_filling(grid: GridSpec, init: str, device: torch.device) -> Initialisation:
+    """The filling of a name for a grid; the same one for equal grids, so that their calls share captured rounds."""
+    return Neighbour(torch.stack([grid.above if init == "above" else grid.left, grid.left]).to(device))
 
 
 class ImageJacobi(Jacobi):
@@ -97,19 +81,20 @@ class ImageJacobi(Jacobi):
         """Take the width of the grid from the target, where `init` needs it.
 
         Raises:
-            ValueError: The target has no grid, or none of its kind, and `init` needs one.
+            ValueError: The target has no grid, and `init` needs one.
         """
         super().bind(target)
-        self._target = target if isinstance(target, GridFromPrompt) and self.options.init != "random" else None
-        if self._target is not None:
-            refuse_filling(self.options.init)
+        init = self.options.init
+        self._target = target if isinstance(target, GridFromPrompt) and init != "random" else None
+        if self._target is not None or init == "left":
             return
-        if self.options.init == "preview":
-            raise ValueError("init='preview' needs a target that writes a preview before the picture; use init=above")
-        if not isinstance(target, Gridded) and self.options.init not in ("random", "left"):
-            raise ValueError(f"init={self.options.init!r} needs a target with a grid; init=left and init=random do not")
-        assert target.vocab is not None
-        self.initialisation = self._filling(target.vocab, target.grid if isinstance(target, Gridded) else 1)
+        if init == "random":
+            assert target.vocab is not None
+            self.initialisation = RandomUnit(target.vocab)
+        elif isinstance(target, Gridded):
+            self.initialisation = EarlierUnit(target.grid)
+        else:
+            raise ValueError(f"init={init!r} needs a target with a grid; init=left and init=random do not")
 
     def start(self, state: State, inputs: Any) -> Window | None:
         """Take the tables of neighbours from the grid of the call, where prompt or constraint say the picture's size.
@@ -120,16 +105,4 @@ class ImageJacobi(Jacobi):
             grid = self._target.grid_of(inputs) or constrained_to(state.warp.processors)
             device = state.emitted.device
             self.initialisation = LeftUnit() if grid is None else grid_filling(grid, self.options.init, device)
-        if isinstance(self.initialisation, PreviousImage):
-            self.initialisation.begin()
         return super().start(state, inputs)
-
-    def _filling(self, vocab: int, grid: int) -> Initialisation:
-        fillings: dict[Init, Callable[[], Initialisation]] = {
-            "random": lambda: RandomUnit(vocab),
-            "left": LeftUnit,
-            "above": lambda: EarlierUnit(grid),
-            "predict-2d": lambda: Predicted(grid),
-            "previous-image": lambda: PreviousImage(grid),
-        }
-        return fillings[self.options.init]()

@@ -8,10 +8,8 @@ from transformers import GenerationConfig, JanusConfig, JanusVisionConfig, Janus
 
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import Example
-from mmspec_image.drafters.spatial_head import SpatialHeadOptions
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.spatial_head import SpatialHead
 from mmspec_image.rules.grouped import GroupedOptions
 from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 from mmspec_image.targets.llamagen import LlamaGenTarget
@@ -39,19 +37,6 @@ def llamagen() -> Example:
         return Condition(torch.tensor([row % CLASSES for row in rows]))
 
     return Example(target=LlamaGenTarget(_tiny()), prompt=prompt, guidance=2.0)
-
-
-@cache
-def tiny_head() -> SpatialHead:
-    """A head for the tiny LlamaGen, with random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        return SpatialHead(32, 16).eval()
-
-
-def spatial_head() -> Example:
-    """A random head, for the tiny LlamaGen."""
-    return Example(options=SpatialHeadOptions(model=tiny_head()))
 
 
 def tiny_janus(codes: int, grid: int) -> JanusForImages:
@@ -119,6 +104,5 @@ def grouped() -> Example:
 EXAMPLES = {
     "image:llamagen": llamagen,
     "image:janus": janus,
-    "image:spatial-head": spatial_head,
     "image:grouped": grouped,
 }

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import written
+from tools.train.pictures.data import Pictures, pixels
 
 SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
 """Pixels by which a picture is moved for training: rows, columns."""

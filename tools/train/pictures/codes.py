@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import Pictures
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
@@ -21,6 +20,7 @@ from mmspec_image.pipeline import TextToImagePipeline
 from tools.train.pictures import captioned as kit
 from tools.train.pictures import ship
 from tools.train.pictures.captioned import caption_tokenizer
+from tools.train.pictures.data import Pictures
 
 
 @dataclass(frozen=True)

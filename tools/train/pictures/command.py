@@ -7,12 +7,15 @@ import typer
 
 import mmspec_continuous.cards
 import mmspec_image.cards
-from mmspec.cli.groups import Device, Work
-from mmspec.kits.pictures.command import Data
-from mmspec.kits.pictures.data import load
-from tools.train.pictures import codes, tokens
+from mmspec.cli.groups import Device, Work, resumable
+from mmspec.cli.places import refuse_folders
+from tools.train.pictures import codes, flow, tokens
+from tools.train.pictures.data import load
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 
+Data = Annotated[
+    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
+]
 Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")]
 
 
@@ -47,3 +50,17 @@ def train_continuous(
     recipe = tokens.ContinuousRecipe(**given(kl_steps=kl_steps, steps=steps))
     with made(mmspec_continuous.cards.SHIPPED, out, cards, work):
         tokens.train_and_ship(load(data), recipe, out, work, device, typer.echo)
+
+
+def train_flow(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Folder that receives the pipeline.")] = Path("runs/flow/pipeline"),
+    work: Work = Path("runs/flow"),
+    steps: Steps = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a small flow-matching transformer over the emoji's latents, for figures; resumes where it stopped."""
+    refuse_folders(out, work)
+    with resumable(work):
+        lost = flow.train_flow(load(data), flow.FlowRecipe(**given(steps=steps)), out, work, device, typer.echo)
+        typer.echo(f"loss of held-out pictures {lost:.4f}")

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import Pictures, pixels
 from mmspec.training.loop import LoopOptions, fit
 from tools.bench.pictures.quality import Features
 from tools.train.pictures.captioned import SHIFTS, moved
+from tools.train.pictures.data import Pictures, pixels
 
 TEMPERATURE = 0.07
 

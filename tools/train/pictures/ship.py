@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.files import save_whole
-from mmspec.kits.pictures.data import HELD_OUT, Pictures, pixels
 from mmspec.training.work import claimed, digest
 from tools.bench.pictures.quality import write_quality
+from tools.train.pictures.data import HELD_OUT, Pictures, pixels
 from tools.train.pictures.features import train_features
 
 

@@ -10,7 +10,6 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import Pictures
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
@@ -19,6 +18,7 @@ from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark, pict
 from tools.train.pictures import captioned as kit
 from tools.train.pictures import ship
 from tools.train.pictures.captioned import caption_tokenizer
+from tools.train.pictures.data import Pictures
 from tools.train.pictures.latents import autoencoding_loss, head_loss, latents_of, measure, scaled, small_kl, tokens_of
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Generator]

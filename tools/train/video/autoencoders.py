@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from mmspec.kits.pictures.data import pixels
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
+from tools.train.pictures.data import pixels
 from tools.train.video.recipe import Say, VideoRecipe
 from tools.train.video.world import World
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.data import pixels
 from mmspec.training.work import cached
+from tools.train.pictures.data import pixels
 from tools.train.video.world import World
 
 CODED_FILE = "coded.pt"

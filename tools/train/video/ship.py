@@ -10,7 +10,6 @@ import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from mmspec.kits.pictures.data import pixels
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.work import claimed
 from mmspec_video.codec import Codes, KLLatents
@@ -19,6 +18,7 @@ from mmspec_video.models.students import StudentAdapter
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP
+from tools.train.pictures.data import pixels
 from tools.train.pictures.ship import ship
 from tools.train.video.autoencoders import train_autoencoder, train_vq
 from tools.train.video.coded import CodedEpisodes, encoded

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.authors import FINAL, UnitStates, Warp, decoder_for
-from mmspec_pose.model import PoseLlama
+from mmspec_pose.model import PoseLlava
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Reply:
 
     Attributes:
         ids: Its tokens, `[token]`.
-        poses: A pose for every signal token among them, `[n, joint, axis]`.
+        poses: A pose for every signal token among them: rotations of joints, `[n, joint, 3, 3]`.
     """
 
     ids: Tensor
@@ -26,7 +26,7 @@ class Reply:
 
 @torch.no_grad()
 def reply(
-    model: PoseLlama,
+    model: PoseLlava,
     inputs: Mapping[str, Tensor],
     tokens: int,
     method: str = "prompt-lookup",
@@ -38,7 +38,7 @@ def reply(
 
     Args:
         model: The model.
-        inputs: `input_ids` and `attention_mask`, padded on the left.
+        inputs: `input_ids` and `attention_mask`, padded on the left, and `pixel_values`.
         tokens: New tokens.
         method: A method of mmspec.
         seed: Under an invariant method it decides text and poses.
