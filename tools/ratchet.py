@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 70_405,
-    "lines about compiled rounds": 1_510,
+    "lines of Python": 70_691,
+    "lines about compiled rounds": 1_515,
     "files of up to 90 lines with one importer, in their own folder": 30,
     "functions with more than 7 positional arguments": 0,
 }

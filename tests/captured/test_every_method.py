@@ -39,7 +39,7 @@ FAST = {
 }
 MODELS = (
     *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
-    *("text:sequoia", "text:llmcad", "text:rasd", "zoo:pearl", "zoo:saguaro", WITHIN),
+    *("text:sequoia", "text:llmcad", "text:rasd", "text:united", "zoo:pearl", "zoo:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (

@@ -41,6 +41,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "sequoia": {"drafter": SMALL, "k": 3, "nodes": 8},
     "rest": {"corpus": __file__, "tokenizer": SMALL, "k": 6},
     "rasd": {"drafter": SMALL, "corpus": __file__, "tokenizer": SMALL, "k": 3},
+    "united": {"drafter": SMALL, "k": 6},
     "bild": {"drafter": SMALL, "k": 4},
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},

@@ -222,6 +222,7 @@ def text() -> dict[str, Runnable]:
         "draft-tree": {"model": small, "nodes": 8},
         "rest": {"corpus": CORPUS, "nodes": 8},
         "rasd": {"corpus": CORPUS, "model": small, "nodes": 6},
+        "united": {"model": small, "first": "draft-tree", "beside": "prompt-lookup", "nodes": 8},
         "dyspec": {"model": small, "nodes": 8},
         "sequoia": {"model": small, "nodes": 8},
         "bild": {"model": small, "sure": 0.3},

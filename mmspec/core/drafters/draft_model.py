@@ -98,11 +98,14 @@ class DraftModel:
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory
         if memory.scratch is not None:
-            own = step.draft.nodes == memory.scratch.place.shape[1]
-            memory.lag = 1 if own else step.draft.index.deepest + 1  # every node of its own with a child was fed
+            memory.lag = 1 if memory.scratch.alone else step.draft.index.deepest + 1
             _commit(self.model, memory, step)
         else:
             memory.lag += step.draft.index.deepest + 1
+
+    def renumber(self, state: State, nodes: Tensor) -> None:
+        memory: DraftModelMemory = state.memory
+        memory.scratch = None if memory.scratch is None else memory.scratch.renumbered(nodes)
 
     def inside(self, k: int, state: State) -> "DraftModelInside":
         assert isinstance(self.model, Capturable)
@@ -177,9 +180,13 @@ class DraftModelInside(InsideDrafts):
         assert isinstance(model, RunsModel)
         shape, cache = state.memory.shape, state.memory.cache
         self.model, self.k, self.levels, self.warp = model, k, shape.levels(k), state.warp
-        self.lag = 1 if self.levels > 1 else 2
         self.parents, self.modules = shape.parents(k), (model.model,)
         self.key = type(model), model.model, model.capture_key(cache), shape
+
+    @property
+    def lag(self) -> int:
+        """Most units before the root that a row's cache lacks."""
+        return max(1 if self.levels > 1 else 2, self.longest)
 
     def reserve(self, state: State) -> None:
         memory: DraftModelMemory = state.memory
@@ -210,6 +217,10 @@ class DraftModelInside(InsideDrafts):
         draft, scratch, fed = grown(memory.shape, rows, self.k, self.levels, noise, root, feed=feed, fed=0)
         memory.scratch = scratch if fed else None
         return draft
+
+    def renumber(self, nodes: Tensor) -> None:
+        scratch = self._memory.scratch
+        self._memory.scratch = None if scratch is None else scratch.renumbered(nodes)
 
     def observe(self, live: Live, step: Step) -> None:
         memory = self._memory
