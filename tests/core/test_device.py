@@ -48,6 +48,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "dyspec": (1, 1460),
     "sequoia": (3, 1460),  # in the first round, its two counts move; later 1
     "bild": (5, 1050),  # each unit may end the draft
+    "fly": (1, 1050),
     "ambedkar": (1, 1260),
     "rapid": (1, 1260),
     "rapid, mixed": (1, 1280),

@@ -226,6 +226,7 @@ def text() -> dict[str, Runnable]:
         "dyspec": {"model": small, "nodes": 8},
         "sequoia": {"model": small, "nodes": 8},
         "bild": {"model": small, "sure": 0.3},
+        "fly": {"model": small, "window": 2, "entropy": 0.1},
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
         "saguaro": {"model": small, "executor": "serial", "branches": 4},

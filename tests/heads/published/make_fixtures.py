@@ -10,7 +10,8 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; with ibm-fms in `fms`: mlp-speculator |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, fly |
+| the same, with ibm-fms in `fms` | mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
@@ -31,6 +32,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -341,6 +343,28 @@ def typical():
         "leaves": leaves,
     }
     save_file(tensors, HERE.parents[1] / "zoo/relaxed/typical.safetensors", about)
+
+
+def fly():
+    """FLy's loop with the target and a copy of it that is a little wrong: `tests/zoo/relaxed/fly.safetensors`."""
+    module = source("fly", "FLy/fly/models/FLy.py")
+    crop = transformers.DynamicCache.crop  # the authors name the length that stays, as one did in their time
+    transformers.DynamicCache.crop = lambda cache, length: crop(cache, length - cache.get_seq_length())
+    log = SimpleNamespace(info=lambda text: None)
+    settings = {"k": 15, "total_gen_tok": 120, "enable_fly": True, "win_len": 4, "entropy_thre": 0.3}
+    tensors = {}
+    for seed in range(3):
+        target, small = target_model(), target_model()
+        noise = torch.Generator().manual_seed(seed)
+        for weights in small.parameters():
+            weights.data += 0.06 * weights.std() * torch.randn(weights.shape, generator=noise)
+        fly = module.SPDGenerate(small, target, SimpleNamespace(eos_token_id=-1), log, settings)
+        prompt = torch.tensor([PROMPT[seed:]])
+        prompt = torch.cat([prompt, target(prompt).logits[:, -1:].argmax(-1)], 1)  # the first unit is not drafted here
+        tensors[f"prompt.{seed}"], tensors[f"text.{seed}"] = prompt[0], fly.generate_chunks(prompt, 0)[0]
+    about = {"source": "https://github.com/AMD-AGI/FLy", "commit": commit_of("FLy"), "path": "fly/models/FLy.py"}
+    about |= {"window": "4", "entropy": "0.3", "noise": "0.06"}
+    save_file(tensors, HERE.parents[1] / "zoo/relaxed/fly.safetensors", about)
 
 
 def hydra(arch):
@@ -1116,6 +1140,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "medusa": medusa,
     "medusa-legacy": medusa_legacy,
     "typical": typical,
+    "fly": fly,
     "hydra": lambda: hydra("mlp"),
     "hydra++": lambda: hydra("prefix-mlp"),
     "clover-2": clover,
