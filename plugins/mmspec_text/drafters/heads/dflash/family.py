@@ -104,6 +104,11 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     return DSPARK if deepspec or any(key.startswith("markov_head.") for key in keys) else DFLASH
 
 
+def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a head of this family, and no language model and no head of another one."""
+    return {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} <= {canonical(key) for key in keys}
+
+
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a config and of the parts in which some layouts put them; the inner ones win."""
     return {**config, **flat(config, *PARTS)}
