@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from mmspec.packaged import MODELS, cache
 from mmspec.registry.suggest import unknown
 
-MODELS = "mmspec_models"
+PACKAGE = "mmspec_models"
 """The namespace package that the second distribution installs: files, no code."""
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
 _TREE = Path(__file__).resolve().parent.parent
@@ -50,9 +51,19 @@ def asset(name: str) -> Path:
     return models[name]
 
 
+def known_as(place: Path) -> str:
+    """The name of the model in a folder: `mmspec/…` if it ships, else the name under which it was fetched.
+
+    It is "" of any other model, and of all where the shipped models and their cards are not installed.
+    """
+    names = {path.resolve(): f"mmspec/{name}" for name, path in assets().items()}
+    names |= {(cache() / name).resolve(): name for name in MODELS} if names else {}
+    return names.get(place.resolve(), "")
+
+
 def _places() -> Iterator[Path]:
     """The source tree, then the installed distribution."""
     if (_TREE / "assets" / "pyproject.toml").is_file():
         yield _TREE
-    spec = find_spec(MODELS)
+    spec = find_spec(PACKAGE)
     yield from map(Path, (spec and spec.submodule_search_locations) or ())

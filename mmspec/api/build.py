@@ -22,7 +22,7 @@ from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
-from mmspec.hosts.devices import device_of
+from mmspec.hosts.devices import nodes_are_cheap
 from mmspec.registry import DrafterSpec, Registry, RuleSpec, TargetSpec, installed, pair, require
 from mmspec.registry.matching import HOME
 from mmspec.registry.numbers import whole
@@ -89,8 +89,8 @@ def decoder_for(
         refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
     asked, policy = asked_tokens(given.get("model")), policy if policy is not None else choice.policy
     alias = given.pop("num_speculative_tokens", None)
-    own_drafter, accelerated = live is None and name is None, device_of(model).type not in ("cpu", "meta")
-    values = pairing.method.values_for(own_drafter and accelerated)
+    own_drafter = live is None and name is None
+    values = pairing.method.values_for(own_drafter and nodes_are_cheap(model))
     usual = values.pop("k")
     compile = choice.compile if compile is None and shape != "any" else compile
     parts = {

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmspec import shipped
 from mmspec.api.tuned import origin, tuned_for
-from mmspec.hosts.devices import device_of
-from mmspec.hosts.loading import header
+from mmspec.hosts.devices import device_of, nodes_are_cheap
+from mmspec.hosts.loading import PREFIX, header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
 from mmspec.report.cards import block
+from mmspec.shipped import known_as
 
 AUTO, PLAIN = "auto", "plain"
 """The methods that the api knows by name."""
@@ -49,17 +49,20 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         return _chosen(asked, target)
     found = None if default_of(target, *run) else tuned_for(model)  # `mmspec tune` measures texts
     if found is not None:
-        why = f"{found.method}, which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
-        return Choice(found.method, why, None, found.policy, found.k, found.options, found.compile or None)
-    name = _shipped_name(model)
-    card = block(name) if name else {}
+        with_head = f" with {found.drafter}" if found.drafter else ""
+        faster = f"which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
+        why = f"{found.method}{with_head}, {faster}"
+        return Choice(found.method, why, found.drafter, found.policy, found.k, found.options, found.compile or None)
+    name = known_name(model)
+    card = block(name.removeprefix(PREFIX)) if name else {}
     method = card.get("default_method", AUTO)
     if method != AUTO:
         drafter = card.get("drafter")
         using = f" with {drafter}" if drafter else ""
-        why = f"{method}{using}, because the card of mmspec/{name} names it"
+        why = f"{method}{using}, because the card of {name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
-    usual = default_of(target, *run, "", device_of(model).type)
+    device = device_of(model).type
+    usual = default_of(target, *run, "", *(() if device == "cpu" and nodes_are_cheap(model) else (device,)))
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 
@@ -108,8 +111,7 @@ def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:
     return Choice(default.method, why, policy=default.policy, k=default.k)
 
 
-def _shipped_name(model: Any) -> str | None:
-    """The name under which a live model is shipped, alone or as a part of a pipeline, if it is."""
-    place = origin(model).resolve()
-    known = shipped.assets()
-    return next((p.name for p in (place, place.parent) if p.name in known and known[p.name].resolve() == p), None)
+def known_name(model: Any) -> str:
+    """The name of a live model that is shipped, alone or as a part of a pipeline, or was fetched; "" of any other."""
+    place = origin(model)
+    return known_as(place) or known_as(place.parent)

@@ -1,7 +1,7 @@
 """What `mmspec tune` found for a model on this machine, which `auto` takes from then on.
 
-A file of it holds names and numbers: a method that is installed and gives plain decoding's output, and numbers of its
-options. So a stranger's file can cost time, and cannot change an output.
+A file of it holds names and numbers: a method that is installed and gives plain decoding's output, a shipped head, and
+numbers of the method's options. So a stranger's file can cost time, and cannot change an output.
 """
 
 import hashlib
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import transformers
 
-from mmspec import packaged
+from mmspec import packaged, shipped
 from mmspec.api.policies import options_of
 from mmspec.files import save_text
 from mmspec.hosts.devices import device_of
+from mmspec.hosts.loading import PREFIX
 from mmspec.registry import installed, pair
 from mmspec.registry.fields import EXACTNESS, NAME
 from mmspec.registry.options import build
@@ -43,6 +44,7 @@ class Tuned:
 
     key: str  # of the model, its device and the versions (`key_of`)
     method: str
+    drafter: str | None = None  # a shipped head, `mmspec/…`
     k: int | None = None
     policy: str | None = None
     compile: bool = False
@@ -53,6 +55,8 @@ class Tuned:
         named = [self.method, *([] if self.policy is None else [self.policy])]
         if not all(isinstance(name, str) and NAME.fullmatch(name) for name in named):
             raise ValueError(f"method and policy are names, not {shown(repr(named))}")
+        if self.drafter is not None and not (isinstance(self.drafter, str) and self.drafter.startswith(PREFIX)):
+            raise ValueError(f"drafter is the name of a shipped head, not {shown(repr(self.drafter))}")
         if self.k is not None and not (type(self.k) is int and 1 <= self.k <= MOST_K):
             raise ValueError(f"k is a number from 1 to {MOST_K}, not {shown(repr(self.k))}")
         if type(self.compile) is not bool or not isinstance(self.speedup, int | float):
@@ -124,8 +128,12 @@ def _refuse_unfit(found: Tuned) -> None:
         raise ValueError(f"the method {found.method!r} is {parts.exactness}; auto takes none that changes outputs")
     options_of(found.policy)
     declared = parts.drafter.load_options() if parts.drafter else None
+    head = {}
+    if found.drafter is not None:
+        shipped.asset(found.drafter.removeprefix(PREFIX))
+        head = {"model": found.drafter}
     if declared is not None:
-        build(declared, found.options, found.method)
+        build(declared, {**found.options, **head}, found.method)
     elif found.options:
         raise ValueError(f"the method {found.method!r} has no options")
 

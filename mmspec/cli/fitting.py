@@ -13,6 +13,7 @@ from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.api.choice import AUTO, PLAIN, choose
 from mmspec.api.saved import outline_of
+from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
@@ -91,7 +92,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
         kind = seen.model.config.model_type
         raise ValueError(f"no installed plugin has a target for {kind!r}; `mmspec plugins` lists what is installed")
     refused = _refusal(target, seen)
-    results = _measured(seen.shipped)
+    results = _measured(seen.known)
     fitted = [_fit(registry, method, target, seen, refused, results) for method in registry.components("method")]
     fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
@@ -193,8 +194,9 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
 
 
 def _measured(name: str) -> list[Result]:
-    """The benchmarks of a shipped model."""
-    files = [shipped.folder("model_cards") / f"{name}{end}" for end in (BENCH, FURTHER)] if name else []
+    """The benchmarks of a shipped or fetched model."""
+    known = name.removeprefix(PREFIX)
+    files = [shipped.folder("model_cards") / f"{known}{end}" for end in (BENCH, FURTHER)] if name else []
     return [load_result(file) for file in files if file.is_file()]
 
 

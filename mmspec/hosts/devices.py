@@ -37,6 +37,18 @@ def half_on_gpu(model: nn.Module) -> bool:
     return first is not None and first.device.type == "cuda" and first.dtype in (torch.float16, torch.bfloat16)
 
 
+def nodes_are_cheap(model: nn.Module) -> bool:
+    """Whether a pass over 32 nodes takes hardly longer than one over a single node.
+
+    So it is off the CPU; and on a CPU that multiplies tiles (AMX), in bfloat16. A pass of SmolLM2 in one thread took
+    54 ms with 1 node and 64 with 32 there, in float32 68 and 158.
+    """
+    device, first = device_of(model), next(model.parameters(), None)
+    if device.type != "cpu":
+        return device.type != "meta"
+    return first is not None and first.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+
+
 def hooks_of(module: object) -> list[Any]:
     """The offloading hooks of a module; empty if it is not offloaded."""
     own, registry = getattr(module, "_hf_hook", None), getattr(module, "_diffusers_hook", None)

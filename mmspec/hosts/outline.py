@@ -35,7 +35,7 @@ class Outline:
     model: Any  # the model, of the right class and shape
     parameters: int  # the number of its parameters
     built: bool  # whether it has (random) weights, so that it can be run
-    shipped: str = ""  # the name under which mmspec ships the model, without `mmspec/`; "" if it does not
+    known: str = ""  # the name under which mmspec ships or fetches the model; "" if it does neither
 
 
 def outline(name: str) -> Outline:
@@ -84,7 +84,7 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     if built:
         with torch.random.fork_rng(devices=[]):
             model = make()
-    return Outline(model.eval(), parameters, built, _shipped(place))
+    return Outline(model.eval(), parameters, built, shipped.known_as(place))
 
 
 def _from_config(config: Any) -> PreTrainedModel:
@@ -95,11 +95,6 @@ def _from_config(config: Any) -> PreTrainedModel:
         if known and kind.can_generate():
             return kind._from_config(config)
     return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-
-
-def _shipped(place: Path) -> str:
-    known = {path.resolve(): name for name, path in shipped.assets().items()}
-    return known.get(place.resolve(), "")
 
 
 SECONDS = 1.5

@@ -1,15 +1,24 @@
 """`mmspec bench text` on a user's own prompts and draft model."""
 
 import json
+import re
+import sys
+import types
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from mmspec.bench import methods as choices
+from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import counted_or_read
+from mmspec.bench.race import race, tune
 from mmspec.cli.app import build
-from mmspec.kits.text.bench import run
+from mmspec.kits.text.bench import contestants, llama_cpp, run
 from mmspec.report.trust import load_result
 
 
@@ -60,3 +69,56 @@ def test_how_many_or_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     Path("own.jsonl").write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(ValueError, match=r"own.jsonl cannot be read"):
         counted_or_read("own.jsonl")
+
+
+class _Engine(types.ModuleType):
+    """In the place of the package that runs llama.cpp: it writes as many tokens as it is asked for, or fewer."""
+
+    def __init__(self, missing: int = 0) -> None:
+        super().__init__(llama_cpp.PACKAGE)
+        self.asked: list[dict[str, Any]] = []
+        self.made: list[Any] = []
+
+        def serve(how: Any) -> Any:
+            self.made.append(how)
+            return SimpleNamespace(handle_completions=complete)
+
+        def complete(asked: dict[str, Any]) -> dict[str, Any]:
+            self.asked.append(asked)
+            return {"__verbose": {"tokens": [7] * (asked["max_tokens"] - missing)}}
+
+        self.CommonParams, self.Server = MagicMock, serve
+        self.common_speculative_type = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE="n-grams")
+
+
+def test_another_engine_runs_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, file = _Engine(), tmp_path / "small.gguf"
+    monkeypatch.setitem(sys.modules, llama_cpp.PACKAGE, engine)
+    llama_cpp._engine.cache_clear()
+    call = GenerateCall(SimpleNamespace(device="cpu"), 5, 0.8, 3)
+    ways = contestants.peers(call, None, (file,))[f"llama.cpp, {file.name}"].ways
+    tuned = tune(ways, [{"input_ids": torch.tensor([[4, 5]])}])
+    assert set(tuned.tried) == set(llama_cpp.NGRAMS)
+    runs = race({"it": tuned.way}, [{"input_ids": torch.tensor([[4, 5]])}], 1)["it"].every
+    assert [run.emitted for run in runs] == [5] and len(engine.made) == len(llama_cpp.NGRAMS)
+    assert [how.speculative.ngram_simple.size_m for how in engine.made[1:]] == [5, 10]
+    first = engine.asked[0]
+    assert (first["prompt"], first["temperature"], first["seed"], first["top_p"]) == ([4, 5], 0.8, 3, 1.0)
+    assert first["ignore_eos"] and not first["cache_prompt"]
+    monkeypatch.setitem(sys.modules, llama_cpp.PACKAGE, _Engine(missing=1))
+    llama_cpp._engine.cache_clear()
+    track = race({"it": tuned.way}, [{"input_ids": torch.tensor([[4]])}], 1, optional=["it"])["it"]
+    assert track.failure == "ValueError: llama.cpp wrote 4 of 5 tokens: no error"
+    llama_cpp._engine.cache_clear()
+
+
+def test_files_of_another_engine_are_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.gguf"
+    asked = ["bench", "text", "--model", "mmspec/text-1m", "--method", "suffix", "--gguf", str(file)]
+    monkeypatch.setattr(run, "load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(llama_cpp, "find_spec", lambda _: None)
+    for content, says in ((None, "there is no file"), (b"GGML", "is no GGUF file"), (b"GGUF", r"mmspec\[llama-cpp\]")):
+        if content is not None:
+            file.write_bytes(content)
+        made = CliRunner().invoke(build(), asked)
+        assert made.exit_code and re.search(says, f"{made.output} {made.exception}")

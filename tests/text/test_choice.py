@@ -1,6 +1,7 @@
 """`auto` chooses, and says why; methods that draft with a model take any model, another tokenizer's too."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import mmspec
+from mmspec import shipped
 from mmspec.api import choice
 from mmspec.api.build import decoder_for
 from mmspec.compare.equality import assert_same
@@ -57,6 +59,18 @@ def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) ->
     assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
     monkeypatch.setattr(choice, "block", lambda name: {"default_method": "auto"})
     assert isinstance(decoder_for(model).drafter, Suffix)
+
+
+def test_a_fetched_model_has_its_card(make_llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        choice, "block", lambda name: {"default_method": "token-recycling"} if name == "smollm2" else {}
+    )
+    for place, method in ((tmp_path / "smollm2", "token-recycling"), (tmp_path / "another", "suffix")):
+        make_llama().save_pretrained(place)
+        assert decoder_for(load_model(str(place))).name == method
+    monkeypatch.setattr(shipped, "present", lambda: False)
+    assert not choice.known_name(load_model(str(tmp_path / "smollm2")))
 
 
 def test_the_shipped_cards_name_methods_that_work() -> None:

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api import build, choice
+from mmspec.api import choice
 from mmspec.api.build import DEFAULT_K, decoder_for
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
+from mmspec.hosts import devices
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from tests.support.eagle_layouts import LAYOUTS as EAGLE_LAYOUTS
@@ -84,7 +85,7 @@ def test_a_head_of_speculators_says_how_many(asked: Any, length: Any, tmp_path: 
 
 def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoder_for(llama(), "token-recycling").drafter.options.nodes == 8
-    for module in (build, choice):
+    for module in (devices, choice):
         monkeypatch.setattr(module, "device_of", lambda model: torch.device("cuda"))
     large = decoder_for(llama(), "token-recycling")
     assert large.k == 6 and large.drafter.options.nodes == 32 and large.drafter.width(6) == 32
@@ -93,6 +94,18 @@ def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> 
     chosen = decoder_for(llama(), "token-recycling", k=2, options={"nodes": 4})
     assert chosen.k == 2 and chosen.drafter.options.nodes == 4
     assert decoder_for(llama(), "token-recycling", drafter="suffix").k == DEFAULT_K  # which has no such options
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tiles", "nodes"), [("bfloat16", True, 32), ("bfloat16", False, 8), ("float32", True, 8)]
+)
+def test_a_cpu_that_multiplies_tiles_is_an_accelerator_in_half_precision(
+    dtype: str, tiles: bool, nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    model = llama().to(getattr(torch, dtype))
+    assert decoder_for(model, "token-recycling").drafter.options.nodes == nodes
+    assert decoder_for(model).name == ("auto" if nodes == 32 else "suffix")
 
 
 def test_integers_of_other_libraries(target: Any) -> None:

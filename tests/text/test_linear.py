@@ -116,6 +116,44 @@ def test_only_large_plain_layers_take_part_and_only_inside(monkeypatch):
     assert not kernels(net), "no memory is given for a large model"
 
 
+HALF = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN multiplies no bfloat16 on this processor"
+)
+
+
+@HALF
+def test_in_half_precision_no_clock_chooses(monkeypatch):
+    """Rounding decides what is written: packed weights from the first pass to the last, and in every width."""
+    monkeypatch.setattr(linear, "trial_of", None)
+    net = nn.ModuleList([nn.Linear(512, 256), nn.Linear(256, 512)]).bfloat16()
+    packed = kernels(net)
+    assert len(packed) == 2 and not packed.timed
+    for rows in (1, 7, ROWS):
+        with narrow(packed, rows):
+            assert all(isinstance(layer.forward, Kernel) for layer in net)
+    with narrow(packed, ROWS + 1):
+        assert not any("forward" in layer.__dict__ for layer in net)
+    monkeypatch.setattr(linear, "MOST", sum(layer.weight.nbytes for layer in net) - 1)
+    assert not kernels(net)
+
+
+@HALF
+@torch.no_grad()
+def test_half_precision_rounds_like_torchs_own_product_and_is_never_stale():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(300, 500).bfloat16(), torch.randn(3, 300).bfloat16()
+    kernel = Kernel(layer)
+    for write in (
+        lambda: None,
+        lambda: layer.weight.data.neg_(),
+        lambda: layer.weight.data[7].mul_(1.01),
+        lambda: layer.weight.data.copy_(layer.weight.data.flip(1)),
+    ):
+        write()
+        renew([kernel])
+        torch.testing.assert_close(kernel(x), F.linear(x, layer.weight, layer.bias), rtol=1e-2, atol=1e-2)
+
+
 def test_compiled_models_are_left_alone():
     net = model()
     net._compiled_call_impl = SimpleNamespace()

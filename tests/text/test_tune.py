@@ -16,6 +16,7 @@ from mmspec.api.choice import choose
 from mmspec.api.tuned import BESIDE, Tuned, key_of, tuned_for, write
 from mmspec.bench.race import Run
 from mmspec.cli.app import build
+from mmspec.hosts.loading import load_model
 from mmspec.kits.text import tuning
 from mmspec.kits.text.tuning import TEMPERATURES, Racer, raced
 from mmspec.registry import DefaultMethod, TargetSpec
@@ -74,6 +75,18 @@ def test_auto_takes_what_was_found(make_llama: Callable, cache: Path) -> None:
     assert decoder_for(model).k == 0
 
 
+def test_heads_that_ship_for_a_model_race(cache: Path) -> None:
+    model = load_model("mmspec/text-14m")
+    racers, chosen = tuning.contestants(model, 4, compiled=True)
+    name = "eagle, chains of 2, text-14m-eagle3"
+    assert {name, f"{name}, compiled"} <= set(racers) and chosen[name]["drafter"] == "mmspec/text-14m-eagle3"
+    write(Tuned(key_of(model), "eagle", "mmspec/text-14m-eagle3", 2, options={"width": 1, "nodes": 2}))
+    decoder = decoder_for(model)
+    assert (decoder.name, decoder.k, decoder.drafter.options.nodes) == ("eagle", 2, 2)
+    assert decoder.why.startswith("eagle with mmspec/text-14m-eagle3, which mmspec tune found")
+    assert not tuning.heads_for(load_model("mmspec/text-1m"))
+
+
 def test_what_was_found_on_texts_is_not_meant_for_pictures(make_llama: Callable) -> None:
     """As of Emu3, whose target names a method for its pipeline."""
     model, pictures = make_llama(), DefaultMethod(method="gs-sjd", when="pipeline")
@@ -109,7 +122,9 @@ def test_a_plain_call_that_fails_is_an_error() -> None:
         ({"options": {"model": 3}}, "model"),
         ({"options": []}, "options are numbers"),
         ({"compile": "yes"}, "compile is true or false"),
-        ({"drafter": "/somebody's/model"}, "drafter"),
+        ({"drafter": "/somebody's/model"}, "drafter is the name of a shipped head"),
+        ({"drafter": "mmspec/../x"}, "no shipped model"),
+        ({"drafter": "mmspec/text-1m"}, "model"),
         ("[]", "list"),
     ],
 )

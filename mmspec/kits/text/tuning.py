@@ -12,13 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
+from mmspec.api.choice import known_name
 from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Run, rotated
+from mmspec.hosts.loading import PREFIX
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.registry.printable import first_line
+from mmspec.report.cards import described, facts_of
 from mmspec.report.result import PLAIN
+from mmspec.shipped import assets, folder
 
 TEMPERATURES = (0.0, 0.7)
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
@@ -32,6 +36,12 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "token-recycling, 32 nodes": {"method": "token-recycling", "k": 6, "nodes": 32},
 }
 """What needs neither a head nor a draft model, with the arguments of `enable`."""
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "chains of 2": {"k": 2, "width": 1, "nodes": 2},
+    "chains of 3": {"k": 3, "width": 1, "nodes": 3},
+    "7 nodes": {"k": 3, "width": 3, "nodes": 7},
+}
+"""The drafts of heads."""
 COMPILED = (PLAIN, "prompt-lookup, k=5", "token-recycling, 8 nodes")
 """Candidates that are tried compiled, too, where that is asked for."""
 PEERS: Mapping[str, Mapping[str, Any]] = {
@@ -105,9 +115,10 @@ def raced(racers: Mapping[str, Racer], tasks: Sequence[Any], enough: Callable[[]
 
 def contestants(model: Any, new: int, compiled: bool) -> tuple[dict[str, Racer], dict[str, Mapping[str, Any]]]:
     """Who races, and the arguments of `enable` of those that can be chosen; methods that do not fit are left out."""
-    chosen = dict(CANDIDATES)
+    heads = heads_for(model)
+    chosen = {**CANDIDATES, **heads}
     if compiled:
-        chosen |= {f"{name}, compiled": {**CANDIDATES[name], "compile": True} for name in COMPILED}
+        chosen |= {f"{name}, compiled": {**chosen[name], "compile": True} for name in (*COMPILED, *heads)}
     racers: dict[str, Racer] = {}
     for name, how in list(chosen.items()):
         try:
@@ -122,6 +133,21 @@ def contestants(model: Any, new: int, compiled: bool) -> tuple[dict[str, Racer],
     for name, more in PEERS.items():
         racers[name] = Racer({t: PeerGenerate(GenerateCall(model, new, t, 0), more) for t in TEMPERATURES})
     return racers, chosen
+
+
+def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
+    """The shipped heads of a live model, each as chains and as small trees, with arguments of `enable`."""
+    name, present = known_name(model), assets()
+    own = [
+        head
+        for head in (described() if name else ())
+        if head.name in present and facts_of(head, folder("assets")).get("target") == name
+    ]
+    return {
+        f"{head.method}, {shape}, {head.name}": {"method": head.method, "drafter": PREFIX + head.name, **how}
+        for head in own
+        for shape, how in SHAPES.items()
+    }
 
 
 def tune(
@@ -147,7 +173,7 @@ def tune(
     if speedup < 1 + GAIN:
         best, speedup = PLAIN, 1.0
     how = dict(chosen[best])
-    own = {name: how.pop(name, None) for name in ("method", "k", "policy")}
+    own = {name: how.pop(name, None) for name in ("method", "drafter", "k", "policy")}
     made = Tuned(key_of(model), compile=how.pop("compile", False), options=how, speedup=round(speedup, 3), **own)
     return made, racers
 

@@ -1,6 +1,7 @@
 """`mmspec bench` commands of language models."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,9 @@ def bench_command(
         quick: Quick = False,
         model: Annotated[str, typer.Option(help="A model of this kind: a folder, a hub name, mmspec/….")] = target,
         drafter: Annotated[str | None, typer.Option(help="A smaller model; default: the shipped one.")] = None,
+        gguf: Annotated[
+            str | None, typer.Option(help="GGUF files of the model, joined by commas: llama.cpp runs beside.")
+        ] = None,
     ) -> None:
         check_output_folders(json, plot)
         count, own = counted_or_read(prompts, chats=True)
@@ -47,7 +51,14 @@ def bench_command(
         from mmspec.kits.text.bench.settings import BenchOptions
 
         chosen = subject(model) if drafter is None else subject(model).drafted_by(drafter)
-        options = BenchOptions(prompts=count, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
+        options = BenchOptions(
+            prompts=count,
+            new=new_tokens,
+            repeats=repeats,
+            batch=batch,
+            seed=seed,
+            files=tuple(map(Path, gguf.split(","))) if gguf else (),
+        )
         options = options.quick if quick else options
         methods, measured = chosen_methods(method, chosen.methods), measure or run.bench
         bench(chosen.kind, lambda progress: measured(chosen, methods, options, device, progress, own), json, plot)

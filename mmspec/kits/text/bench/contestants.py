@@ -6,6 +6,7 @@ A batch is compared with its rows one by one: the same prompts and method, under
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
+from mmspec.kits.text.bench.llama_cpp import NGRAMS, LlamaCpp
 from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch, named
 from mmspec.report.result import PLAIN, Row
 
@@ -66,8 +68,10 @@ class PeerSettings:
     note: str = ""  # A note for the reader of the result
 
 
-def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
-    """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
+def peers(call: GenerateCall, drafter: Any, files: Sequence[Path] = ()) -> dict[str, PeerSettings]:
+    """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant; and llama.cpp, with
+    these GGUF files.
+    """
     eager, static, lookup, assistant = PEERS
     draft = {"assistant_model": drafter}
     return {
@@ -77,6 +81,12 @@ def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
         assistant: PeerSettings(
             {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
+        **{
+            f"llama.cpp, {file.name}": PeerSettings(
+                {name: LlamaCpp(call, file, ngram) for name, ngram in NGRAMS.items()}, "another engine"
+            )
+            for file in files
+        },
     }
 
 

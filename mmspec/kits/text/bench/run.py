@@ -15,6 +15,7 @@ from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.bench.timing import describe, versions
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
+from mmspec.kits.text.bench.llama_cpp import NGRAMS, refuse
 from mmspec.kits.text.bench.settings import (
     BATCHED,
     GIVEN,
@@ -92,7 +93,7 @@ class Bench:
         racers |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
         others = self.bounds(call, truth)
         tasks = prompts(pieces, self.options.prompts, self.device, self.given)
-        ways = peers(call, self.drafter)
+        ways = peers(call, self.drafter, self.options.files)
         tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
         stock = {name: found.way for name, found in tuned.items()}
         tracks = race({**racers, **others, **stock}, tasks, self.options.repeats, optional=stock, tick=self.tick)
@@ -126,6 +127,7 @@ def prepared(
     subject: Subject, methods: list[str] | None, options: BenchOptions, device: str, own: Sequence[str] | None = None
 ) -> Bench:
     """The benchmark with its models loaded and its methods tried; arguments as in `bench`."""
+    refuse(options.files)
     model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
@@ -150,7 +152,8 @@ def _plan(run: Bench) -> Plan:
 def calls_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int:
     """The number of calls for our methods without plain decoding, on so many kinds of text."""
     each = (1 + options.repeats) * options.prompts
-    raced = kinds * len(TEMPERATURES) * (each * (1 + len(methods) + len(PEERS)) + _tried(options))
+    others = len(PEERS) + len(options.files)
+    raced = kinds * len(TEMPERATURES) * (each * (1 + len(methods) + others) + _tried(options))
     return raced + 2 * (1 + options.repeats) * _batched(methods, options)
 
 
@@ -161,7 +164,8 @@ def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> in
 
 
 def _tried(options: BenchOptions) -> int:
-    return tuning_calls(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
+    ways = sum(map(len, GRIDS.values())) + len(NGRAMS) * len(options.files)
+    return tuning_calls(ways, min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ class BenchOptions:
     repeats: int = REPEATS  # counted repeats
     batch: int = BATCH  # rows of the batch that is compared with its rows alone; 0 leaves it out
     seed: int = 0  # the seed of torch's generator, set before every call
+    files: tuple[Path, ...] = ()  # GGUF files of the same model, with which llama.cpp runs beside
 
     @property
     def quick(self) -> "BenchOptions":
