@@ -166,7 +166,7 @@ def options_for(name: str, beside: str = "prompt-lookup") -> UnitedOptions:
     )
 
 
-HOST = ("falcon", "ppd", "pard", "llmcad", "sequoia")
+HOST = ("falcon", "ppd", "llmcad", "sequoia")
 """Drafters that draft outside of captured rounds, which take their drafts."""
 
 
