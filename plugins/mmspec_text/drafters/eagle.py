@@ -9,6 +9,7 @@ form. A wrong head is lossless too, and slow: the first call tries it on the pro
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. `published`
 is the tree of EAGLE-3's released code: ten nodes expanded per level, 59 verified, eight levels unless `k` says. In
 texts longer than a head's training texts, `window` keeps its attention to the latest tokens, and to `sinks` first ones.
+`keep` and `corpus` cut the output layer to the ids that are frequent (VocabTrim, 2506.22694), where it scores many.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun, observed, proposed
 from mmspec_text.drafters.heads.stored import Convention
+from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
 from mmspec_text.training.lessons import EagleLesson
 
 PUBLISHED, LEVELS = Rerank(10, 10, 59), 8
@@ -38,7 +40,7 @@ DEFAULTS = 3
 
 
 @dataclass(frozen=True)
-class EagleOptions(HeadOptions):
+class EagleOptions(HeadOptions, TrimOptions):
     """Options of `eagle`."""
 
     form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = field(  # type: ignore[assignment]
@@ -84,6 +86,9 @@ class FamilyDrafter(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         self.network.window, self.network.sinks = self._window, self._sinks
+        kept = self.options.kept(target) if isinstance(self.options, TrimOptions) else None
+        if kept is not None:
+            self.network.trimmed = Trimmed(kept, self.network.ids, self.network.lm_head)
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 
@@ -141,4 +146,6 @@ class Eagle(FamilyDrafter):
 
     def lesson(self, loss: str, depth: int) -> EagleLesson:
         """What the head learns between calls; arguments and errors as in `Learns`."""
+        if self.network.trimmed is not None:
+            raise ValueError("a head learns with all rows of its output layer: leave out keep=")
         return EagleLesson(self.network, self._target, lambda: self._features.choices[self._convention], loss, depth)
