@@ -45,10 +45,7 @@ class EagleOptions(HeadOptions, TrimOptions):
 
     form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = field(  # type: ignore[assignment]
         default="rerank",
-        metadata={
-            "help": "which nodes to draft; rerank, greedy, published (the authors' 59 nodes): rules match and relaxed, "
-            "the others: any"
-        },
+        metadata={"help": "which nodes to draft; rerank, greedy, published: rules match and relaxed, the others: any"},
     )
     window: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "latest tokens that the head attends to; None: what its config says, or all"}

@@ -31,21 +31,13 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.loading import header
 from mmspec.registry.options import build
 from mmspec.registry.suggest import unknown
+from mmspec_text import specs
 from mmspec_text.drafters.two_drafters import TwoDrafters, own_memory
 from mmspec_text.head_specs import HEAD_DRAFTERS
-from mmspec_text.specs import (
-    DRAFT_MODEL,
-    DRAFT_TREE,
-    LLMCAD,
-    PARD,
-    PROMPT_LOOKUP,
-    REST,
-    SEQUOIA,
-    SUFFIX,
-)
 
-FIRST = {spec.name: spec for spec in (*HEAD_DRAFTERS, PARD, DRAFT_MODEL, DRAFT_TREE, SEQUOIA, LLMCAD)}
-BESIDE = {spec.name: spec for spec in (SUFFIX, PROMPT_LOOKUP, REST)}
+MODELS = specs.PARD, specs.DRAFT_MODEL, specs.DRAFT_TREE, specs.SEQUOIA, specs.LLMCAD
+FIRST = {spec.name: spec for spec in (*HEAD_DRAFTERS, *MODELS)}
+BESIDE = {spec.name: spec for spec in (specs.SUFFIX, specs.PROMPT_LOOKUP, specs.REST)}
 USUAL_DEPTH = 5
 """Units that a model drafts per path where neither its files nor the user say."""
 KEPT = 0.9
@@ -186,10 +178,16 @@ class UnitedInside(InsideDrafts):
         own = self.most, drafter.levels(k), k, self.agreed
         self.key = type(first), self.first.key, type(second), self.second.key, own
 
-    def reserve(self, state: State) -> None:
+    def _each(self, state: State, drafter: Any = None) -> Iterator[tuple[InsideDrafts, Any]]:
+        """Both parts, and their drafters, while the call's memory is theirs."""
+        both = (None, None) if drafter is None else (drafter.first, drafter.second)
         for which, part in enumerate((self.first, self.second)):
             with own_memory(state, which):
-                part.reserve(state)
+                yield part, both[which]
+
+    def reserve(self, state: State) -> None:
+        for part, _ in self._each(state):
+            part.reserve(state)
         with torch.inference_mode(False):
             self._trust, begun = Trust.begin(state.emitted), Trust.begin(state.emitted)
         self._right, self._promised = begun.right, begun.promised  # buffers, which each round reads and writes
@@ -200,16 +198,14 @@ class UnitedInside(InsideDrafts):
             yield
 
     def load(self, drafter: Any, state: State) -> None:
-        for which, (part, own) in enumerate(((self.first, drafter.first), (self.second, drafter.second))):
-            with own_memory(state, which):
-                part.load(own, state)
+        for part, own in self._each(state, drafter):
+            part.load(own, state)
         self._right.copy_(state.memory[2].right)
         self._promised.copy_(state.memory[2].promised)
 
     def unload(self, drafter: Any, state: State) -> None:
-        for which, (part, own) in enumerate(((self.first, drafter.first), (self.second, drafter.second))):
-            with own_memory(state, which):
-                part.unload(own, state)
+        for part, own in self._each(state, drafter):
+            part.unload(own, state)
         state.memory[2].right, state.memory[2].promised = self._right.clone(), self._promised.clone()
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
@@ -316,6 +312,6 @@ def _first_of(options: UnitedOptions) -> Any:
             raise ValueError(unknown("drafter of a model", options.first, list(FIRST)))
         return FIRST[options.first]
     if not isinstance(options.model, str):
-        return DRAFT_MODEL
+        return specs.DRAFT_MODEL
     config, keys = header(options.model)
-    return next((spec for spec in FIRST.values() if spec.is_for(config, keys)), DRAFT_MODEL)
+    return next((spec for spec in FIRST.values() if spec.is_for(config, keys)), specs.DRAFT_MODEL)

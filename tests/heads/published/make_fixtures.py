@@ -613,6 +613,59 @@ def specforge_dspark():
     )
 
 
+def specforge_domino(shifted):
+    """Drafted by the authors' own loop over the block, once with labels behind the root and once without."""
+    use("SpecForge")
+    from specforge.modeling.draft.dflash import extract_context_feature
+    from specforge.modeling.draft.domino import DominoDraftModel
+    from transformers import DynamicCache, Qwen3Config
+
+    kept = json.loads((SOURCES / "SpecForge/configs/qwen3-8b-domino.json").read_text())
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "vocab_size": VOCAB, "max_position_embeddings": 256, "num_hidden_layers": 2}
+    sizes |= {"layer_types": ["full_attention"] * 2, "num_target_layers": LAYERS, "block_size": 5, "emb_dim": 7}
+    inner = {"mask_token_id": 47, "target_layer_ids": [1, 3, 6], "emb_dim": 7, "gru_hidden_dim": 10}
+    inner |= {"shift_label": shifted, "pure_draft_prefix_len": 1 if shifted else 2}
+    config = {**kept, **sizes, "dflash_config": {**kept["dflash_config"], **inner}}
+    of_class = Qwen3Config(**json.loads(json.dumps(config)))
+    of_class._attn_implementation = "eager"
+    model, base, cache = drawn(DominoDraftModel(of_class), 83 + shifted), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states, start = extract_context_feature(out.hidden_states, model.target_layer_ids)[:, -fresh:], len(known) - 1
+        block = torch.tensor([[known[-1], *[47] * 4]])
+        place = torch.arange(cache.get_seq_length(), start + 5)[None]
+        how = {"past_key_values": cache, "use_cache": True, "is_causal": False}
+        noise = base.model.embed_tokens(block)
+        hidden = model(target_hidden=states, noise_embedding=noise, position_ids=place, **how)[:, -5:]
+        cache.crop(start - cache.get_seq_length())
+        filled = torch.cat([block[:, :1], model._sample_draft_tokens(base, hidden, block)], 1)
+        if shifted:  # one more, by the last row: the loop fills a block
+            filled = torch.cat([filled, block[:, 1:2]], 1)[:, :5]
+        final = model.apply_logits_head(
+            base.lm_head(hidden)[:, None],
+            prev_token_embeddings=base.model.embed_tokens(filled)[:, None],
+            hidden_states=hidden[:, None],
+        )[0, 0]
+        made = chain(final if shifted else final[1:])
+        assert made[0][:4] == filled[0, 1:].tolist()
+        return made
+
+    written(
+        "specforge-domino" if shifted else "specforge-domino-unshifted",
+        "sgl-project/SpecForge",
+        "specforge/modeling/draft/domino.py",
+        model.state_dict(),
+        config,
+        draft,
+        method="dflash",
+        k=5 if shifted else 4,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
 def dspark(name, rank, kind="vanilla", confidence=0.0, joined=False):
     use("DeepSpec")
     from deepspec.eval.dspark import draft_ops
@@ -1161,6 +1214,8 @@ MAKERS: dict[str, Callable[[], None]] = {
     ),
     "specforge-eagle-3": specforge,
     "specforge-dspark": specforge_dspark,
+    "specforge-domino": lambda: specforge_domino(True),
+    "specforge-domino-unshifted": lambda: specforge_domino(False),
     "falcon": falcon,
     "ppd": ppd,
     "pard": pard,

@@ -1,4 +1,4 @@
-"""DFlash heads as data: what differs between them (DFlash, arXiv 2602.06036; DSpark, 2607.05147), and their layouts.
+"""DFlash heads as data: what differs between them (DFlash, arXiv 2602.06036; DSpark, 2607.05147; Domino, 2605.29707).
 
 | layout | marks | where settings are | a layer id names |
 |---|---|---|---|
@@ -49,6 +49,9 @@ class DFlashArchitecture(BlockSizes):
     from_root: bool  # whether the root's row scores the first unit, so that a block has `block` units, and not one less
     sequel: Sequel | None = None  # the kind of Markov head; None: there is none
     rank: int = 0  # numbers of its states
+    gru: int = 0  # numbers of Domino's state; 0: it has no such head
+    inside: int = 0  # numbers between the two matrices of its term
+    uncorrected: int = 0  # units of a block in front of the first that has the term
     confidence: int = 0  # numbers that its confidence head reads; 0: it has none
     sinks: bool = False  # attention heads have a logit that takes weight
     scale: float = 1.0  # factor of the logits
@@ -71,6 +74,7 @@ ARCHITECTURES = (
     "DSparkDraftModel",
     "DSparkSpeculator",
     "DFlashDSparkDraftModel",
+    "DominoDraftModel",
     "Qwen3DSparkModel",
     "MuseGlimmerAssistantModel",
 )
