@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
+from mmspec.core.state import State
 from mmspec.core.types import Prefill
 
 
@@ -143,6 +144,21 @@ class WithinPasses(Protocol):
     """
 
     within: str
+
+
+@runtime_checkable
+class Renumbering(Protocol):
+    """A drafter that remembers the nodes of its draft, which may be a part of another drafter's."""
+
+    def renumber(self, state: State, nodes: Tensor) -> None:
+        """Take the numbers that a round's nodes have, before it is observed.
+
+        Args:
+            state: The call.
+            nodes: `[batch, node]`: which of the drafter's own nodes each node of the draft is, the root not counted;
+                beyond their number: none.
+        """
+        ...
 
 
 @runtime_checkable

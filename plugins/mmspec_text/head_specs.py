@@ -24,9 +24,10 @@ DFLASH = DrafterSpec(
     name="dflash",
     factory="mmspec_text.drafters.dflash:DFlash",
     **READS,
-    summary="A trained head drafts a whole block in one pass: DFlash, DSpark.",
+    summary="A trained head drafts a whole block in one pass: DFlash, DSpark, Domino.",
     paper="https://arxiv.org/abs/2602.06036",
     options="mmspec_text.drafters.dflash:DFlashOptions",
+    reads="mmspec_text.drafters.heads.dflash.family:is_head",
 )
 P_EAGLE = DrafterSpec(
     name="p-eagle",
@@ -35,6 +36,7 @@ P_EAGLE = DrafterSpec(
     summary="An EAGLE head trained to draft all units in one pass: P-EAGLE.",
     paper="https://arxiv.org/abs/2602.01469",
     options="mmspec_text.drafters.p_eagle:PEagleOptions",
+    reads="mmspec_text.drafters.heads.eagle.family:is_parallel",
 )
 FALCON = DrafterSpec(
     name="falcon",

@@ -149,7 +149,14 @@ RASD = DrafterSpec(
     paper="https://arxiv.org/abs/2503.03434",
     options="mmspec_text.drafters.retrieval.rasd:RasdOptions",
 )
-
+UNITED = DrafterSpec(
+    name="united",
+    factory="mmspec_text.drafters.united:UnitedWithModel",
+    needs=frozenset({"discrete", "rerank"}),
+    offers=frozenset({"tree"}),
+    summary="A head or a smaller model, and copies of earlier text, in one tree.",
+    options="mmspec_text.drafters.united:UnitedOptions",
+)
 
 # The target drafts for itself.
 CASCADE = DrafterSpec(
@@ -180,6 +187,7 @@ DRAFTERS = (
     CASCADE,
     REST,
     RASD,
+    UNITED,
     *HEAD_DRAFTERS,
 )
 METHODS = (
@@ -243,6 +251,12 @@ METHODS = (
         cheap_nodes={"k": 10, "nodes": 64},
     ),
     RASD.method("A smaller model, and texts like those that are to be written: corpus=<file>.", needs=TEXT),
+    UNITED.method(
+        "A head or a smaller model, and copies of the text so far, share one tree.",
+        needs=TEXT,
+        k=10,
+        cheap_nodes={"beside": "prompt-lookup"},  # which drafts on the device, inside of captured rounds
+    ),
     *HEAD_METHODS,
     CASCADE.method(
         "Three levels, for long texts; the middle one sees the chunks that matter.",

@@ -169,6 +169,16 @@ TYPICAL = RuleSpec(
     paper="https://arxiv.org/abs/2401.10774",
     options="mmspec_zoo.relaxed.typical:TypicalOptions",
 )
+FLY = RuleSpec(
+    name="fly",
+    factory="mmspec_zoo.relaxed.fly:Fly",
+    needs=frozenset({"discrete", "chain"}),
+    offers=frozenset({"redraw"}),
+    exactness="lossy",
+    summary="Accept what differs where the target hesitates and agrees with what follows.",
+    paper="https://arxiv.org/abs/2511.22972",
+    options="mmspec_zoo.relaxed.fly:FlyOptions",
+)
 
 DRAFTERS = {
     PEARL: "A smaller model drafts while the target verifies: for a core or two to spare.",
@@ -192,6 +202,7 @@ COMPONENTS = (
     ROLLBACK,
     JUDGE,
     TYPICAL,
+    FLY,
     *(drafter.method(summary, needs=TEXT) for drafter, summary in DRAFTERS.items()),
     ASSD.method(
         "An any-order model drafts several blanks at once and verifies them in order.",
@@ -208,6 +219,16 @@ COMPONENTS = (
         k=10,
         summary="A smaller model writes while it is sure; the target corrects what is unlikely.",
         paper="https://arxiv.org/abs/2302.07863",
+    ),
+    MethodSpec(
+        name="fly",
+        drafter=DRAFT_MODEL,
+        rule="fly",
+        needs=TEXT,
+        exactness="lossy",
+        k=15,
+        summary="A smaller model writes; the target corrects what it does not go on from.",
+        paper="https://arxiv.org/abs/2511.22972",
     ),
     MethodSpec(
         name="judge",

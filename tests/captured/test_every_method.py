@@ -39,7 +39,7 @@ FAST = {
 }
 MODELS = (
     *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
-    *("text:sequoia", "text:llmcad", "text:rasd", "zoo:pearl", "zoo:saguaro", WITHIN),
+    *("text:sequoia", "text:llmcad", "text:rasd", "text:united", "zoo:pearl", "zoo:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (
@@ -47,7 +47,7 @@ HEADS = (
     *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon", "grid-language")
-OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild")
+OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild", "zoo:fly")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
@@ -62,7 +62,7 @@ UNTRIED = {
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
 that. For the heads, a judge, and draft models of the models that write pictures, there is no example of that target;
 `tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and
-`bild`, which the kit's small models are never sure enough for.
+`bild`, which the kit's small models are never sure enough for. `fly` is tried as a rule.
 """
 PLAYED = "frames"
 """A player's target, which has no example: its units come from outside. Its own tests run with `compile`, too."""

@@ -25,7 +25,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "suffix": (1, 270),
     "suffix, samples": (1, 270),
     "rest": (1, 320),
-    "rasd": (3, 1500),  # both trees are read, and united on the host
+    "rasd": (1, 1380),
+    "united": (1, 1400),
     # Their draft models run here in the call's own thread, and each of their passes reads what it was asked.
     "pearl": (14, 900),
     "saguaro": (25, 1200),
@@ -47,6 +48,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "dyspec": (1, 1460),
     "sequoia": (3, 1460),  # in the first round, its two counts move; later 1
     "bild": (5, 1050),  # each unit may end the draft
+    "fly": (1, 1050),
     "ambedkar": (1, 1260),
     "rapid": (1, 1260),
     "rapid, mixed": (1, 1280),

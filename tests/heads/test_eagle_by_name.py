@@ -73,3 +73,23 @@ def test_texts_longer_than_a_heads_training_texts_are_named(tmp_path: Path) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         decoder.generate(prompt, 20)
+
+
+def test_the_tree_of_the_released_code(tmp_path: Path) -> None:
+    """Its defaults: `total_token=60`, the root included, `depth=7` levels behind the first, `top_k=10`."""
+    model, folder = llama(num_hidden_layers=6), str(LAYOUTS["eagle-3"].save(tmp_path))
+    said = {"form": "rerank", "width": 10, "nodes": 59}
+    ours, same = (
+        decoder_for(model, "eagle", drafter=folder, k=k, options={"probe": False, **options})
+        for k, options in ((None, {"form": "published"}), (8, said))
+    )
+    assert (ours.k, ours.k_from, ours.drafter.width(8)) == (8, "its head", 59)
+    assert ours.drafter.shape == same.drafter.shape and ours.drafter.shape.fed(8) == 70
+    prompt = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    outputs = [decoder.generate(prompt, 30, seed=1) for decoder in (ours, same, decoder_for(model, "plain"))]
+    assert all(torch.equal(a, b) for out in outputs[1:] for a, b in zip(outputs[0].units, out.units, strict=True))
+    assert outputs[0].report.rounds == outputs[1].report.rounds and max(outputs[0].report.sizes) == 60
+    short = decoder_for(model, "eagle", drafter=folder, k=3, options={"probe": False, "form": "published"})
+    assert short.k == 3 and short.drafter.width(3) == 59
+    with pytest.raises(ValueError, match="form=chain, heap"):
+        decoder_for(model, "eagle", drafter=folder, rule="rejection", options={"form": "published"})

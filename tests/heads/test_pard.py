@@ -15,12 +15,14 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.core.compile.pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import SIZES, llama, random_model, small
 from mmspec_text.drafters.pard import Pard, PardOptions, is_pard
+from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.examples.text import MASK, masked
@@ -28,11 +30,17 @@ from tests.support.examples.text import MASK, masked
 CHAIN, TREE = {"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}
 
 
-def decoder(rule: Rule | None = None, k: int = 4, target: Any = None, shape: Any = "any", **options: Any) -> Decoder:
+def decoder(
+    rule: Rule | None = None,
+    k: int = 4,
+    target: Any = None,
+    shape: Any = "any",
+    compile: bool | None = None,
+    **options: Any,
+) -> Decoder:
     drafter = Pard(PardOptions(**{"model": masked(), **options}))
-    return Decoder(
-        TransformersTarget(llama() if target is None else target), drafter, rule or Match(), k=k, shape=shape
-    )
+    target = TransformersTarget(llama() if target is None else target)
+    return Decoder(target, drafter, rule or Match(), k=k, shape=shape, compile=compile)
 
 
 @cache
@@ -91,6 +99,32 @@ def test_in_half_precision_of_one_shape(warp: Any, rows: dict[str, Tensor]) -> N
     plain = Decoder(TransformersTarget(half), shape=ours.report.width or "any").generate(rows, 30, seed=5, warp=warp)
     assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
     assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize(
+    ("form", "rule", "warp"),
+    [
+        (CHAIN, Match, SAMPLED),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (CHAIN, Match, GREEDY),
+                (TREE, Match, GREEDY),
+                (TREE, Match, SAMPLED),
+                (CHAIN, Rejection, SAMPLED),
+            )
+        ),
+    ],
+)
+def test_captured_rounds_draft_by_themselves(
+    form: dict[str, Any], rule: type, warp: Any, rows: dict[str, Tensor]
+) -> None:
+    vars(llama()).pop(NAME, None)
+    eager, captured = (decoder(rule(), shape=None, compile=True, **form) for _ in range(2))
+    eager.captures._refused = True
+    assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
+    assert len(rounds_of(captured)) == 1 and rounds_of(captured)[0].plan.drafts is not None
+    assert captured.generate(rows, 24, seed=4, warp=warp).report.accepted > 0
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.drafters import growing
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.registry import installed
 
 FOLDER = Path(__file__).parent / "published"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.safetensors") if path.stem != "target")
@@ -150,3 +151,15 @@ def test_the_page_names_who_wrote_it(name: str) -> None:
     page = (Path(__file__).parents[2] / "docs/models/heads.md").read_text()
     row = f"`{about['path']}` of {about['source'].removeprefix('https://github.com/')} | {about['commit'][:7]} |"
     assert row in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_knows_the_method_by_the_files(name: str) -> None:
+    """Or nobody claims them, and the user names the method."""
+    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    keys = [key.removeprefix("head.") for key in tensors if key.startswith("head.")]
+    claimed = [
+        each.name for each in installed().components("drafter") if each.is_for(json.loads(about["config"]), keys)
+    ]
+    known = about["method"] in ("eagle", "dflash", "p-eagle", "falcon", "pard")
+    assert claimed == ([about["method"]] if known else [])

@@ -52,7 +52,6 @@ def test_a_tensor_that_no_multi_token_layer_has(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "tensors"),
     [
-        ("Domino", {"prefix_gru.weight_ih_l0": (12, 64), "embed_proj.0.weight": (5, 68)}),
         ("DFlash2", {"layers.0.attention_conv.base_kernel": (2, 2, 64), "layers.0.mlp_conv.base_kernel": (2, 2, 64)}),
         ("DFlash2", {"candidate_selector.hidden_projection.weight": (4, 64)}),
         ("Gemma", {"layers.0.pre_feedforward_layernorm.weight": (64,), "layers.0.layer_scalar": (1,)}),
@@ -80,7 +79,7 @@ def test_another_kind_of_block_head_is_named(kind: str, tensors: dict[str, tuple
         ({"hidden_act": "silu", "hidden_activation": "gelu"}, "two activations, silu and gelu"),
         ({"is_neox_style": False}, "is_neox_style = False, which are not computed; .*Llama"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
-        ({"projector_type": "domino"}, "another family .*projector_type 'domino'"),
+        ({"projector_type": "dominos"}, "another family .*projector_type 'dominos'"),
     ],
 )
 def test_a_config_of_another_family_of_block_heads(changed: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ TEXT: dict[str, dict[str, Any]] = {
     "sequoia": {"drafter": SMALL, "k": 3, "nodes": 8},
     "rest": {"corpus": __file__, "tokenizer": SMALL, "k": 6},
     "rasd": {"drafter": SMALL, "corpus": __file__, "tokenizer": SMALL, "k": 3},
+    "united": {"drafter": SMALL, "k": 6},
     "bild": {"drafter": SMALL, "k": 4},
+    "fly": {"drafter": SMALL, "k": 12, "window": 3},
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},
 }
@@ -120,7 +122,7 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
     "four-courts": (walk, FRAMES),
     "four-courts-tokens": (walk, CODED),
 }
-EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild", "ambedkar"}
+EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild", "fly", "ambedkar"}
 """Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""
 TWICE = {("emoji", "sjd"), ("emoji", "gs-sjd-pac"), ("emoji", "lantern"), ("text-14m", "rsd"), ("text-14m", "bild")}
 """Whose parts other cases have: both drafters of windows, with siblings and without, both grouped rules, `ssm-5m`."""

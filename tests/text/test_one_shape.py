@@ -22,6 +22,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "suffix": {"k": 8},
     "rest": {"k": 4, "options": CORPUS},
     "rasd": {"k": 3, "options": CORPUS},
+    "united": {"k": 6, "options": {"first": "draft-tree", "nodes": 12}},
     "token-recycling": {"k": 4},
     "jacobi-text": {"k": 6},
     "lookahead": {"k": 5},
@@ -49,7 +50,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 DRAFTED = (
     *("ambedkar", "vocab-trim", "omnidraft", "specmemo", "llmcad", "s2d"),
-    *("pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd"),
+    *("pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd", "united"),
 )
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [

@@ -77,6 +77,7 @@ class InsideDrafts(Protocol):
 
     parents: Sequence[int] | None  # of the drafted nodes of every draft; -1: the root. None: each brings its own tree
     key: Hashable = ()  # what two drafters, and two calls, must share for one captured round to serve both
+    longest: int = 0  # units of the longest path that a round verifies, if that is another drafter's
     modules: Sequence[nn.Module] = ()  # those whose weights drafts read, beside the target's
 
     def reserve(self, state: State) -> None:
@@ -98,6 +99,10 @@ class InsideDrafts(Protocol):
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         """`Drafter.propose`, given the rows alone; their `history` has all its columns. The draft is not rooted."""
         ...
+
+    def renumber(self, nodes: Tensor) -> None:
+        """As in `mmspec.core.capabilities.Renumbering`; by default a drafter does not remember its nodes."""
+        return
 
     def observe(self, live: Live, step: Step) -> None:
         """`Drafter.observe`; rows that are done have `step.count` 0."""

@@ -98,11 +98,14 @@ class DraftModel:
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory
         if memory.scratch is not None:
-            own = step.draft.nodes == memory.scratch.place.shape[1]
-            memory.lag = 1 if own else step.draft.index.deepest + 1  # every node of its own with a child was fed
+            memory.lag = 1 if memory.scratch.alone else step.draft.index.deepest + 1
             _commit(self.model, memory, step)
         else:
             memory.lag += step.draft.index.deepest + 1
+
+    def renumber(self, state: State, nodes: Tensor) -> None:
+        memory: DraftModelMemory = state.memory
+        memory.scratch = None if memory.scratch is None else memory.scratch.renumbered(nodes)
 
     def inside(self, k: int, state: State) -> "DraftModelInside":
         assert isinstance(self.model, Capturable)
@@ -110,9 +113,14 @@ class DraftModel:
 
     def fits_inside(self, state: State) -> bool:
         """Not where a host sync ends drafts, or the draft model's context; nor if a subclass drafts otherwise."""
-        kind, shape = type(self), self.shape
+        kind = type(self)
         own = (kind.propose, kind.observe, kind._feed) == (DraftModel.propose, DraftModel.observe, DraftModel._feed)
-        if not own or not isinstance(self.model, Capturable) or not isinstance(self.model, RunsModel):
+        return own and self._may_be_inside(state)
+
+    def _may_be_inside(self, state: State) -> bool:
+        """Whether neither a host sync ends drafts, nor the draft model's context."""
+        shape = self.shape
+        if not isinstance(self.model, Capturable) or not isinstance(self.model, RunsModel):
             return False
         context = self.model.context if isinstance(self.model, Bounded) else None
         whole = state.prompt_length + state.limit + state.budget.k
@@ -139,7 +147,7 @@ class DraftModel:
         """
         if isinstance(self.model, LengthAware):
             self.model.synced(memory.cache, state.host_emitted)
-        lag = _lag(memory, state)
+        lag = lag_of(memory, state)
         most = self._longest(memory, lag)
         while most > left:
             lag = lag - fed_known(self.model, memory, state, lag, memory.width, partial(self._feed, memory))[1]
@@ -177,13 +185,22 @@ class DraftModelInside(InsideDrafts):
         assert isinstance(model, RunsModel)
         shape, cache = state.memory.shape, state.memory.cache
         self.model, self.k, self.levels, self.warp = model, k, shape.levels(k), state.warp
-        self.lag = 1 if self.levels > 1 else 2
         self.parents, self.modules = shape.parents(k), (model.model,)
         self.key = type(model), model.model, model.capture_key(cache), shape
 
+    @property
+    def lag(self) -> int:
+        """Most units before the root that a row's cache lacks."""
+        return max(1 if self.levels > 1 else 2, self.longest)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the first pass of a draft."""
+        return self.lag + 1
+
     def reserve(self, state: State) -> None:
         memory: DraftModelMemory = state.memory
-        self._held = self.model.held(memory.cache, self.lag + 1, None)
+        self._held = self.model.held(memory.cache, self.nodes, None)
         self._held.fall_back()  # whose passes have many shapes, and are not always compiled
         self._held.load(memory.cache)  # now its layers have their buffers
         with torch.inference_mode(False):
@@ -191,7 +208,7 @@ class DraftModelInside(InsideDrafts):
         self._memory = DraftModelMemory(self._held, memory.shape, memory.width, self._seen)
 
     def ready(self) -> AbstractContextManager[None]:
-        return self.model.ready(self._held, self.lag + 1)
+        return self.model.ready(self._held, self.nodes)
 
     def load(self, drafter: DraftModel, state: State) -> None:
         memory: DraftModelMemory = state.memory
@@ -204,12 +221,16 @@ class DraftModelInside(InsideDrafts):
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         memory, feed = self._memory, partial(self.model.forward, self._held)
-        lag = _lag(memory, live)
-        output, _ = fed_known(self.model, memory, live, lag, self.lag + 1, feed)
+        lag = lag_of(memory, live)
+        output, _ = fed_known(self.model, memory, live, lag, self.nodes, feed)
         rows, root = LiveRows(live, self.warp), output.take(lag[:, None])
         draft, scratch, fed = grown(memory.shape, rows, self.k, self.levels, noise, root, feed=feed, fed=0)
         memory.scratch = scratch if fed else None
         return draft
+
+    def renumber(self, nodes: Tensor) -> None:
+        scratch = self._memory.scratch
+        self._memory.scratch = None if scratch is None else scratch.renumbered(nodes)
 
     def observe(self, live: Live, step: Step) -> None:
         memory = self._memory
@@ -219,7 +240,7 @@ class DraftModelInside(InsideDrafts):
         memory.seen = self._seen
 
 
-def _lag(memory: DraftModelMemory, known: State | Live) -> Tensor:
+def lag_of(memory: DraftModelMemory, known: State | Live) -> Tensor:
     """Emitted units before the root that each row's cache lacks, `[batch]`."""
     return torch.where(known.done, 0, (known.emitted - 1 - memory.seen).clamp(min=0))
 

@@ -72,17 +72,24 @@ class Scratch:
 
     fed: Draft  # the nodes that were fed since the last commit, rooted
     place: Tensor  # index in `fed` of each node of the rooted draft, or -1: `[batch, node]` or `[1, node]`
+    alone: bool = True  # whether the draft is the draft model's alone, so that every node with a child was fed
 
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
 
-        The draft may have more nodes behind this scratch's, such as another drafter's. A path is no longer than
+        The draft may be padded. A path is no longer than
         what was fed: behind it, the cache may have no slots.
         """
         path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]
         place = _gather(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
         was_fed = ((path >= 0) & (place > 0)).cumprod(1)
         return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)
+
+    def renumbered(self, nodes: Tensor) -> "Scratch":
+        """The same for a draft of `nodes [batch, n]` of these, the root not counted; larger ids are not these."""
+        own = self.place[:, 1:]
+        place = torch.where(nodes < own.shape[1], _gather(own, nodes.clamp(max=own.shape[1] - 1)), -1)
+        return replace(self, place=torch.nn.functional.pad(place, (1, 0)), alone=False)
 
 
 class Growth:
@@ -144,9 +151,7 @@ class Growth:
             assert distribution is None or "q" in self.shape.offers, "nodes chosen by their own unit are point masses"
             distribution = None if distribution is None else distribution.take(chosen)
             units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
-            new = _numbered(chosen, parents.shape[1], 0)
-            parents, places = _gather(parents, chosen), _gather(places, chosen)
-            parents = torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
+            parents, places = renumbered(parents, chosen), _gather(places, chosen)
         draft = replace(self._tree(units, parents, valid), distribution=distribution, score=score)
         return draft, Scratch(self.fed, torch.nn.functional.pad(places, (1, 0), value=0))
 
@@ -212,6 +217,13 @@ def _last(output: TargetOutput, nodes: int) -> TargetOutput:
     assert values is not None
     scored = values.shape[1]
     return output if scored == nodes else output.take(torch.arange(scored - nodes, scored, device=values.device)[None])
+
+
+def renumbered(parents: Tensor, chosen: Tensor) -> Tensor:
+    """The parents `[batch, n]` of the nodes `chosen [batch, n]` alone, among these; -1 is the root."""
+    new = _numbered(chosen, parents.shape[1], 0)
+    parents = _gather(parents, chosen)
+    return torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
 
 
 def _numbered(places: Tensor, size: int, first: int) -> Tensor:

@@ -42,7 +42,7 @@ class TreeForm:
         """What a user is told whose rule does not take drafts of this form."""
         return (
             "; form=chain, heap, branching and beam keep their distribution"
-            if self.form in ("rerank", "greedy")
+            if "rerank" in self.build_shape().needs
             else ""
         )
 

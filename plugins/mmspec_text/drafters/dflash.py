@@ -1,9 +1,9 @@
-"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash and DSpark.
+"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash, DSpark, Domino.
 
 DFlash (arXiv 2602.06036): c = norm(fc(states of some of the target's layers)) of every known unit gives the keys and
 values of each of the head's layers; the rows [root, mask, …, mask] see them and one another, and each scores its
 unit. So a draft is a product of distributions. DSpark (2607.05147) adds a Markov head: a term that depends on the unit
-before.
+before. Domino (2605.29707) adds one that depends on all drafted units before, through a GRU.
 A checkpoint holds `fc`, `hidden_norm`, `norm` and `layers.*`, and in its config `block_size`, `mask_token_id` and the
 target's layers; embedding (scaled, where the target's own is) and output layer are the target's where it has none.
 DSpark's confidence head guesses whether the target accepts a unit, before the unit is drawn.

@@ -6,15 +6,18 @@ text it reads its own state. After every verification it reads the accepted toke
 A head without an embedding reads the target's table as it is stored, also where the target scales embeddings (Gemma).
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Eagle.loaded`).
-Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. In texts
-longer than a head's training texts, `window` keeps its attention to the latest tokens, and to `sinks` first ones.
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. `published`
+is the tree of EAGLE-3's released code: ten nodes expanded per level, 59 verified, eight levels unless `k` says. In
+texts longer than a head's training texts, `window` keeps its attention to the latest tokens, and to `sinks` first ones.
+`keep` and `corpus` cut the output layer to the ids that are frequent (VocabTrim, 2506.22694), where it scores many.
 """
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from mmspec.core.drafters.shapes import Rerank, Shape
 from mmspec.core.hidden import FINAL, Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -27,22 +30,32 @@ from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun, observed, proposed
 from mmspec_text.drafters.heads.stored import Convention
+from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
 from mmspec_text.training.lessons import EagleLesson
 
+PUBLISHED, LEVELS = Rerank(10, 10, 59), 8
+"""The released code's tree, and its levels: its `total_token` 60 counts the root, its `depth` 7 not the first level."""
 DEFAULTS = 3
 """Features that the usual boundaries 2, L // 2 and L - 3 are for."""
 
 
 @dataclass(frozen=True)
-class EagleOptions(HeadOptions):
+class EagleOptions(HeadOptions, TrimOptions):
     """Options of `eagle`."""
 
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = field(  # type: ignore[assignment]
+        default="rerank",
+        metadata={"help": "which nodes to draft; rerank, greedy, published: rules match and relaxed, the others: any"},
+    )
     window: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "latest tokens that the head attends to; None: what its config says, or all"}
     )
     sinks: Annotated[int, Field(ge=0)] = field(
         default=0, metadata={"help": "first tokens that it attends to beside the window"}
     )
+
+    def build_shape(self) -> Shape:
+        return replace(PUBLISHED, spread=self.spread) if self.form == "published" else super().build_shape()
 
 
 class FamilyDrafter(HeadDrafter):
@@ -57,6 +70,10 @@ class FamilyDrafter(HeadDrafter):
         if self._sinks and self._window is None:
             raise ValueError("sinks are attended to beside a window; give window=, too")
 
+    @property
+    def own_length(self) -> int | None:
+        return LEVELS if self.options.form == "published" else super().own_length
+
     def wrap(self, target: Target) -> Target:
         wrapped, name = super().wrap(target), self.checkpoint.name
         if self.checkpoint.architecture.grid and isinstance(target, Lends) and target.lend().rotary is None:
@@ -66,6 +83,9 @@ class FamilyDrafter(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         self.network.window, self.network.sinks = self._window, self._sinks
+        kept = self.options.kept(target) if isinstance(self.options, TrimOptions) else None
+        if kept is not None:
+            self.network.trimmed = Trimmed(kept, self.network.ids, self.network.lm_head)
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 
@@ -123,4 +143,6 @@ class Eagle(FamilyDrafter):
 
     def lesson(self, loss: str, depth: int) -> EagleLesson:
         """What the head learns between calls; arguments and errors as in `Learns`."""
+        if self.network.trimmed is not None:
+            raise ValueError("a head learns with all rows of its output layer: leave out keep=")
         return EagleLesson(self.network, self._target, lambda: self._features.choices[self._convention], loss, depth)

@@ -6,7 +6,8 @@ and the families whose layers are read). A checkpoint must hold the layer's proj
 one of them; embedding and output layer are the target's. A single layer is recycled to any depth.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Layers of another target are lossless too, and slow: the first call tries them on the prompt and warns.
-Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. `keep` and
+`corpus` cut the output layer to the ids that are frequent (VocabTrim, 2506.22694).
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, propo
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.trial import LOW, Loaded, trial_ids, try_head
+from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
 
 
 @dataclass
@@ -80,7 +82,7 @@ def _origin(model: Any) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True)
-class MtpOptions(TreeForm):
+class MtpOptions(TreeForm, TrimOptions):
     """Options of `mtp`."""
 
     model: Any = field(
@@ -113,6 +115,7 @@ class Mtp:
         self.advice = options.advice
         self._layers: Layers | None = None
         self._model: Any = None
+        self._trimmed: Trimmed | None = None
 
     @property
     def loaded(self) -> Loaded | None:
@@ -138,6 +141,8 @@ class Mtp:
         self._target = target
         if target.model is not self._model:  # a decoder may be put together anew for the same model
             self._layers, self._model = layers_of(target.model_info, self.options.model), target.model
+            kept = self.options.kept(target)
+            self._trimmed = None if kept is None else Trimmed(kept)
 
     def width(self, k: int) -> int:
         return self.shape.width(k)
@@ -145,6 +150,7 @@ class Mtp:
     def start(self, state: State, inputs: Any) -> HeadMemory:
         assert self._layers is not None
         network = self._layers.network
+        network.trimmed = self._trimmed  # others may draft with the same layers
         network.join_model(self._target.model_info)  # which may have been moved or cast since the last call
         if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids, self._layers)
@@ -158,7 +164,8 @@ class Mtp:
 
     def inside(self, k: int, state: State) -> RowsInside:
         assert self._layers is not None
-        return RowsInside(self._layers.network, self.shape, k, state)
+        kept = None if self._trimmed is None else tuple(self._trimmed.ids.tolist())
+        return RowsInside(self._layers.network, self.shape, k, state, beside=kept)
 
     def fits_inside(self, state: State) -> bool:
         return True

@@ -20,12 +20,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.drafters.draft_model import CATCH_UP, DraftModelMemory, fed_known
+from mmspec.core.compile.protocols import Capturable
+from mmspec.core.drafters.draft_model import CATCH_UP, DraftModelInside, DraftModelMemory, fed_known, lag_of
+from mmspec.core.drafters.growing import LiveRows, grown
+from mmspec.core.frozen import checksums
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import moved
-from mmspec.core.types import Draft
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec.kits.text.tree_form import TreeForm
@@ -65,6 +69,33 @@ class Scored:
         return logits if self.known is None else logits.masked_fill(~self.known, -torch.inf)
 
 
+class PardInside(DraftModelInside):
+    """The drafts of one pass inside of captured rounds. Of a draft nothing is kept, and each unit may be lacking."""
+
+    def __init__(self, drafter: "Pard", k: int, state: State) -> None:
+        assert isinstance(drafter.model, Capturable)
+        super().__init__(drafter.model, k, state)
+        self.mask, self.scored = drafter.mask, drafter.scored
+        known = self.scored.known
+        self.key = self.key, self.mask, self.scored.vocab, None if known is None else checksums([known])
+
+    @property
+    def lag(self) -> int:
+        return max(self.levels, self.longest) + 1
+
+    @property
+    def nodes(self) -> int:
+        return self.lag + self.levels
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        memory, feed, lag = self._memory, partial(self.model.forward, self._held), lag_of(self._memory, live)
+        masks = {"masks": self.levels - 1, "mask": self.mask}
+        output, _ = fed_known(self.model, memory, live, lag, self.nodes, feed, **masks)
+        block = Block(self.scored, behind_root(output, lag, self.levels))
+        rows, root = LiveRows(live, self.warp), block.at_root(live.root)
+        return grown(memory.shape, rows, self.k, self.levels, noise, root, feed=block.grow)[0]
+
+
 class Pard(SmallModelDrafter):
     """Drafts with a smaller language model that fills in masks.
 
@@ -91,11 +122,11 @@ class Pard(SmallModelDrafter):
                     "the draft model of pard has another tokenizer than the target, and its mask is a token of its "
                     "own: take one of the target's tokenizer, or the method draft-model"
                 )
-        self.model, self._scored = self._small, Scored(target.vocab, known)
+        self.model, self.scored = self._small, Scored(target.vocab, known)
 
     def start(self, state: State, inputs: Any) -> DraftModelMemory:
-        if self._scored.known is not None:
-            self._scored = replace(self._scored, known=moved(self._scored.known, state.root.device))
+        if self.scored.known is not None:
+            self.scored = replace(self.scored, known=moved(self.scored.known, state.root.device))
         width = max(2 * self.shape.levels(state.budget.k) + 1, CATCH_UP)
         started = self.model.start(inputs, state.limit, width)
         return DraftModelMemory(started.cache, self.shape, width, torch.zeros_like(state.emitted))
@@ -111,6 +142,18 @@ class Pard(SmallModelDrafter):
         feed = partial(self._feed, memory)
         output, _ = fed_known(self.model, memory, state, lag, most + levels, feed, masks=levels - 1, mask=self.mask)
         memory.lag = 0
-        logits = output.take(lag[:, None] + torch.arange(levels, device=lag.device)).logits
-        assert logits is not None
-        return drafted(Block(self._scored, logits), self.shape, state, k, noise)
+        block = Block(self.scored, behind_root(output, lag, levels))
+        return drafted(block, self.shape, state, k, noise)
+
+    def inside(self, k: int, state: State) -> PardInside:
+        return PardInside(self, k, state)
+
+    def fits_inside(self, state: State) -> bool:
+        return self._may_be_inside(state)
+
+
+def behind_root(output: TargetOutput, lag: Tensor, levels: int) -> Tensor:
+    """The logits `[batch, level, vocab]` of a pass at the root, which `lag [batch]` units precede, and at the masks."""
+    logits = output.take(lag[:, None] + torch.arange(levels, device=lag.device)).logits
+    assert logits is not None
+    return logits

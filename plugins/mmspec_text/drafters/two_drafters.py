@@ -1,6 +1,6 @@
-"""Two drafters of point masses in one call: one that stands in for the other, or whose tree is added to the other's.
+"""Two drafters in one call: one that stands in for the other (`Fallback`), or one tree of both (`united`).
 
-Both observe every round. A merged draft could not keep two families of distributions, so both must draft point masses.
+Both observe every round. A draft of both cannot keep two families of distributions, so its units are point masses.
 """
 
 from collections.abc import Iterator
@@ -17,21 +17,11 @@ from mmspec.core.types import Draft, Step
 
 
 class TwoDrafters:
-    """What combinations have in common. The call's memory is a list: first's memory, second's memory.
-
-    Raises:
-        ValueError: One of them drafts from a distribution (offers `q`).
-    """
+    """What combinations have in common. The call's memory is a list that opens with first's and second's."""
 
     offers = frozenset({"tree"})
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
-        for drafter in (first, second):
-            if "q" in drafter.offers:
-                raise ValueError(
-                    f"{type(drafter).__name__} draws its drafts from a distribution, which is lost among drafts of "
-                    "another drafter; combine drafters of point masses (lookup, recycling, suffix)"
-                )
         self.first, self.second = first, second
         self.needs = first.needs | second.needs
 
@@ -54,7 +44,19 @@ class Fallback(TwoDrafters):
 
     For a drafter that proposes rarely, such as a lookup, before one that always proposes. In one round, rows of a batch
     may have a chain from one and a tree from the other: every row then has a tree of its own.
+
+    Raises:
+        ValueError: One of them drafts from a distribution (offers `q`).
     """
+
+    def __init__(self, first: Drafter, second: Drafter) -> None:
+        for drafter in (first, second):
+            if "q" in drafter.offers:
+                raise ValueError(
+                    f"{type(drafter).__name__} draws its drafts from a distribution, which is lost among drafts of "
+                    "another drafter; combine drafters of point masses (lookup, recycling, suffix)"
+                )
+        super().__init__(first, second)
 
     def width(self, k: int) -> int:
         return max(self.first.width(k), self.second.width(k))
@@ -77,7 +79,7 @@ class Fallback(TwoDrafters):
 
 @contextmanager
 def own_memory(state: State, which: int) -> Iterator[None]:
-    """A block in which `state.memory`, a list of two drafters' memories, is the memory of one of them."""
+    """A block in which `state.memory`, a list that opens with two drafters' memories, is one of them."""
     both: list[Any] = state.memory
     state.memory = both[which]
     try:

@@ -1,8 +1,9 @@
 """`vocab-trim`: a smaller model whose output layer keeps the most frequent ids alone.
 
-VocabTrim (arXiv 2506.22694). With the counts c of all ids over a corpus, best one that the target itself wrote,
-V_trim is the k ids with the largest c, and the drafter's output layer becomes W_trim = W[V_trim]: it computes k logits
-and not V. It drafts from q_trim, normalised over V_trim; q over the target's ids is q_trim there and 0 elsewhere.
+VocabTrim (arXiv 2506.22694), of draft models; heads have it as the option `keep` of `eagle`, `p-eagle` and `mtp`.
+With the counts c of all ids over a corpus, best one that the target itself wrote, V_trim is the k ids with the largest
+c, and the drafter's output layer becomes W_trim = W[V_trim]: it computes k logits and not V. It drafts from q_trim,
+normalised over V_trim; q over the target's ids is q_trim there and 0 elsewhere.
 Nothing is trained. Of equally frequent ids the smaller ones are kept, which a tokenizer made earlier. The ends of texts
 and all other special ids are always kept, and count among the k.
 The paper could not be read here, only our notes on it: how ties are broken, the default of k and the schedule of the
@@ -15,14 +16,10 @@ Knobs: `keep` (fewer make drafting faster and are accepted less often); `corpus`
 the fewer ids are enough); `after` (without a corpus: later is a better choice, and a slower begin).
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -35,7 +32,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import moved
 from mmspec.core.types import Step
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.kits.text.corpus import read_pieces
+from mmspec.kits.text.frequent import counted, kept_ids
 from mmspec.kits.text.small_model import (
     DraftModelOptions,
     in_target_ids,
@@ -46,8 +43,6 @@ from mmspec.kits.text.small_model import (
 from mmspec_zoo.specs import VOCAB_TRIM
 from mmspec_zoo.vocabularies.cut_head import CutHeadTarget
 
-TOGETHER = 256
-"""Texts that are tokenized at a time."""
 SHARE = 4
 """By default one of so many ids is kept."""
 
@@ -154,89 +149,3 @@ class VocabTrim(DraftModel):
                 f"kept; give {least} or more"
             )
         return keep
-
-
-def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:
-    """V_trim, ascending: the special ids, then the most frequent ones, of equals the smaller.
-
-    Of `counts [vocab]`, the `keep` ids are kept that are `possible [vocab]`; by default any can be kept.
-    """
-    ranked = counts.clone()
-    ranked[sorted(special)] = counts.max() + 1
-    if possible is not None:
-        ranked[~possible] = -1
-    order = ranked.sort(descending=True, stable=True).indices[:keep]
-    return sorted(order[ranked[order] >= 0].tolist())
-
-
-def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
-    """Count the ids of a corpus: `[vocab]` int64.
-
-    It is a text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of ids.
-
-    Raises:
-        ValueError: The corpus cannot be read, is empty, or has other ids.
-    """
-    counts = np.zeros(vocab, np.int64)
-    for ids in _pieces(source, tokenizer):
-        if ids.dtype.kind not in "iu":
-            raise ValueError(f"a corpus is texts, ids, or lists of ids; got numbers of the type {ids.dtype}")
-        if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
-            raise ValueError(
-                f"the corpus has token ids {ids.min()} … {ids.max()} and the target's are 0 … {vocab - 1}; "
-                "it was made with another tokenizer"
-            )
-        counts += np.bincount(ids, minlength=vocab)
-    if not counts.any():
-        raise ValueError("the corpus is empty")
-    return counts
-
-
-def _pieces(source: Any, tokenizer: Any) -> Iterator[np.ndarray]:
-    """Arrays of ids, none of them empty."""
-    if isinstance(source, (str, Path)):
-        for piece in read_pieces(Path(source), tokenizer):
-            yield from _flat(piece)
-        return
-    if not isinstance(source, Iterable):
-        raise ValueError(f"a corpus is a file, texts, ids, or lists of ids; got {type(source).__name__}")
-    items = iter(source)
-    first = next(items, None)
-    if first is None:
-        return
-    if isinstance(first, str):
-        if tokenizer is None:
-            raise ValueError("the corpus is texts; name the tokenizer that makes ids of them (tokenizer=…)")
-        yield from _of_texts(chain([first], items), tokenizer)
-    else:
-        yield from _flat(chain([first], items))
-
-
-def _of_texts(texts: Iterator[str], tokenizer: Any) -> Iterator[np.ndarray]:
-    while some := [text for _, text in zip(range(TOGETHER), texts, strict=False)]:
-        if not all(isinstance(text, str) for text in some):
-            raise ValueError("a corpus is texts, or lists of ids, and not both")
-        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
-            yield from _flat(ids)
-
-
-def _flat(ids: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Ids, or lists of them, as arrays."""
-    if isinstance(ids, np.ndarray) and ids.ndim == 1:
-        if len(ids):
-            yield ids
-        return
-    alone: list[Any] = []
-    for item in ids:
-        if isinstance(item, Integral):
-            alone.append(item)
-        elif isinstance(item, str) or not isinstance(item, Iterable):
-            raise ValueError(f"a corpus is texts, ids, or lists of ids; got {item!r:.80}")
-        else:
-            document = np.asarray(item)
-            if document.ndim != 1:
-                raise ValueError("a corpus is a list of token ids, or a list of such lists")
-            if len(document):
-                yield document
-    if alone:
-        yield np.asarray(alone)

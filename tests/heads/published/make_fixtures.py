@@ -10,7 +10,8 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3; with ibm-fms in `fms`: mlp-speculator |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, fly |
+| the same, with ibm-fms in `fms` | mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
 the draft (units and parents, -1 for the root) and the logits that it was drawn from, in the order in which they were
@@ -31,6 +32,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -343,6 +345,28 @@ def typical():
     save_file(tensors, HERE.parents[1] / "zoo/relaxed/typical.safetensors", about)
 
 
+def fly():
+    """FLy's loop with the target and a copy of it that is a little wrong: `tests/zoo/relaxed/fly.safetensors`."""
+    module = source("fly", "FLy/fly/models/FLy.py")
+    crop = transformers.DynamicCache.crop  # the authors name the length that stays, as one did in their time
+    transformers.DynamicCache.crop = lambda cache, length: crop(cache, length - cache.get_seq_length())
+    log = SimpleNamespace(info=lambda text: None)
+    settings = {"k": 15, "total_gen_tok": 120, "enable_fly": True, "win_len": 4, "entropy_thre": 0.3}
+    tensors = {}
+    for seed in range(3):
+        target, small = target_model(), target_model()
+        noise = torch.Generator().manual_seed(seed)
+        for weights in small.parameters():
+            weights.data += 0.06 * weights.std() * torch.randn(weights.shape, generator=noise)
+        fly = module.SPDGenerate(small, target, SimpleNamespace(eos_token_id=-1), log, settings)
+        prompt = torch.tensor([PROMPT[seed:]])
+        prompt = torch.cat([prompt, target(prompt).logits[:, -1:].argmax(-1)], 1)  # the first unit is not drafted here
+        tensors[f"prompt.{seed}"], tensors[f"text.{seed}"] = prompt[0], fly.generate_chunks(prompt, 0)[0]
+    about = {"source": "https://github.com/AMD-AGI/FLy", "commit": commit_of("FLy"), "path": "fly/models/FLy.py"}
+    about |= {"window": "4", "entropy": "0.3", "noise": "0.06"}
+    save_file(tensors, HERE.parents[1] / "zoo/relaxed/fly.safetensors", about)
+
+
 def hydra(arch):
     use("Hydra")
     from hydra.model import hydra_model as module
@@ -584,6 +608,59 @@ def specforge_dspark():
         draft,
         method="dflash",
         k=4,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def specforge_domino(shifted):
+    """Drafted by the authors' own loop over the block, once with labels behind the root and once without."""
+    use("SpecForge")
+    from specforge.modeling.draft.dflash import extract_context_feature
+    from specforge.modeling.draft.domino import DominoDraftModel
+    from transformers import DynamicCache, Qwen3Config
+
+    kept = json.loads((SOURCES / "SpecForge/configs/qwen3-8b-domino.json").read_text())
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 8, "vocab_size": VOCAB, "max_position_embeddings": 256, "num_hidden_layers": 2}
+    sizes |= {"layer_types": ["full_attention"] * 2, "num_target_layers": LAYERS, "block_size": 5, "emb_dim": 7}
+    inner = {"mask_token_id": 47, "target_layer_ids": [1, 3, 6], "emb_dim": 7, "gru_hidden_dim": 10}
+    inner |= {"shift_label": shifted, "pure_draft_prefix_len": 1 if shifted else 2}
+    config = {**kept, **sizes, "dflash_config": {**kept["dflash_config"], **inner}}
+    of_class = Qwen3Config(**json.loads(json.dumps(config)))
+    of_class._attn_implementation = "eager"
+    model, base, cache = drawn(DominoDraftModel(of_class), 83 + shifted), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states, start = extract_context_feature(out.hidden_states, model.target_layer_ids)[:, -fresh:], len(known) - 1
+        block = torch.tensor([[known[-1], *[47] * 4]])
+        place = torch.arange(cache.get_seq_length(), start + 5)[None]
+        how = {"past_key_values": cache, "use_cache": True, "is_causal": False}
+        noise = base.model.embed_tokens(block)
+        hidden = model(target_hidden=states, noise_embedding=noise, position_ids=place, **how)[:, -5:]
+        cache.crop(start - cache.get_seq_length())
+        filled = torch.cat([block[:, :1], model._sample_draft_tokens(base, hidden, block)], 1)
+        if shifted:  # one more, by the last row: the loop fills a block
+            filled = torch.cat([filled, block[:, 1:2]], 1)[:, :5]
+        final = model.apply_logits_head(
+            base.lm_head(hidden)[:, None],
+            prev_token_embeddings=base.model.embed_tokens(filled)[:, None],
+            hidden_states=hidden[:, None],
+        )[0, 0]
+        made = chain(final if shifted else final[1:])
+        assert made[0][:4] == filled[0, 1:].tolist()
+        return made
+
+    written(
+        "specforge-domino" if shifted else "specforge-domino-unshifted",
+        "sgl-project/SpecForge",
+        "specforge/modeling/draft/domino.py",
+        model.state_dict(),
+        config,
+        draft,
+        method="dflash",
+        k=5 if shifted else 4,
         file="model.safetensors",
         options=CHAIN,
     )
@@ -1116,6 +1193,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "medusa": medusa,
     "medusa-legacy": medusa_legacy,
     "typical": typical,
+    "fly": fly,
     "hydra": lambda: hydra("mlp"),
     "hydra++": lambda: hydra("prefix-mlp"),
     "clover-2": clover,
@@ -1136,6 +1214,8 @@ MAKERS: dict[str, Callable[[], None]] = {
     ),
     "specforge-eagle-3": specforge,
     "specforge-dspark": specforge_dspark,
+    "specforge-domino": lambda: specforge_domino(True),
+    "specforge-domino-unshifted": lambda: specforge_domino(False),
     "falcon": falcon,
     "ppd": ppd,
     "pard": pard,

@@ -16,6 +16,7 @@ from mmspec_text.drafters.retrieval.rasd import RasdOptions
 from mmspec_text.drafters.retrieval.rest import RestOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
 from mmspec_text.drafters.suffix import SuffixOptions
+from mmspec_text.drafters.united import UnitedOptions
 
 
 def recycling() -> Example:
@@ -109,6 +110,14 @@ def rasd() -> Example:
     return Example(options=RasdOptions(corpus=_texts(), model=small(), width=3, nodes=6, retrieved=4))
 
 
+def union() -> list[Example]:
+    """Copies beside a tree and beside a chain."""
+    return [
+        Example(options=UnitedOptions(model=small(), first="draft-tree", beside="prompt-lookup", nodes=8)),
+        Example(options=UnitedOptions(model=small(), depth=2), learns=True),
+    ]
+
+
 def _texts() -> list[list[int]]:
     return [list(text) for text in TEXTS]
 
@@ -127,4 +136,5 @@ EXAMPLES = {
     "text:cascade": cascade,
     "text:rest": rest,
     "text:rasd": rasd,
+    "text:united": union,
 }

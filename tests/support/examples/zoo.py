@@ -22,6 +22,7 @@ from mmspec_zoo.infill.xlnet import XLNetTarget
 from mmspec_zoo.overlap.mirror_sd import MirrorOptions
 from mmspec_zoo.overlap.pearl import PearlOptions
 from mmspec_zoo.overlap.saguaro import SaguaroOptions
+from mmspec_zoo.relaxed.fly import FlyOptions
 from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
 from mmspec_zoo.relaxed.rollback import RollbackOptions
 from mmspec_zoo.relaxed.typical import TypicalOptions
@@ -142,6 +143,11 @@ def typical() -> Example:
     return Example(options=TypicalOptions(epsilon=0.25, delta=0.8), strict={"epsilon": 1.0, "delta": 1e9})
 
 
+def fly() -> Example:
+    """A window that is shorter than the kit's drafts; three units have an entropy of at most ln 3."""
+    return Example(options=FlyOptions(entropy=0.1, window=2), strict={"entropy": 1.2})
+
+
 def judge() -> Example:
     """A layer of random weights that accepts some units of the kit's model, and refuses others."""
     model = llama()
@@ -216,6 +222,7 @@ EXAMPLES = {
     "zoo:rapid": rapid,
     "zoo:rollback": rollback,
     "zoo:typical": typical,
+    "zoo:fly": fly,
     "zoo:judge": judge,
     "zoo:s2d": s2d,
     "zoo:specmemo": specmemo,

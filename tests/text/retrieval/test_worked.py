@@ -1,6 +1,5 @@
-"""Retrieved drafts by hand: REST's trie in two successive rounds, RASD's union, and both against brute force."""
+"""Retrieved drafts by hand: REST's trie in two successive rounds, and against brute force; RASD's union."""
 
-import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -19,8 +18,7 @@ from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.corpus import read_corpus
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.prompt_lookup import PromptLookup
-from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions, United, added
+from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions
 from mmspec_text.drafters.retrieval.rest import Rest, RestOptions
 from mmspec_text.drafters.retrieval.trie import most_frequent
 from mmspec_text.drafters.suffix_corpus import SuffixArray
@@ -94,24 +92,6 @@ def test_of_many_places_even_ones_are_taken() -> None:
     corpus = SuffixArray([[7, unit % 4] for unit in range(400)], 1, 2)
     found, _ = corpus.continuations([7], 8, 1)
     assert Counter(found[:, 0].tolist()) == {0: 2, 1: 2, 2: 2, 3: 2}
-
-
-def test_the_union_by_hand() -> None:
-    """The model drafts a (0.6) with b (0.3) and c (0.2) behind it, and d (0.3). Retrieved are a (0.5), behind it b
-    (0.4) with e (0.2) and f (0.3); d (0.25) with g (0.25); h (0.25), which the model does not think of, with a.
-    Added are at most three, by 0.6 / 0.5 and 0.3 / 0.25 times their share: f (0.36), g (0.3), e (0.24).
-    """
-    a, b, c, d, e, f, g, h = range(8)
-    log = math.log
-    model = [(a, -1, log(0.6)), (b, 0, log(0.3)), (c, 0, log(0.2)), (d, -1, log(0.3)), (9, -1, -math.inf)]
-    texts = [
-        *((a, -1, log(0.5)), (d, -1, log(0.25)), (h, -1, log(0.25)), (b, 0, log(0.4)), (f, 0, log(0.3))),
-        *((g, 1, log(0.25)), (e, 3, log(0.2)), (a, 2, log(0.2))),
-    ]
-    found = [(unit, parent, round(math.exp(score), 6)) for unit, parent, score in added(model, texts, 3)]
-    assert found == [(f, 0, 0.36), (g, 3, 0.3), (e, 1, 0.24)]
-    assert [unit for unit, _, _ in added(model, texts, 1)] == [f]
-    assert added(model, [], 3) == []
 
 
 def rasd(**options: Any) -> Rasd:
@@ -189,11 +169,7 @@ def test_files_that_are_no_texts(tmp_path: Path) -> None:
         Rest(RestOptions(corpus=tmp_path / "empty.txt", tokenizer="mmspec/text-1m"))
 
 
-def test_ids_of_another_tokenizer_and_drafters_with_distributions_are_refused() -> None:
+def test_ids_of_another_tokenizer_are_refused() -> None:
     model = tiny_models.llama()
     with pytest.raises(ValueError, match="made with another tokenizer"):
         mmspec.enable(model, "rest", corpus=[[1, 10**6]])
-    from mmspec.core.drafters.draft_model import DraftModel
-
-    with pytest.raises(ValueError, match="which is lost"):
-        United(DraftModel(counting(3)), PromptLookup(), 4)

@@ -92,11 +92,11 @@ class RowsInside(HeadInside):
     def reserve(self, state: State) -> None:
         cache, unread = self.memory(state).cache, self.memory(state).unread
         assert unread is not None, "a round was observed since the last draft"
-        features = unread.features
+        features, columns = unread.features, max(self.levels, self.longest) + 1
         with torch.inference_mode(False), torch.no_grad():
             slots = BufferCache(empty_layers(self.head.depth), cache.slots, bucket(cache.most)).load(cache.slots)
             count = torch.zeros_like(state.emitted)
-            self.rows = Rows(features.new_zeros(len(features), self.levels + 1, features.shape[2]), count)
+            self.rows = Rows(features.new_zeros(len(features), columns, features.shape[2]), count)
             self.make(cache, slots, state)
             self.begun(state.live)  # which reads no row: now the layers of the cache have their buffers
             self.ended()

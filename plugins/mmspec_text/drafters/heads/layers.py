@@ -20,6 +20,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
+from mmspec_text.drafters.heads.vocabulary import Trimmed
 
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
@@ -206,6 +207,7 @@ class HeadNetwork(nn.Module):
 
     def __init__(self, a: BlockSizes | None = None) -> None:
         super().__init__()
+        self.trimmed: Trimmed | None = None  # the rows of the output layer that are used, if not all are
         self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
         self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
 
@@ -215,11 +217,18 @@ class HeadNetwork(nn.Module):
         for turn in self._rotary:
             turn.to(device)
         self._shared = embedding, output
+        if self.trimmed is not None:
+            self.trimmed.take(output)
 
     def of_target(self, which: int) -> Any:
         """A module of the target: 0 is the embedding, 1 the output layer."""
         assert len(self._shared) > which, "the head is bound to no target"
         return self._shared[which]
+
+    def output(self, own: nn.Module | None = None) -> Any:
+        """The output layer: rows that were kept, the head's `own`, or the target's."""
+        whole = own if own is not None else self.of_target(1)
+        return whole if self.trimmed is None else self.trimmed
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

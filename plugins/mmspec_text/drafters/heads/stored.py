@@ -31,8 +31,7 @@ Network = TypeVar("Network", bound=nn.Module)
 MAPS = ("d2t", "t2d")
 """Keys of the map of a pruned vocabulary, the only integers that a head may hold."""
 OTHERS = {
-    "prefix_gru": "Domino (arXiv 2605.29707)",
-    "embed_proj": "Domino (arXiv 2605.29707)",
+    "prefix_gru": "Domino, which the drafter dflash takes",
     "_conv.": "DFlash2",
     "candidate_selector": "DFlash2",
     "feedforward_layernorm": "layers as Gemma has them",

@@ -1,7 +1,99 @@
-"""The map of a pruned vocabulary: `d2t`, which is added to a draft id, and `t2d`, which marks the ids that have one."""
+"""Heads that score a part of the target's ids: the map of a pruned vocabulary, and output layers that are cut.
+
+The map is `d2t`, which is added to a draft id, and `t2d`, which marks the ids that have one. A head that scores more
+ids than pay keeps the rows of the most frequent ones (VocabTrim, arXiv 2506.22694); the layer may be the target's.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
+
+from mmspec.core.protocols import Target
+from mmspec.hosts.draft_models import stored_tokenizer
+from mmspec.hosts.loading import load_tokenizer
+from mmspec.kits.text.frequent import counted, kept_ids
+from mmspec.kits.text.small_model import special_ids
+
+
+@dataclass(frozen=True)
+class TrimOptions:
+    """Options of drafters whose output layer may be cut."""
+
+    keep: Annotated[int, Field(ge=1)] | None = field(
+        default=None,
+        metadata={"help": "ids that are scored, the most frequent of the corpus; fewer are faster, and draft worse"},
+    )
+    corpus: Any = field(
+        default=None,
+        metadata={"help": "what is counted for keep: a UTF-8 text file, a file of ids (.json, .safetensors), or ids"},
+    )
+    tokenizer: Any = field(
+        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
+    )
+
+    def kept(self, target: Target) -> Tensor | None:
+        """The target's ids that are scored, ascending, the special ones among them; None: all.
+
+        Raises:
+            ValueError: One of `keep` and `corpus` is missing, or the corpus cannot be read.
+        """
+        if (self.keep is None) != (self.corpus is None):
+            raise ValueError("an output layer is cut by keep=<number of ids> and corpus=<what they are counted in>")
+        if self.keep is None or target.vocab is None or self.keep >= target.vocab:
+            return None
+        own = load_tokenizer(self.tokenizer) if isinstance(self.tokenizer, str) else self.tokenizer
+        tokenizer = stored_tokenizer(target) if own is None else own
+        counts = torch.from_numpy(counted(self.corpus, tokenizer, target.vocab))
+        return torch.tensor(kept_ids(counts, special_ids(target, tokenizer), self.keep))
+
+
+class Trimmed(nn.Module):
+    """The rows of an output layer that are kept.
+
+    Args:
+        kept: `[n]` int64, ascending: the target's ids.
+        ids: `[row]` int64: the target's id of each row of the layer; None: they are the same.
+        own: The head's output layer; None: it is the target's.
+    """
+
+    rows: Tensor
+    ids: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, kept: Tensor, ids: Tensor | None = None, own: nn.Module | None = None) -> None:
+        super().__init__()
+        self._own = (own,)  # in a tuple, so that torch does not adopt it
+        rows = kept if ids is None else torch.isin(ids.cpu(), kept).nonzero()[:, 0]
+        for name, value in (("rows", rows), ("ids", rows if ids is None else ids.cpu()[rows])):
+            self.register_buffer(name, value.clone(), persistent=False)
+        for name in ("weight", "bias"):
+            self.register_buffer(name, None, persistent=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states, self.weight, self.bias)
+
+    def take(self, of_target: nn.Module) -> None:
+        """Take the rows of the layer, which may have been moved, cast or trained; they stay where they are if they fit.
+
+        Raises:
+            ValueError: Its weights are no matrix of numbers: they are packed.
+        """
+        layer = of_target if self._own[0] is None else self._own[0]
+        if not isinstance(layer, nn.Linear) or not layer.weight.is_floating_point():
+            raise ValueError("the output layer has packed weights, of which no rows can be kept: leave out keep=")
+        whole = layer.weight
+        for name in ("rows", "ids"):
+            setattr(self, name, getattr(self, name).to(whole.device))
+        for name, value in (("weight", whole), ("bias", layer.bias)):
+            new, old = None if value is None else value.detach()[self.rows], self._buffers[name]
+            if new is None or old is None or (old.device, old.dtype) != (new.device, new.dtype):
+                self._buffers[name] = new
+            elif not torch.equal(old, new):  # so that nothing changes that captured rounds would have to notice
+                old.copy_(new)
 
 
 def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int, what: str) -> Tensor | None:

@@ -112,6 +112,7 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         from_root=_from_root(given, layout, sequel),
         sequel=sequel,
         rank=rank,
+        **_domino(given, head),
         confidence=_confidence(given, head, hidden, rank),
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
         scale=number(given, "logit_scale", 1.0, what),
@@ -149,6 +150,17 @@ def _sequel(given: Mapping[str, Any], head: Stored) -> Sequel | None:
     raise ValueError(f"{what}: {unknown('kind of Markov head (markov_head_type)', kind, get_args(Sequel))}")
 
 
+def _domino(given: Mapping[str, Any], head: Stored) -> dict[str, Any]:
+    """Of a head with Domino's correction: its sizes, by their names in `DFlashArchitecture`."""
+    if given.get("projector_type") != "domino" and not any(key.startswith("prefix_gru.") for key in head.headers):
+        return {}
+    pure = given.get("pure_draft_prefix_len") or 0
+    if not isinstance(pure, int) or pure < 0:
+        raise ValueError(f"{head.what}: pure_draft_prefix_len in its config is no number of units: {shown(repr(pure))}")
+    gru, inside = head.matrix("prefix_gru.weight_hh_l0")[1], head.matrix("embed_proj.0.weight")[0]
+    return {"gru": gru, "inside": inside, "uncorrected": pure}
+
+
 def _confidence(given: Mapping[str, Any], head: Stored, hidden: int, rank: int) -> int:
     """Numbers that the confidence head reads: a state, and perhaps the Markov head's embedding of the unit before."""
     key, what = "confidence_head.proj.weight", head.what
@@ -182,7 +194,7 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
         if name not in ARCHITECTURES:
             raise ValueError(f"{what} is of another family: {unknown('architecture', name, ARCHITECTURES)}")
     kind = given.get("projector_type")
-    if kind not in (None, "dflash", "dspark"):
+    if kind not in (None, "dflash", "dspark", "domino"):
         raise ValueError(f"{what} has a head of another family behind its blocks (projector_type {shown(repr(kind))})")
 
 

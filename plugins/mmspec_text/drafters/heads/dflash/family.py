@@ -1,4 +1,4 @@
-"""DFlash heads as data: what differs between them (DFlash, arXiv 2602.06036; DSpark, 2607.05147), and their layouts.
+"""DFlash heads as data: what differs between them (DFlash, arXiv 2602.06036; DSpark, 2607.05147; Domino, 2605.29707).
 
 | layout | marks | where settings are | a layer id names |
 |---|---|---|---|
@@ -49,6 +49,9 @@ class DFlashArchitecture(BlockSizes):
     from_root: bool  # whether the root's row scores the first unit, so that a block has `block` units, and not one less
     sequel: Sequel | None = None  # the kind of Markov head; None: there is none
     rank: int = 0  # numbers of its states
+    gru: int = 0  # numbers of Domino's state; 0: it has no such head
+    inside: int = 0  # numbers between the two matrices of its term
+    uncorrected: int = 0  # units of a block in front of the first that has the term
     confidence: int = 0  # numbers that its confidence head reads; 0: it has none
     sinks: bool = False  # attention heads have a logit that takes weight
     scale: float = 1.0  # factor of the logits
@@ -71,6 +74,7 @@ ARCHITECTURES = (
     "DSparkDraftModel",
     "DSparkSpeculator",
     "DFlashDSparkDraftModel",
+    "DominoDraftModel",
     "Qwen3DSparkModel",
     "MuseGlimmerAssistantModel",
 )
@@ -102,6 +106,11 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
         return SPECULATORS
     deepspec = any("dspark" in name.lower() for name in architectures(config))
     return DSPARK if deepspec or any(key.startswith("markov_head.") for key in keys) else DFLASH
+
+
+def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a head of this family, and no language model and no head of another one."""
+    return {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} <= {canonical(key) for key in keys}
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

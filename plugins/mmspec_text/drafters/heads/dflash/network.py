@@ -11,7 +11,10 @@ DSpark's Markov head is a term of the logits that depends on the unit before (ar
     vanilla: w2 e;   gated: w2 (sigmoid(gate [h, e]) e);   e = w1[unit before], h = the block's state
     rnn: g, c, o = joint [s, e, h];  s' = sigmoid(g) s + (1 - sigmoid(g)) tanh(c);  term: w2 tanh(o)
 
-Its confidence head guesses whether the target accepts a unit, before the unit is drawn: sigmoid(w h + b), or of [h, e].
+Domino's correction (arXiv 2605.29707) depends on all units before: w2 silu(w1 [h, s]), where s is the state of a GRU
+without biases that has read the embeddings from the root on.
+
+DSpark's confidence head guesses whether the target accepts a unit, before it is drawn: sigmoid(w h + b), or of [h, e].
 """
 
 from collections.abc import Sequence
@@ -49,6 +52,9 @@ class DFlashNetwork(HeadNetwork):
         self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
         self.markov_head = Markov(a) if a.sequel is not None else None
         self.confidence_head = ConfidenceHead(a) if a.confidence else None
+        self.prefix_gru = Cell(a.hidden, a.gru) if a.gru else None
+        sizes = (nn.Linear(a.hidden + a.gru, a.inside, bias=False), nn.Linear(a.inside, a.draft_vocab, bias=False))
+        self.embed_proj = nn.Sequential(sizes[0], nn.SiLU(), sizes[1]) if a.gru else None
         self.guesses = False  # whether anybody asks for the confidence head's guesses
         self.register_buffer("ids", None, persistent=False)
 
@@ -96,8 +102,8 @@ class DFlashNetwork(HeadNetwork):
 
     @property
     def sequel(self) -> Sequel | None:
-        """The Markov head."""
-        return self.markov_head
+        """The Markov head, or Domino's correction."""
+        return self.markov_head if self.prefix_gru is None else self._corrected
 
     @property
     def confidence(self) -> Confidence | None:
@@ -106,6 +112,17 @@ class DFlashNetwork(HeadNetwork):
 
     def over_target(self, scored: Tensor) -> Tensor:
         return over_target(scored, self.ids, self.vocab)
+
+    def _corrected(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As `Sequel`; what children need is the GRU's state, and how deep it is."""
+        assert self.prefix_gru is not None and self.embed_proj is not None
+        x = embedded(units, self.embed_tokens if self.embed_tokens is not None else self.of_target(0), self.dtype)
+        above = x.new_zeros(*units.shape, self.architecture.gru + 1) if above is None else above
+        before, depth = above[..., :-1], above[..., -1:]
+        now = self.prefix_gru(x, before)
+        term: Tensor = self.embed_proj(torch.cat([states, now], -1))[..., : scored.shape[-1]]
+        late = depth >= self.architecture.uncorrected
+        return torch.where(late, scored + term, scored), torch.cat([now, depth + 1], -1)
 
     def _confidence(self, states: Tensor, units: Tensor) -> Tensor:
         assert self.confidence_head is not None
@@ -166,6 +183,21 @@ class Markov(nn.Module):
         """Logits with the term; the target's output layer may have fewer rows than the head."""
         term: Tensor = self.markov_w2(state)
         return scored + term[..., : scored.shape[-1]]
+
+
+class Cell(nn.Module):
+    """One step of a GRU; parameters have the names that torch's GRU gives them, which torch cannot trace."""
+
+    def __init__(self, inside: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_ih_l0 = nn.Parameter(torch.empty(3 * hidden, inside))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(3 * hidden, hidden))
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        """The states `[batch, node, hidden]` behind inputs `[batch, node, inside]` and states."""
+        read, kept = F.linear(x, self.weight_ih_l0).chunk(3, -1), F.linear(before, self.weight_hh_l0).chunk(3, -1)
+        reset, update = ((one + other).sigmoid() for one, other in zip(read[:2], kept[:2], strict=True))
+        return (1 - update) * (read[2] + reset * kept[2]).tanh() + update * before
 
 
 class ConfidenceHead(nn.Module):

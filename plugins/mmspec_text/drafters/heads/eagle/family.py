@@ -140,6 +140,11 @@ def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     return joins and "layers.0.self_attn.q_proj.weight" in names and names.isdisjoint(OTHERS)
 
 
+def is_parallel(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a head of P-EAGLE."""
+    return {"fc.weight", "mask_hidden"} <= {canonical(key) for key in keys}
+
+
 def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     """Whether a stored model is a head of Falcon."""
     names = {canonical(key) for key in keys}

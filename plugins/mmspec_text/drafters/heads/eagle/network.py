@@ -88,12 +88,12 @@ class EagleNetwork(HeadNetwork):
         """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
         if self.norm is not None and not self.feeds_normed:
             states = self.norm(states)
-        scored: Tensor = (self.lm_head if self.lm_head is not None else self.of_target(1))(states)
+        scored: Tensor = self.output(self.lm_head)(states)
         return scored
 
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits over the target's ids, -inf where the head has none."""
-        return over_target(scored, self.ids, self.vocab)
+        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
 
     def unknown(self) -> Tensor:
         """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""

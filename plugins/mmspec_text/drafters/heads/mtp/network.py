@@ -24,6 +24,7 @@ from mmspec_text.drafters.heads.layers import HeadNetwork, embedded
 from mmspec_text.drafters.heads.mtp.block import attention_kinds, filled_blocks
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import Family
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class MtpNetwork(HeadNetwork):
@@ -58,6 +59,8 @@ class MtpNetwork(HeadNetwork):
         for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
             weight.data = weight.data.to(model.dtype)
         self._shared = model.get_input_embeddings(), model.get_output_embeddings()
+        if self.trimmed is not None:
+            self.trimmed.take(self.of_target(1))
         if self.family.rotary:
             rotary = model_info.language.decoder.get_submodule("rotary_emb")
             self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
@@ -80,8 +83,8 @@ class MtpNetwork(HeadNetwork):
         return torch.cat([out, behind + 1], -1)
 
     def logits(self, states: Tensor) -> Tensor:
-        scored: Tensor = self.of_target(1)(states[..., :-1])
-        return scored[..., : self.vocab]  # rows behind the vocabulary are padding
+        ids = None if self.trimmed is None else self.trimmed.ids
+        return over_target(self.output()(states[..., :-1]), ids, self.vocab)
 
     def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         """The block of a depth; a row has the position of its unit, one ahead of its state."""

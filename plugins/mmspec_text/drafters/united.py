@@ -1,0 +1,317 @@
+"""`united`: a head or a draft model, and copies of what was written before, in one tree under one number of nodes.
+
+Suffix decoding, a lookup or a datastore drafts beside any head or smaller model; a path that both draft is one path.
+Of all nodes those with the best scores are verified. The score of a node is the log probability of reaching it, as its
+drafter says; what a retriever says is worth as much as it was right before, row by row: its chances times the number of
+its units that were accepted, over the number that its chances had promised. So copies get most of the nodes while the
+text repeats itself, and few elsewhere. How the two are weighed is ours: no paper is followed.
+Guarantee: drafts are point masses, chosen by their units: exact under `match`, which reads no distribution.
+Knobs: `nodes` (more are accepted, and each costs), `k` (how long copies are), `depth` (how deep the model drafts).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mmspec.core.capabilities import OwnLength, Renumbering, TargetWrapping
+from mmspec.core.compile.protocols import DraftsInside, InsideDrafts
+from mmspec.core.drafters.growing import renumbered
+from mmspec.core.drafters.shapes.siblings import best_nodes
+from mmspec.core.live import Live
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.loading import header
+from mmspec.registry.options import build
+from mmspec.registry.suggest import unknown
+from mmspec_text import specs
+from mmspec_text.drafters.two_drafters import TwoDrafters, own_memory
+from mmspec_text.head_specs import HEAD_DRAFTERS
+
+MODELS = specs.PARD, specs.DRAFT_MODEL, specs.DRAFT_TREE, specs.SEQUOIA, specs.LLMCAD
+FIRST = {spec.name: spec for spec in (*HEAD_DRAFTERS, *MODELS)}
+BESIDE = {spec.name: spec for spec in (specs.SUFFIX, specs.PROMPT_LOOKUP, specs.REST)}
+USUAL_DEPTH = 5
+"""Units that a model drafts per path where neither its files nor the user say."""
+KEPT = 0.9
+"""What a round's count is worth one round later."""
+
+
+@dataclass(frozen=True)
+class UnitedOptions:
+    """Options of `united`."""
+
+    model: Any = field(default=None, metadata={"help": "the head or smaller model: a folder, a hub name, or live"})
+    first: str | None = field(
+        default=None,
+        metadata={"help": "what drafts with it: eagle, mtp, draft-tree, …; by default what its files call for"},
+    )
+    beside: Literal["suffix", "prompt-lookup", "rest"] = field(
+        default="suffix", metadata={"help": "what copies; prompt-lookup drafts on the device, in captured rounds too"}
+    )
+    nodes: Annotated[int, Field(ge=1, le=512)] | None = field(
+        default=None, metadata={"help": "nodes that are verified; by default as many as the model drafts, or 2 k"}
+    )
+    depth: Annotated[int, Field(ge=1)] | None = field(
+        default=None, metadata={"help": "units that the model drafts per path; by default what it was trained for"}
+    )
+    first_options: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "further options of `first`"})
+    beside_options: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "options of `beside`"})
+
+
+@dataclass
+class Trust:
+    """What a retriever's chances were worth, by row."""
+
+    right: Tensor  # `[batch]`: its units that were accepted behind accepted ones; older rounds count less
+    promised: Tensor  # `[batch]`: the sum of the chances of all that might have been
+    chance: Tensor  # `[batch, node]`, of the round's draft: of its nodes, given their parents; 0 at others
+
+    @classmethod
+    def begin(cls, rows: Tensor) -> "Trust":
+        """Trust in a retriever that was not tried yet, for rows `[batch]`."""
+        none = torch.zeros_like(rows, dtype=torch.float32)
+        return cls(none, none.clone(), none[:, None][:, :0])
+
+    @property
+    def worth(self) -> Tensor:
+        """`[batch]`: the logarithm of what a chance is multiplied with."""
+        return ((self.right + 1) / (self.promised + 1)).clamp(max=1).log()
+
+    def observe(self, step: Step) -> None:
+        """Count a round; the draft may have been padded since it was made."""
+        reached = step.verdict.emitted(step.count)
+        chance = pad(self.chance, (0, step.draft.nodes - 1 - self.chance.shape[1]))
+        parent = step.draft.index.parent[:, 1:].expand_as(chance)
+        tried = torch.where(step.draft.valid[:, 1:] & reached.gather(1, parent), chance, 0)
+        self.promised = KEPT * self.promised + tried.sum(1)
+        self.right = KEPT * self.right + (reached[:, 1:] & (tried > 0)).sum(1)
+
+
+class United(TwoDrafters):
+    """The best nodes of two drafters' trees, as one tree. The first gives scores; the second is the retriever.
+
+    Args:
+        first: Drafts with a head or a model.
+        second: Retrieves; if its nodes have no score, each is taken to be certain.
+        nodes: Most nodes; None: as many as the first drafts, at least two for each unit of the longest path.
+        depth: Deepest path of the first; None: the budget.
+        agreed: Whether only paths are taken from the second whose first unit the first drafts, too.
+    """
+
+    def __init__(
+        self, first: Drafter, second: Drafter, nodes: int | None = None, depth: int | None = None, agreed: bool = False
+    ) -> None:
+        super().__init__(first, second)
+        self.needs |= {"rerank"}
+        self.nodes, self.depth, self.agreed = nodes, depth, agreed
+
+    @property
+    def everywhere(self) -> bool:
+        """As of the first."""
+        return isinstance(self.first, DraftsInside) and self.first.everywhere
+
+    def wrap(self, target: Target) -> Target:
+        """The target as the first wants it."""
+        return self.first.wrap(target) if isinstance(self.first, TargetWrapping) else target
+
+    def width(self, k: int) -> int:
+        first = self.first.width(self.levels(k))
+        return min(self.nodes or max(first, 2 * k), first + self.second.width(k))
+
+    def levels(self, k: int) -> int:
+        """The first's budget, where both have `k`."""
+        return k if self.depth is None else min(k, self.depth)
+
+    def start(self, state: State, inputs: Any) -> list[Any]:
+        return [*super().start(state, inputs), Trust.begin(state.emitted)]
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        trust: Trust = state.memory[2]
+        with own_memory(state, 0):
+            first = self.first.propose(state, self.levels(k), noise)
+        with own_memory(state, 1):
+            second = self.second.propose(state, k, noise)
+        draft, trust.chance, chosen = united(first, second, self.width(k), trust.worth, self.agreed)
+        if isinstance(self.first, Renumbering):
+            with own_memory(state, 0):
+                self.first.renumber(state, chosen)
+        return draft
+
+    def observe(self, state: State, step: Step) -> None:
+        super().observe(state, step)
+        state.memory[2].observe(step)
+
+    def inside(self, k: int, state: State) -> "UnitedInside":
+        return UnitedInside(self, k, state)
+
+    def fits_inside(self, state: State) -> bool:
+        """Not where one of them drafts on the host."""
+        for which, drafter in enumerate((self.first, self.second)):
+            with own_memory(state, which):
+                if not isinstance(drafter, DraftsInside) or not drafter.fits_inside(state):
+                    return False
+        return True
+
+
+class UnitedInside(InsideDrafts):
+    """The drafts of both inside of captured rounds."""
+
+    parents = None
+
+    def __init__(self, drafter: United, k: int, state: State) -> None:
+        first, second = drafter.first, drafter.second
+        assert isinstance(first, DraftsInside) and isinstance(second, DraftsInside)
+        with own_memory(state, 0):
+            self.first = first.inside(drafter.levels(k), state)
+        with own_memory(state, 1):
+            self.second = second.inside(k, state)
+        self.most, self.agreed, self.first.longest = drafter.width(k), drafter.agreed, k
+        self.modules = (*self.first.modules, *self.second.modules)
+        own = self.most, drafter.levels(k), k, self.agreed
+        self.key = type(first), self.first.key, type(second), self.second.key, own
+
+    def _each(self, state: State, drafter: Any = None) -> Iterator[tuple[InsideDrafts, Any]]:
+        """Both parts, and their drafters, while the call's memory is theirs."""
+        both = (None, None) if drafter is None else (drafter.first, drafter.second)
+        for which, part in enumerate((self.first, self.second)):
+            with own_memory(state, which):
+                yield part, both[which]
+
+    def reserve(self, state: State) -> None:
+        for part, _ in self._each(state):
+            part.reserve(state)
+        with torch.inference_mode(False):
+            self._trust, begun = Trust.begin(state.emitted), Trust.begin(state.emitted)
+        self._right, self._promised = begun.right, begun.promised  # buffers, which each round reads and writes
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        with self.first.ready(), self.second.ready():
+            yield
+
+    def load(self, drafter: Any, state: State) -> None:
+        for part, own in self._each(state, drafter):
+            part.load(own, state)
+        self._right.copy_(state.memory[2].right)
+        self._promised.copy_(state.memory[2].promised)
+
+    def unload(self, drafter: Any, state: State) -> None:
+        for part, own in self._each(state, drafter):
+            part.unload(own, state)
+        state.memory[2].right, state.memory[2].promised = self._right.clone(), self._promised.clone()
+
+    def propose(self, live: Live, noise: DraftNoise) -> Draft:
+        trust = self._trust
+        trust.right, trust.promised = self._right, self._promised
+        first, second = self.first.propose(live, noise), self.second.propose(live, noise)
+        draft, trust.chance, chosen = united(first, second, self.most, trust.worth, self.agreed)
+        self.first.renumber(chosen)
+        return draft
+
+    def observe(self, live: Live, step: Step) -> None:
+        self.first.observe(live, step)
+        self.second.observe(live, step)
+        self._trust.observe(step)
+        self._right.copy_(self._trust.right)
+        self._promised.copy_(self._trust.promised)
+
+
+def united(first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool) -> tuple[Draft, Tensor, Tensor]:
+    """One tree of two.
+
+    Args:
+        first: A draft with scores, not rooted.
+        second: What was retrieved, not rooted.
+        most: Most nodes.
+        worth: `[batch]`: the logarithm of what the second's chances are multiplied with.
+        agreed: As in `United`.
+
+    Returns:
+        The draft; the second's chance of each of its nodes given the node's parent, 0 at others, `[batch, node]`; and
+        where each node comes from, `[batch, node]`: ids of the first's nodes, and then of the second's.
+    """
+    rows, n, m = len(first.units), first.units.shape[1], second.units.shape[1]
+    above, behind = (draft.index.parent.clamp(min=0).expand(rows, -1) for draft in (first, second))
+    mine, its = _reached(first), _reached(second)
+    equal = pad(first.units[:, None] == second.units[:, :, None], (1, 0, 1, 0)) & mine[:, None] & its[:, :, None]
+    equal[:, 0, 0] = True
+    one = equal  # `[batch, 1 + m, 1 + n]`: whether two nodes have the same path
+    for _ in range(min(first.index.deepest, second.index.deepest)):
+        of_parents = one.gather(1, behind[..., None].expand_as(one)).gather(2, above[:, None].expand_as(one))
+        one = equal & of_parents
+    both = one.any(2)  # nodes of the second that are in the first
+    new = its & ~both
+    if agreed:
+        begun = both & (second.index.depth == 1)
+        new &= (second.index.ancestor & begun[:, None]).any(2)
+    said = pad(_scores(second), (1, 0))
+    chance = torch.where(its, (said - said.gather(1, behind)).exp(), 0)
+    score = torch.where(its, said + second.index.depth * worth[:, None], -torch.inf)
+    own = torch.where(mine, pad(_scores(first), (1, 0)), -torch.inf)
+    own = torch.maximum(own, torch.where(one, score[..., None], -torch.inf).amax(1))
+    scores = torch.cat([own[:, 1:], torch.where(new, score, -torch.inf)[:, 1:]], 1)
+    chances = torch.cat([torch.where(one, chance[..., None], 0).amax(1)[:, 1:], (chance * new)[:, 1:]], 1)
+    # Among both: the root is 0, then come the first's nodes, then the second's.
+    place = torch.where(both, one.int().argmax(2), n + torch.arange(m + 1, device=worth.device))
+    parents = torch.cat([above[:, 1:], place.gather(1, behind)[:, 1:]], 1) - 1
+    count = min(most, n + m)
+    if worth.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere counting would be a sync
+        count = min(count, int((scores > -torch.inf).sum(1).max()))
+    chosen = best_nodes(scores, count)
+    none = scores.gather(1, chosen) == -torch.inf
+    chosen = chosen.gather(1, none.long().argsort(dim=1, stable=True))  # so that padding comes last
+    units, scores = torch.cat([first.units, second.units], 1).gather(1, chosen), scores.gather(1, chosen)
+    deepest = max(first.index.deepest, second.index.deepest)
+    valid, parents = scores > -torch.inf, renumbered(parents, chosen)
+    draft = Draft.tree(units, parents, valid=valid, score=scores, deepest=deepest)
+    return draft, chances.gather(1, chosen), chosen
+
+
+def _reached(draft: Draft) -> Tensor:
+    """The root and the nodes of a draft, not rooted, whose path is valid: `[batch, 1 + node]` bool."""
+    valid = pad(draft.valid, (1, 0), value=True)
+    return ~(draft.index.ancestor & ~valid[:, None]).any(2)
+
+
+def _scores(draft: Draft) -> Tensor:
+    return torch.zeros_like(draft.valid, dtype=torch.float32) if draft.score is None else draft.score
+
+
+class UnitedWithModel(United):
+    """Drafts with a head or a smaller model, and copies.
+
+    Raises:
+        ValueError: There is no such drafter, or it cannot be made with these options.
+    """
+
+    def __init__(self, options: UnitedOptions = UnitedOptions()) -> None:
+        first, beside = _first_of(options), BESIDE[options.beside]
+        declared, own = first.load_options(), beside.load_options()
+        assert declared is not None and own is not None
+        given = {"model": options.model, **options.first_options}
+        if options.nodes is not None and "nodes" in {option.name for option in fields(declared)}:
+            given = {"nodes": options.nodes, **given}
+        drafter = first.load()(build(declared, given, first.name))
+        trained = drafter.own_length if isinstance(drafter, OwnLength) else None
+        retriever = beside.load()(build(own, options.beside_options, beside.name))
+        super().__init__(drafter, retriever, options.nodes, options.depth or trained or USUAL_DEPTH)
+
+
+def _first_of(options: UnitedOptions) -> Any:
+    """What drafts with the model, by name or by the model's files."""
+    if options.first is not None:
+        if options.first not in FIRST:
+            raise ValueError(unknown("drafter of a model", options.first, list(FIRST)))
+        return FIRST[options.first]
+    if not isinstance(options.model, str):
+        return specs.DRAFT_MODEL
+    config, keys = header(options.model)
+    return next((spec for spec in FIRST.values() if spec.is_for(config, keys)), specs.DRAFT_MODEL)

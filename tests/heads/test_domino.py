@@ -1,0 +1,101 @@
+"""Domino's correction behind DFlash's blocks. `test_published.py` compares it with the authors' class."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core.compile.pool import NAME
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Match, Rejection
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions
+from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
+from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
+from tests.heads.conftest import GREEDY, SAMPLED
+from tests.support.dflash_layouts import LAYOUTS
+from tests.support.examples.heads import PRODUCT, random_dflash
+
+DOMINO = replace(PRODUCT, gru=6, inside=5, uncorrected=1)
+FORMS: tuple[dict[str, Any], ...] = ({"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8})
+
+
+def decoder(rule: Any = Match, head: Any = DOMINO, dtype: torch.dtype | None = None, **options: Any) -> Decoder:
+    how = {name: options.pop(name) for name in ("shape", "compile") if name in options}
+    drafter = DFlash(DFlashOptions(model=random_dflash(head), probe=False, **options))
+    model = llama() if dtype is None else type(llama())(llama().config).to(dtype).eval()
+    return Decoder(TransformersTarget(model), drafter, rule(), k=4, **how)
+
+
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_texts_are_plain_decodings(batch: int, form: dict[str, Any], warp: Any, rows: dict[str, Tensor]) -> None:
+    rows = {name: value[:batch] for name, value in rows.items()}
+    plain = Decoder(TransformersTarget(llama())).generate(rows, 30, seed=5, warp=warp)
+    output = decoder(**form).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(output.units, plain.units, strict=True))
+    assert output.report.accepted > 0 and not output.report.faults
+
+
+def test_in_half_precision_of_one_shape(rows: dict[str, Tensor]) -> None:
+    torch.manual_seed(0)
+    ours = decoder(dtype=torch.bfloat16, shape="one", form="chain")
+    plain = Decoder(ours.target, shape=ours.one_width())
+    texts = [each.generate(rows, 24, seed=5, warp=SAMPLED) for each in (ours, plain)]
+    assert all(torch.equal(a, b) for a, b in zip(texts[0].units, texts[1].units, strict=True))
+    assert texts[0].report.drafted > 0 and not texts[0].report.faults
+
+
+def test_nodes_of_a_tree_are_scored_along_their_own_paths(rows: dict[str, Tensor]) -> None:
+    """The chain that a tree's first path is has the same scores; the first unit has no term, the others have one."""
+    ours, plain = decoder(form="chain"), decoder(form="chain", head=PRODUCT)
+    network: Any = ours.drafter.network  # type: ignore[attr-defined]
+    for each in (ours, plain):
+        each.generate(rows, 2, seed=0)
+    g = torch.Generator().manual_seed(2)
+    scored, states = torch.randn(1, 4, 7, generator=g), torch.randn(1, 4, 16, generator=g)
+    step = partial(network.sequel, scored[:, :1], states=states[:, :1])
+    first, carried = step(units=torch.tensor([[3]]), above=None)
+    assert torch.equal(first, scored[:, :1])
+    pair, both = network.sequel(scored[:, :2], torch.tensor([[2, 5]]), states[:, :2], carried.expand(1, 2, -1))
+    alone, _ = network.sequel(scored[:, 1:2], torch.tensor([[5]]), states[:, 1:2], carried)
+    torch.testing.assert_close(pair[:, 1:], alone)
+    assert not torch.equal(pair, scored[:, :2]) and both[0, :, -1].tolist() == [2, 2]
+    cell = torch.nn.GRUCell(16, 6, bias=False)
+    cell.load_state_dict({"weight_ih": network.prefix_gru.weight_ih_l0, "weight_hh": network.prefix_gru.weight_hh_l0})
+    embedded = llama().get_input_embeddings()(torch.tensor([3, 5]))
+    torch.testing.assert_close(both[0, 1:, :-1], cell(embedded[1:], cell(embedded[:1])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Match, Rejection])
+def test_captured_rounds(rule: Any, rows: dict[str, Tensor]) -> None:
+    vars(llama()).pop(NAME, None)
+    eager, captured = (decoder(rule, form="chain", shape=None, compile=True) for _ in range(2))
+    eager.captures._refused = True
+    assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
+    assert rounds_of(captured)[0].plan.drafts is not None
+
+
+@pytest.mark.parametrize(
+    ("changed", "tensors", "said"),
+    [
+        ({"projector_type": "domino"}, {}, "prefix_gru.weight_hh_l0"),
+        ({}, {"prefix_gru.weight_ih_l0": (12, 64)}, "prefix_gru.weight_hh_l0"),
+        (
+            {"pure_draft_prefix_len": "two"},
+            {"prefix_gru.weight_hh_l0": (12, 4), "embed_proj.0.weight": (5, 68)},
+            "pure_draft_prefix_len .* is no number of units: 'two'",
+        ),
+    ],
+)
+def test_bad_input(changed: dict[str, Any], tensors: dict[str, Any], said: str, tmp_path: Path) -> None:
+    more = {key: torch.zeros(shape) for key, shape in tensors.items()}
+    with pytest.raises(ValueError, match=said):
+        read_dflash(str(LAYOUTS["dflash"].save(tmp_path, changed=changed, **more)))
