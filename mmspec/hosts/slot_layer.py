@@ -10,6 +10,7 @@ a text or an end, the host sees it a round or two late, and returns a cache that
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -47,7 +48,14 @@ class SlotLayer(CacheLayerMixin):
 
     def __init__(self, owner: Slots) -> None:
         super().__init__()
-        self.owner = owner
+        self._owner = ref(owner)  # a cycle would keep a call's keys until Python looks for cycles
+
+    @property
+    def owner(self) -> Slots:
+        """The cache."""
+        owner = self._owner()
+        assert owner is not None
+        return owner
 
     @property
     def places(self) -> int:

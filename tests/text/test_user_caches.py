@@ -1,6 +1,8 @@
 """Caches that users bring: plain ones are read and filled, all others are refused by name before anything runs."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -209,3 +211,16 @@ def test_a_cache_of_other_rows(target: Any) -> None:
     cache, ids, mask = behind_a_cache(target, 2, 10, 5, 0)
     with mmspec.enable(target, "plain"), pytest.raises(ValueError, match="turn of 2 prompts, and this call has 1"):
         target.generate(ids[:1, 10:], attention_mask=mask[:1], past_key_values=cache, max_new_tokens=3)
+
+
+def test_a_calls_keys_are_freed_with_it(make_llama: Callable) -> None:
+    """At once, and not when Python looks for cycles: drafters begin calls in every round."""
+    target = TransformersTarget(make_llama())
+    gc.disable()
+    try:
+        started = target.start(torch.arange(5, 25)[None], 9, 3)
+        held = [weakref.ref(layer) for layer in started.cache.slots.owning]
+        del started
+        assert held and not [layer for layer in held if layer() is not None]
+    finally:
+        gc.enable()
