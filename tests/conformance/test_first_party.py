@@ -54,8 +54,9 @@ TRIED_NOWHERE = {
     ),
 }
 """Not a promise of theirs: one row at a time; pictures come from a pipeline, no `generate` of a model makes them;
-continuous units are never equal, and not greedy; blanks are filled by no `generate`, and a conditioned text is not plain
-decoding's; only one drafter makes sets; frames by denoising have no distribution that the kit could draw actions from. What the kit leaves out, tests of their own have."""
+continuous units are never equal, and not greedy; no `generate` fills blanks, and a conditioned text is not plain
+decoding's; only one drafter makes sets; frames by denoising have no distribution that the kit could draw actions from.
+What the kit leaves out, tests of their own have."""
 
 
 def judged(outcomes: list[Outcome]) -> None:
