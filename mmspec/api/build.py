@@ -89,8 +89,8 @@ def decoder_for(
         refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
     asked, policy = asked_tokens(given.get("model")), policy if policy is not None else choice.policy
     alias = given.pop("num_speculative_tokens", None)
-    own_drafter = live is None and name is None
-    values = pairing.method.values_for(own_drafter and device_of(model).type not in ("cpu", "meta"))
+    own_drafter, accelerated = live is None and name is None, device_of(model).type not in ("cpu", "meta")
+    values = pairing.method.values_for(own_drafter and accelerated)
     usual = values.pop("k")
     compile = choice.compile if compile is None and shape != "any" else compile
     parts = {

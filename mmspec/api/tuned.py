@@ -134,7 +134,7 @@ def _refuse_unfit(found: Tuned) -> None:
         head = {"model": found.drafter}
     if declared is not None:
         build(declared, {**found.options, **head}, found.method)
-    elif found.options:
+    elif found.options or head:
         raise ValueError(f"the method {found.method!r} has no options")
 
 

@@ -79,11 +79,11 @@ def _options(parts: Pairing) -> None:
     from mmspec.registry.options import OptionHelp, explain
 
     declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
-    usual, elsewhere = parts.method.defaults, parts.method.cheap_nodes
+    usual, elsewhere = parts.method.defaults, parts.method.on_accelerator
 
     def default(line: OptionHelp) -> str:
         value = str(usual.get(line.name, line.default))
-        return f"{value}; where nodes are cheap {elsewhere[line.name]}" if line.name in elsewhere else value
+        return f"{value}; on a GPU {elsewhere[line.name]}" if line.name in elsewhere else value
 
     rows = [
         (line.name, line.allowed, default(line), line.help)

@@ -46,10 +46,10 @@ def checksums(weights: Iterable[Tensor]) -> tuple[float, ...]:
 def checksum(weight: Tensor) -> Tensor:
     """The products of a weight's rows with a fixed vector: `[rows]`; torch counts no writes through `.data`.
 
-    Two neighbours in half precision are read as one number in float32, whose sums show what theirs would round away.
+    Two neighbours in bfloat16 are read as one number in float32, whose sums show what theirs would round away.
     """
     rows = weight.detach().reshape(-1, weight.shape[-1] if weight.dim() else 1)
-    if rows.dtype.itemsize == 2 and rows.shape[1] % 2 == 0 and rows.is_contiguous():
+    if rows.dtype == torch.bfloat16 and rows.shape[1] % 2 == 0 and rows.is_contiguous():
         rows = rows.view(torch.float32)
     along = torch.linspace(1, 2, rows.shape[1], dtype=rows.dtype, device=weight.device)
     with torch.autocast(weight.device.type, enabled=False):  # a call may begin inside autocast

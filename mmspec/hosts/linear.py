@@ -10,9 +10,7 @@ few passes packs nothing. Torch reference: `torch.nn.functional.linear`.
 
 Packed weights change the rounding, as another batch size does; so in bfloat16, where rounding decides what is written,
 no clock may choose. There torch's own product is oneDNN's, too, which packs in every call, so that packed weights can
-only be faster: they are used from the first pass on. On one processor (AMX, one thread) all products of a model of
-135 M weights went from 43 to 32 ms with 1 row, and took 33 with 16; both products gave the same bits in all shapes
-tried.
+only be faster: they are used from the first pass on.
 
 A packed copy lives as long as its weight, or until `forget`. It is made again when the weight was written to: torch
 counts writes, but not those through `.data`, so `renew` compares checksums when a call begins. Only plain `nn.Linear`

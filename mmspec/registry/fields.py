@@ -129,6 +129,6 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "drafter": _reference,
     "rule": _reference,
     "defaults": lambda value, what: MappingProxyType(dict(value)),
-    "cheap_nodes": lambda value, what: MappingProxyType(dict(value)),
+    "on_accelerator": lambda value, what: MappingProxyType(dict(value)),
     "default_methods": lambda value, what: tuple(value),
 }

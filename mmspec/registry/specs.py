@@ -204,7 +204,7 @@ class DrafterSpec(PartSpec):
         exactness: Exactness = "invariant",
         defaults: Mapping[str, Any] | None = None,
         k: int | None = None,
-        cheap_nodes: Mapping[str, Any] | None = None,
+        on_accelerator: Mapping[str, Any] | None = None,
         paper: str = "",
     ) -> "MethodSpec":
         """Derive a method that drafts with this drafter, by default under its name, with its paper and rule `match`.
@@ -217,7 +217,7 @@ class DrafterSpec(PartSpec):
             exactness: What the method promises; `invariant` is the promise of `match`.
             defaults: Option values that differ from the drafter's or the rule's own.
             k: Units to draft per round.
-            cheap_nodes: Values that differ where nodes are cheap.
+            on_accelerator: Values that differ where the target is not on a CPU.
             paper: "" is the drafter's.
 
         Raises:
@@ -234,7 +234,7 @@ class DrafterSpec(PartSpec):
             exactness=exactness,
             defaults=defaults or {},
             k=k,
-            cheap_nodes=cheap_nodes or {},
+            on_accelerator=on_accelerator or {},
             summary=summary,
             paper=paper or self.paper,
         )
@@ -265,7 +265,8 @@ class MethodSpec(Spec):
         defaults: Option values that differ from the drafter's or the rule's own defaults.
         k: Units to draft per round, where neither the user nor a model's card says, nor a head that was trained for
             some number; None is the general default.
-        cheap_nodes: Values of options, and of `k`, that take the place of these where nodes are cheap: off the CPU.
+        on_accelerator: Values of options, and of `k`, that take the place of these where the target is not on a CPU:
+            there more nodes cost less.
 
     Example:
         >>> MethodSpec(name="repeat", drafter="repeat", exactness="invariant", summary="Drafts repetitions.")
@@ -278,11 +279,11 @@ class MethodSpec(Spec):
     needs: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     k: int | None = None
-    cheap_nodes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    on_accelerator: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def values_for(self, cheap: bool) -> dict[str, Any]:
-        """Values of options, and of `k` (or None), where the user says nothing; whether nodes are `cheap` decides."""
-        return {"k": self.k, **self.defaults, **(self.cheap_nodes if cheap else {})}
+    def values_for(self, accelerator: bool) -> dict[str, Any]:
+        """Values of options, and of `k` (or None), where the user says nothing."""
+        return {"k": self.k, **self.defaults, **(self.on_accelerator if accelerator else {})}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,7 +196,7 @@ METHODS = (
         drafter="lookup-recycling",
         exactness="invariant",
         summary="What a given draft model or the card calls for; else drafts without a model.",
-        cheap_nodes={"k": 10, "nodes": 32},  # see `token-recycling` below: 1.89, 2.09, 2.19 tokens a pass
+        on_accelerator={"k": 10, "nodes": 32},  # see `token-recycling` below: 1.89, 2.09, 2.19 tokens a pass
     ),
     MethodSpec(
         name="plain",
@@ -210,14 +210,14 @@ METHODS = (
         # SmolLM2, greedy, 80 tokens after six prompts of Spec-Bench: 1.70, 1.90, 2.05, 2.22 tokens a pass with 8, 16,
         # 32, 64 nodes. On an H100 a recorded pass costs 1.25 plain ones with 16 and 1.35 with 64, a compiled one 1.30
         # and 1.85 (model_cards/gpu.md).
-        cheap_nodes={"k": 6, "nodes": 32},
+        on_accelerator={"k": 6, "nodes": 32},
     ),
     GRAMMAR.method("For calls with an mmspec.Grammar: drafts what the grammar decides."),
     JACOBI_TEXT.method("Jacobi decoding of texts: the last pass's guesses are the next draft.", needs=TEXT),
     LOOKAHEAD.method(
         "Lookahead decoding: a window of guesses beside the draft makes the next n-grams.",
         needs=TEXT,
-        cheap_nodes={"k": 9, "n": 7, "guesses": 7},  # W = 5, N = 7, G = 7: the released defaults
+        on_accelerator={"k": 9, "n": 7, "guesses": 7},  # W = 5, N = 7, G = 7: the released defaults
     ),
     DRAFT_MODEL.method(
         "Drafts by a smaller model that sees the target's own noise.",
@@ -248,14 +248,14 @@ METHODS = (
     REST.method(
         "Drafts from texts like those that are to be written: corpus=<file>.",
         needs=TEXT,
-        cheap_nodes={"k": 10, "nodes": 64},
+        on_accelerator={"k": 10, "nodes": 64},
     ),
     RASD.method("A smaller model, and texts like those that are to be written: corpus=<file>.", needs=TEXT),
     UNITED.method(
         "A head or a smaller model, and copies of the text so far, share one tree.",
         needs=TEXT,
         k=10,
-        cheap_nodes={"beside": "prompt-lookup"},  # which drafts on the device, inside of captured rounds
+        on_accelerator={"beside": "prompt-lookup"},  # which drafts on the device, inside of captured rounds
     ),
     *HEAD_METHODS,
     CASCADE.method(

@@ -66,9 +66,9 @@ def test_shared_names_are_shown_with_their_owner_and_dangling_ones_with_their_er
     assert "acme:plain" in table and "text:plain" in table and "no drafter is called 'gone'" in table
 
 
-def test_defaults_of_a_method_and_those_where_nodes_are_cheap() -> None:
+def test_defaults_of_a_method_and_those_on_a_gpu() -> None:
     shown = mmspec("methods", "token-recycling").stdout
-    assert "8; where nodes are cheap 32" in shown and "successors that are remembered" in shown
+    assert "8; on a GPU 32" in shown and "successors that are remembered" in shown
     assert mmspec("methods", "suffix").returncode == 0
 
 

@@ -166,6 +166,11 @@ def test_a_vocabulary_of_another_size(rows: dict[str, Tensor]) -> None:
     ours = decoder(model=wide, **named).generate(rows, 20, seed=5, warp=SAMPLED)
     plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 20, seed=5, warp=SAMPLED)
     assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True)) and ours.report.accepted > 0
+    vars(llama()).pop(NAME, None)
+    captured = decoder(model=wide, shape=None, compile=True, **named)
+    inside = captured.generate(rows, 20, seed=5, warp=SAMPLED)
+    assert all(torch.equal(a, b) for a, b in zip(inside.units, plain.units, strict=True)) and inside.report.accepted > 0
+    assert rounds_of(captured)[0].plan.drafts is not None
     with pytest.raises(ValueError, match="another tokenizer than the target, and its mask is a token of its own"):
         decoder(model=wide, **{**named, "assistant_tokenizer": words(*"abcdgfe")})
 

@@ -125,6 +125,7 @@ def test_a_plain_call_that_fails_is_an_error() -> None:
         ({"drafter": "/somebody's/model"}, "drafter is the name of a shipped head"),
         ({"drafter": "mmspec/../x"}, "no shipped model"),
         ({"drafter": "mmspec/text-1m"}, "model"),
+        ({"method": PLAIN, "drafter": "mmspec/text-14m-eagle3"}, "'plain' has no options"),
         ("[]", "list"),
     ],
 )

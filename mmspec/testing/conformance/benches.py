@@ -47,8 +47,7 @@ class Bench:
     again: Callable[[Tensor, Tensor], Any] | None = None
     # Drafters for rules to be tried on; each name begins with the shape of the draft
     drafters: Drafters = field(default_factory=dict)
-    rows: int = 50_000  # rows of a statistical trial
-    at_once: int = 50_000  # rows of a batch: caches of a whole trial may take more memory than there is
+    rows: int = 50_000  # rows of a statistical trial, in one batch
 
     @property
     def discrete(self) -> bool:
@@ -162,7 +161,7 @@ def bench_of(name: str, example: Example) -> Bench:
     target = example.target
     assert target is not None and example.prompt is not None
     warp = Warp(guidance=example.guidance, forced=target.forced if isinstance(target, Forcing) else None)
-    bench = Bench(name, target, example.prompt, warp, again=example.again, rows=6_000, at_once=1_500)
+    bench = Bench(name, target, example.prompt, warp, again=example.again, rows=6_000)
     if target.vocab is None or target.vocab > SEEN:
         return bench
     table = MarkovTarget.random(target.vocab, seed=1).table  # unlike the target's

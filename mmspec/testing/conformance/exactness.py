@@ -175,7 +175,7 @@ def _normal(bench: Bench, units: Tensor) -> tuple[float, str]:
 def sample(pair: Pair, rule: Rule, seed: int) -> Tensor:
     """Units of many equal rows: `[rows, length, *unit]`."""
     length = TOKENS if pair.bench is gaussian() else joint_of(pair.bench).dim()
-    most = min(pair.bench.rows, pair.bench.at_once)
+    most = pair.bench.rows
     pieces = [range(first, min(first + most, pair.rows)) for first in range(0, pair.rows, most)]
     return torch.cat([pair.decode(rule, [0] * len(p), seed=seed + i, limit=length) for i, p in enumerate(pieces)])
 

@@ -51,8 +51,11 @@ class LlamaCpp:
             "temperature": call.temperature,
             "seed": call.seed,
             "cache_prompt": False,
-            **{"top_k": 0, "top_p": 1.0, "min_p": 0.0},
-            **{"return_tokens": True, "verbose": True},  # of the answer, its ids are wanted
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "return_tokens": True,
+            "verbose": True,  # else the answer has no ids
         }
         seconds, answer = called(lambda: engine.handle_completions(asked), "cpu")
         units = torch.tensor(answer.get("__verbose", {}).get("tokens", []), dtype=torch.int64)
