@@ -30,7 +30,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Without network the shipped models answer alone.
 demo: $(READY)
+	$(BIN)/mmspec fetch smollm2 || true
 	$(BIN)/mmspec demo
 	@echo "to play:  $(BIN)/mmspec play       at http://127.0.0.1:8010/play/"
 	@echo "to look:  $(BIN)/mmspec view text  at http://127.0.0.1:8011/text/"

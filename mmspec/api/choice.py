@@ -60,7 +60,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         drafter = card.get("drafter")
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of {name} names it"
-        return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
+        return Choice(method, why, drafter, card.get("default_policy"), card.get("k"), card.get("options", {}))
     usual = default_of(target, *run, "", device_of(model).type)
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 

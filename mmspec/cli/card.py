@@ -68,7 +68,7 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
     document = text_of(result)
     bench = load_result(result)
     beside = output.with_suffix(".bench.json")
-    known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
+    known = [model for model in described() if model.name == output.stem == bench.model.removeprefix("mmspec/")]
     if known:
         text = render(known[0], facts_of(known[0], folder("assets")), bench, sections_beside(output))
     elif output.is_file():

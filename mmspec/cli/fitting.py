@@ -21,7 +21,7 @@ from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed
 from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.matching import HOME
 from mmspec.registry.options import build
-from mmspec.report.cards import BENCH, FURTHER
+from mmspec.report.cards import BENCH, FURTHER, heads_of
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
@@ -51,7 +51,7 @@ class Fit:
     why: str = ""  # why it cannot be used; of `auto`, what it chooses and why
     options: list[str] = field(default_factory=list)  # keys of the options that the method takes
     required: list[str] = field(default_factory=list)  # keys of options that have to be given
-    needs: str = NOTHING  # what it drafts with: one of `WAYS`
+    needs: str = NOTHING  # what it drafts with: one of `WAYS`, and the name of a head that ships
     # What was measured, setting by setting; empty where nothing was
     expected: list[Expected] = field(default_factory=list)
 
@@ -95,6 +95,8 @@ def fits_of(registry: Registry, name: str) -> Fits:
     results = _measured(seen.known)
     fitted = [_fit(registry, method, target, seen, refused, results) for method in registry.components("method")]
     fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
+    heads = {head.method: f"{HEAD}{PREFIX}{head.name}" for head in heads_of(seen.known)}
+    fitted = [replace(fit, needs=heads.get(fit.method, fit.needs)) for fit in fitted]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
     device = results[0].device if results else ""
     return Fits(name, seen.parameters, target.qualified, refused, seen.built, device, fitted)
@@ -215,13 +217,20 @@ def first(found: Fits, order: list[str]) -> list[Fit]:
     """What to try first: exact methods of the target's own plugin and of the home of all, without plain decoding.
 
     Those that need nothing come first, then those that need a head, then those that need a draft model; the fastest
-    that were measured before the others, which keep the `order` in which their plugin lists them.
+    that were measured before the others, heads that ship for the model before those that the user has to find; the
+    rest keep the `order` in which their plugin lists them.
     """
     owner, _, _ = found.target.partition(":")
     near = [fit for fit in found.methods if fit.fits and fit.owner in (owner, HOME) and fit.method not in (PLAIN, AUTO)]
     fits = [fit for fit in near if fit.exactness == EXACTNESS[0]]
-    fits.sort(key=lambda fit: (-max((e.speedup for e in fit.expected), default=0.0), order.index(fit.method)))
-    return [fit for way in WAYS for fit in [fit for fit in fits if fit.needs == way][:FIRST]]
+    fits.sort(
+        key=lambda fit: (
+            -max((e.speedup for e in fit.expected), default=0.0),
+            fit.needs in WAYS,
+            order.index(fit.method),
+        )
+    )
+    return [fit for way in WAYS for fit in [fit for fit in fits if fit.needs.startswith(way)][:FIRST]]
 
 
 def _print(found: Fits, every: bool) -> None:

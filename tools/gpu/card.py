@@ -100,19 +100,27 @@ def tests(lines: list[Line]) -> str:
 
 
 def short(lines: list[Line]) -> str:
-    """What a README has room for: speed over transformers' compiled `generate`, by default and compiled, in words."""
+    """Rows for the README's table, behind their first bar: speed over transformers' compiled `generate`."""
     timed = [line for line in lines if line["section"] == "time" and "ms_per_unit" in line]
     (peer,) = (line["ms_per_unit"] for line in timed if line.get("contestant") == "generate, compiled")
-    each = {line["contestant"]: peer / line["ms_per_unit"] for line in timed}
+    each = {line["contestant"]: (peer / line["ms_per_unit"], line.get("acceptance_length")) for line in timed}
     measured = (line for line in lines if line.get("model") == "llama-1b" and "over_generate" in line)
-    each |= {f"{line['method']}, {line['mode']}": line["over_generate"] for line in measured}
-    names = {
-        "plain": "plain decoding",
-        "chain of 16 nodes": "chains of 15 drafted at no cost, accepted at 0.8 a token,",
-        "eagle-3 shape, chain of 4, synthetic 0.75": "a head of EAGLE-3's size, accepted at 0.75,",
+    each |= {
+        f"{line['method']}, {line['mode']}": (line["over_generate"], line["acceptance_length"]) for line in measured
     }
-    said = (f"{text} {each[f'{name}, default']:.2f} ({each[f'{name}, compiled']:.2f})" for name, text in names.items())
-    return "; ".join(said)
+    names = {
+        "plain": "`plain`",
+        "chain of 16 nodes": "15 tokens drafted at no cost, accepted at 0.8 each",
+        "eagle-3 shape, chain of 4, synthetic 0.75": "a head of EAGLE-3's size, accepted at 0.75",
+    }
+    rows = []
+    for name, text in names.items():
+        (default, length), (compiled, _) = each[f"{name}, default"], each[f"{name}, compiled"]
+        speed = f"{default:.2f}, compiled {compiled:.2f} × generate, compiled"
+        rows.append(
+            f"[H100, 1 B random weights](model_cards/gpu.md) | {text} | {length:.2f} | {speed} | cost of a round"
+        )
+    return " |\n| ".join(rows)
 
 
 TABLES = {"rounds": rounds, "methods": methods, "equal": equal, "pictures": pictures, "short": short, "tests": tests}

@@ -8,7 +8,7 @@ import typer
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from tools.train.pictures.command import train_continuous, train_flow, train_image
-from tools.train.text.command import HEADS, head_command, train_ssm, train_text
+from tools.train.text.command import train_eagle3, train_ssm, train_text
 from tools.train.video.command import train_video
 
 
@@ -17,7 +17,7 @@ def build() -> typer.Typer:
     app = typer.Typer(help="Train the models that mmspec ships.", no_args_is_help=True, pretty_exceptions_enable=False)
     commands: dict[str, Callable[..., None]] = {
         "text": train_text,
-        **{f"text-{kind}": head_command(kind, words) for kind, words in HEADS.items()},
+        "text-eagle3": train_eagle3,
         "ssm": train_ssm,
         "image": train_image,
         "continuous": train_continuous,

@@ -1,6 +1,6 @@
-"""`mmspec demo` of language models: they write Python and Shakespeare, plainly and speculatively, in one race."""
+"""`mmspec demo` of language models: they answer, or go on writing, plainly and speculatively, in one race."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from mmspec.bench.rows import seconds_and_speedup
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.bench.settings import named
-from mmspec.kits.text.language import without_kernel_notices
+from mmspec.kits.text.language import asked, encoded, without_kernel_notices
 from mmspec.report import terminal
 from mmspec.report.result import PLAIN
 
@@ -25,39 +25,47 @@ WRITTEN = (
     ),
     ("Shakespeare", "KING RICHARD II:\nWhat say you, cousin? Shall we ", 0.8),
 )
-"""Title, prompt and temperature of every race."""
+"""Title, prompt and temperature of every race of the shipped models."""
 METHODS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {},
     "prompt-lookup": {"k": 6},
     "draft-model": {"drafter": "mmspec/text-1m", "k": 4},
 }
-"""The methods of every demo with their options; a draft model is given by its name."""
+"""Their methods with their options; a draft model is given by its name."""
 COLUMNS = ("method", "exactness", "acceptance length", "seconds", "speed-up over plain")
 NEW_TOKENS, REPEATS, SHOWN_LINES = 80, 2, 8
 
 
-def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:
+def run_demo(
+    target: str,
+    methods: Mapping[str, Mapping[str, Any]] = METHODS,
+    written: Sequence[tuple[str, str, float]] = WRITTEN,
+    new: int = NEW_TOKENS,
+) -> None:
     """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
 
     Args:
         target: The model's name.
         methods: The methods with their options, as in `METHODS`.
+        written: The prompts, as in `WRITTEN`; questions for a model with a chat template.
+        new: Tokens of every output.
     """
     disable_progress_bar()
     console = terminal.terminal()
     model, tokenizer = load_model(target), load_tokenizer(target)
     drafters = {name: load_model(name) for name in {o["drafter"] for o in methods.values() if "drafter" in o}}
     live = {m: {**o, **({"drafter": drafters[o["drafter"]]} if "drafter" in o else {})} for m, o in methods.items()}
-    for title, prompt, temperature in WRITTEN:
-        inputs = dict(tokenizer(prompt, return_tensors="pt", return_token_type_ids=False))
-        call = GenerateCall(model, NEW_TOKENS, temperature, seed=0)
+    for title, prompt, temperature in written:
+        inputs = encoded(asked(prompt, tokenizer), tokenizer)
+        shown = inputs["input_ids"][0, :0] if tokenizer.chat_template else inputs["input_ids"][0]
+        call = GenerateCall(model, new, temperature, seed=0)
         ours = {name: OurMethod(call, {"method": name, **options}) for name, options in live.items()}
         with without_kernel_notices():
             tracks = race({"transformers": PeerGenerate(call), **ours}, [inputs], REPEATS)
         terminal.line(console, f"\n{named(title, temperature)}, seed 0", "bold underline")
         for names, units in _by_text(tracks):
             terminal.line(console, f"{', '.join(names)} wrote:", "bold")
-            terminal.line(console, _first_lines(tokenizer.decode(torch.cat((inputs["input_ids"][0], units)))))
+            terminal.line(console, _first_lines(tokenizer.decode(torch.cat((shown, units)), skip_special_tokens=True)))
         terminal.table(console, COLUMNS, _numbers(tracks), whole=("method",), boxed=True)
 
 

@@ -20,9 +20,8 @@ from mmspec.bench.race import Contestant, Run, rotated
 from mmspec.hosts.loading import PREFIX
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.registry.printable import first_line
-from mmspec.report.cards import described, facts_of
+from mmspec.report.cards import heads_of
 from mmspec.report.result import PLAIN
-from mmspec.shipped import assets, folder
 
 TEMPERATURES = (0.0, 0.7)
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
@@ -137,15 +136,9 @@ def contestants(model: Any, new: int, compiled: bool) -> tuple[dict[str, Racer],
 
 def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
     """The shipped heads of a live model, each as chains and as small trees, with arguments of `enable`."""
-    name, present = known_name(model), assets()
-    own = [
-        head
-        for head in (described() if name else ())
-        if head.name in present and facts_of(head, folder("assets")).get("target") == name
-    ]
     return {
         f"{head.method}, {shape}, {head.name}": {"method": head.method, "drafter": PREFIX + head.name, **how}
-        for head in own
+        for head in heads_of(known_name(model))
         for shape, how in SHAPES.items()
     }
 

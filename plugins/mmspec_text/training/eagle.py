@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec_text.drafters.heads.eagle.family import Architecture
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.eagle.family import SPECULATORS, Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
@@ -27,9 +28,12 @@ VERSION = "0.5.0"
 
 
 def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
-    """An EAGLE-3 head; arguments as in `Begin`."""
-    boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
-    head = new_head(model, boundaries, recipe.intermediate, ids, recipe.seed)
+    """An EAGLE-3 head; arguments as in `Begin`. One that the recipe names keeps its ids."""
+    if recipe.head is not None:
+        head, boundaries = trained_before(model, recipe.head)
+    else:
+        boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
+        head = new_head(model, boundaries, recipe.intermediate, ids, recipe.seed)
     return NewHead(head, boundaries, "layers", partial(write_head, head, boundaries, name, recipe.depth))
 
 
@@ -76,6 +80,25 @@ def new_head(
     head.ids = ids
     join_model(head, model)
     return head
+
+
+def trained_before(model: Any, name: str) -> tuple[EagleNetwork, tuple[int, ...]]:
+    """A stored head to go on from, and the boundaries that it reads.
+
+    Raises:
+        ValueError: It cannot be read, has another layout, or is for a target of other sizes.
+    """
+    stored, config = read_checkpoint(name), model.config.get_text_config(decoder=True)
+    if stored.layout is not SPECULATORS or len(stored.layer_ids) != stored.architecture.features:
+        raise ValueError(f"training goes on from heads in the format of speculators, and {name!r} is of another layout")
+    if stored.architecture.target_hidden != config.hidden_size or max(stored.layer_ids) > config.num_hidden_layers:
+        raise ValueError(
+            f"the head {name!r} reads states of {stored.architecture.target_hidden} numbers at layers "
+            f"{stored.layer_ids}, and the target has {config.num_hidden_layers} layers of {config.hidden_size}"
+        )
+    head = stored.network(config.vocab_size).requires_grad_(True)
+    join_model(head, model)
+    return head, stored.layer_ids
 
 
 def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: int, folder: Path) -> None:

@@ -23,6 +23,7 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
 ONLY: Mapping[str, tuple[DrafterKind, str]] = {
     "drafter_share": ("model", "heads write no text, and learn from what the target writes (own_share)"),
     "draft_vocab": ("eagle3", "others score all of the target's ids"),
+    "head": ("eagle3", "others begin anew"),
     "anchors": ("dflash", "others learn behind every token"),
     "layers": ("dflash", "other heads have one layer, or none, and a draft model has a share of the target's"),
 }
@@ -63,6 +64,9 @@ class DrafterRecipe:
     draft_vocab: Annotated[
         int | None, Option(min=1, help="Ids that an EAGLE-3 head scores: the most frequent ones.")
     ] = None
+    head: Annotated[
+        str | None, Option(help="A trained EAGLE-3 head in the format of speculators, from which training goes on.")
+    ] = None
     # The tokens from which most is to be learnt (arXiv 2510.19779); 1: all
     keep_tokens: Annotated[
         float, Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")
@@ -87,6 +91,8 @@ class DrafterRecipe:
             raise ValueError(f"keep_tokens is a share above 0 and up to 1, and not {self.keep_tokens}")
         if self.draft_vocab is not None and self.draft_vocab < 1:
             raise ValueError(f"draft_vocab is a number of ids, and not {self.draft_vocab}")
+        if self.head is not None and (self.draft_vocab, self.intermediate) != (None, None):
+            raise ValueError("a head from which training goes on has its own sizes: no draft_vocab, no intermediate")
 
     def refuse_for(self, kind: DrafterKind) -> None:
         """Refuse what a kind of drafter has not.

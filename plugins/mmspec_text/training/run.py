@@ -22,7 +22,7 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.dflash import begun_dflash
 from mmspec_text.training.draft_model import trained_model
-from mmspec_text.training.eagle import begun_eagle
+from mmspec_text.training.eagle import begun_eagle, trained_before
 from mmspec_text.training.heads import trained_head
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.mtp import begun_mtp
@@ -64,6 +64,8 @@ def train_drafter(
     """
     recipe.refuse_for(kind)
     model.requires_grad_(False)
+    if recipe.head is not None:
+        trained_before(model, recipe.head)  # one that does not fit is refused before the target writes for hours
     reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")

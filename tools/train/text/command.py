@@ -1,6 +1,5 @@
 """The recipes of language models and their heads, as commands."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +9,10 @@ import typer
 import mmspec_ssm.cards
 import mmspec_text.cards
 from mmspec.cli.groups import Device, Work
-from mmspec_text.training.recipe import DrafterKind
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.text import hybrid, llama
-from tools.train.text.heads import name_of, recipe_of, train_shipped_head
+from tools.train.text.heads import RECIPE, TARGETS, name_of, train_shipped_head
 
-HEADS: dict[DrafterKind, str] = {
-    "eagle3": "the EAGLE-3 head",
-    "mtp": "the multi-token layer",
-    "medusa": "the Medusa heads",
-}
-"""The kinds of head that ship, in words."""
 Prose = Annotated[
     list[Path], typer.Option(help="Plain text beside the standard library; repeatable.", exists=True, dir_okay=False)
 ]
@@ -59,22 +51,17 @@ def train_ssm(
         hybrid.train(out, work, prose, hybrid.SsmRecipe(**given(steps=steps, hard=hard)), device, typer.echo)
 
 
-def head_command(kind: DrafterKind, words: str) -> Callable[..., None]:
-    """The command that trains a shipped head of a kind, which is called so in words."""
-
-    def train_head(
-        prose: Prose,
-        target: Annotated[str, typer.Option(help="A shipped language model.")] = "mmspec/text-14m",
-        out: Out = ASSETS,
-        cards: Cards = CARDS,
-        work: Work = Path(f"runs/text-{kind}"),
-        steps: Steps = None,
-        device: Device = "cpu",
-    ) -> None:
-        recipe = replace(recipe_of(target, kind), **given(steps=steps))
-        shipped = [head for head in mmspec_text.cards.HEADS if head.name == name_of(target, kind)]
-        with made(shipped, out, cards, work):
-            train_shipped_head(out, work, prose, recipe, device, typer.echo, kind, target)
-
-    train_head.__doc__ = f"Train {words} of a shipped model on what it learned, and wrote; resumes where it stopped."
-    return train_head
+def train_eagle3(
+    prose: Prose,
+    target: Annotated[str, typer.Option(help="A shipped language model.")] = TARGETS[0],
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/text-eagle3"),
+    steps: Steps = None,
+    device: Device = "cpu",
+) -> None:
+    """Train the EAGLE-3 head of a shipped model on what it learned, and wrote; resumes where it stopped."""
+    recipe = replace(RECIPE, **given(steps=steps))
+    shipped = [head for head in mmspec_text.cards.HEADS if head.name == name_of(target)]
+    with made(shipped, out, cards, work):
+        train_shipped_head(out, work, prose, recipe, device, typer.echo, target)

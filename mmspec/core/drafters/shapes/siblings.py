@@ -24,9 +24,9 @@ def likeliest(frontier: Frontier, children: int, spread: float) -> tuple[Tensor,
     log softmax(log(q / E) / spread), an estimate of how likely the target's race has the same winner.
     """
     values = race(frontier)
-    scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / spread, -1)
-    best = values.topk(min(children, values.shape[-1]), -1).indices
-    return best, scores.gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+    most, best = values.topk(min(children, values.shape[-1]), -1)
+    scores = most.log() if frontier.greedy else torch.log_softmax(values.log() / spread, -1).gather(-1, best)
+    return best, scores.clamp(max=0)  # rounding must not let a child overtake its parent
 
 
 def best_nodes(score: Tensor, nodes: int) -> Tensor:
