@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
+from typer.testing import CliRunner
 
 import mmspec
+from mmspec.cli.app import build
 from mmspec.core.decoder import Decoder
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
@@ -233,7 +236,17 @@ def test_simplear_draws_what_its_authors_draw(simplear):
     assert torch.equal(drawn.codes[0].flatten() - first, theirs["greedy"])
     ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 6.0, top_k=40)
     assert torch.equal(ids[0] - first, theirs["sampled"])
-    with pytest.raises(ValueError, match="no decoder of its codes"):
+
+
+def test_pixels_without_a_decoder_are_refused_before_a_pass_and_codes_are_a_file(simplear, tmp_path, monkeypatch):
+    pipe, out = loaded(simplear), tmp_path / "fox.safetensors"
+    asked = ["generate", "image", "a red fox", "--model", str(simplear), "--height", "64", "--width", "64", "-o"]
+    run = CliRunner().invoke(build(), [*asked, str(out)])
+    assert run.exit_code == 0, run.exception
+    codes = pipe("a red fox", height=64, width=64, seed=0, output_type="latent").codes
+    assert torch.equal(safetensors.torch.load_file(out)["codes"], codes)
+    monkeypatch.setattr(Decoder, "rounds", None)
+    with pytest.raises(ValueError, match=r"no decoder of its codes; .* -o FILE.safetensors"):
         pipe("a red fox", height=64, width=64)
 
 
