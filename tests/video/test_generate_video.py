@@ -50,7 +50,9 @@ def test_mistakes_are_refused(place):
         run = invoke(*arguments)
         assert run.exit_code and said in str(run.exception), run.exception
     run = invoke("0", model="mmspec/emoji")
-    assert run.exit_code and "makes no video: it is a TextToImagePipeline" in str(run.exception)
+    assert run.exit_code and "makes no video: it is a TextToImagePipeline, for mmspec generate image" in str(
+        run.exception
+    )
     run = CliRunner().invoke(build(), ["generate", "video", "text.png", "--actions", "0"])
     assert run.exit_code and "text.png is no picture that can be read" in str(run.exception)
     assert not (place / "out.gif").exists()

@@ -44,7 +44,8 @@ def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> An
     logging.disable_progress_bar()  # loading takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
     if pipe.makes != makes:
-        raise ValueError(f"{model} makes no {makes}: it is a {type(pipe).__name__}")
+        other = f", for mmspec generate {pipe.makes}" if pipe.makes else ""
+        raise ValueError(f"{model} makes no {makes}: it is a {type(pipe).__name__}{other}")
     return pipe
 
 
