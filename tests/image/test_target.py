@@ -1,10 +1,7 @@
 """LlamaGen on the core's cache: windows and trees score what teacher forcing says; same seed, same picture."""
 
-from copy import deepcopy
-
 import pytest
 import torch
-import torch.nn.functional as F
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection
@@ -54,24 +51,6 @@ def test_a_pass_scores_what_teacher_forcing_says(name, tree, request):
     output = target.verify(started.cache, Draft.alone(after))
     expected = wanted[0].gather(1, (count + 1)[:, None, None].expand(-1, 1, 24))
     torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_mask_is_converted_once_a_pass_and_not_by_every_layer(dtype, by_class, monkeypatch):
-    """The numbers are those of a mask of truth values, to the bit."""
-    target, attend, masks = LlamaGenTarget(deepcopy(by_class).to(dtype)), F.scaled_dot_product_attention, []
-
-    def watched(query, key, value, attn_mask, **how):
-        masks.append(attn_mask)
-        out = attend(query, key, value, attn_mask, **how)
-        assert torch.equal(out, attend(query, key, value, attn_mask == 0, **how))
-        return out
-
-    cache = target.start(conditions(by_class, 2), 16, 6).cache
-    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
-    draft = Draft.chain(torch.randint(24, (2, 5))).rooted(torch.tensor([1, 2]), torch.full((2,), 9))
-    target.verify(cache, draft)
-    assert len(masks) == target.layers() and masks[0].dtype == dtype and len(set(map(id, masks))) == 1
 
 
 @pytest.mark.thinned(1)

@@ -190,7 +190,7 @@ class Raster:
         geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)
-        if mask is not None:  # else every layer converts it
+        if mask is not None and x.device.type != "cpu":  # else every layer converts it
             mask = added(mask, 1, x.dtype)
         position = slots.length[:, None] + index.depth[:, first:]
         # Finished rows run too, one position beyond the picture; their scores are not used.
