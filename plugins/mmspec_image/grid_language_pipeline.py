@@ -29,7 +29,7 @@ class GridLanguagePipeline(WrittenPipeline):
     Args:
         model: One of `BODIES`; its configuration says which of `GRIDS` it is.
         processor: Its tokenizer.
-        vq: The autoencoder of its codes, where diffusers has it: Liquid's.
+        vq: The autoencoder of its codes, where diffusers has it: all but SimpleAR's.
 
     Raises:
         ValueError: The autoencoder has another number of codes.
