@@ -8,9 +8,9 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | transformers | fixtures |
 |---|---|
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
-| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
+| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash, jetspec |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, fly |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, torchspec-eagle-3-latent, fly |
 | the same, with ibm-fms in `fms` | mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
@@ -509,6 +509,40 @@ def dflash():
         "dflash",
         "z-lab/dflash",
         "dflash/model.py",
+        model.state_dict(),
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def jetspec():
+    """A head that sees its block causally, with the authors' own drafter of chains around it."""
+    use("JetSpec")
+    from jetspec.draft_head_adapter import DraftHeadDrafter
+    from jetspec.models.draft_head import DFlashDraftModel, extract_context_feature
+
+    mask, block, layers = 47, 5, [1, 3, 5]
+    more = {"dflash_config": {"mask_token_id": mask, "target_layer_ids": layers, "causal_head": True}}
+    config = qwen3(num_target_layers=LAYERS, architectures=["DFlashDraftModel"], block_size=block, **more)
+    model, base = drawn(DFlashDraftModel(config), 32), target_model()
+    drafter = DraftHeadDrafter(model, base, block, layers)
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states = extract_context_feature(out.hidden_states, layers)
+        with watched(base.lm_head) as seen:
+            units = drafter.propose(torch.tensor([known]), block - 1, states)
+        assert units.tolist() == chain(seen[0][0])[0]
+        return chain(seen[0][0])
+
+    written(
+        "jetspec",
+        "hao-ai-lab/JetSpec",
+        "jetspec/models/draft_head.py",
         model.state_dict(),
         plain_config(config),
         draft,
@@ -1033,6 +1067,57 @@ def specforge():
     )
 
 
+def latent():
+    """A head of TorchSpec for Kimi's latent attention. Its package is not imported: parts of it start servers."""
+    folder = SOURCES / "TorchSpec/torchspec"
+    for name in ("", ".models", ".models.draft", ".models.ops", ".utils", ".utils.wandb"):
+        package = sys.modules[f"torchspec{name}"] = ModuleType(f"torchspec{name}")
+        package.__path__ = [str(folder.joinpath(*name.split(".")))]
+    sys.modules["torchspec.utils"].wandb = sys.modules["torchspec.utils.wandb"]
+    from torchspec.models.draft.deepseek_eagle import Eagle3DeepseekV2ForCausalLM
+
+    kept, steps = json.loads((SOURCES / "TorchSpec/configs/draft_models/kimi_k25_eagle3_mla.json").read_text()), 3
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4}
+    ranks = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    # Under yarn the class turns with the base 10,000, whatever the config says; vLLM, and mmspec, read the config.
+    yarn = {**kept["rope_scaling"], "factor": 4.0, "original_max_position_embeddings": 8}
+    turn = {"rope_scaling": yarn, "rope_theta": 10000.0}
+    config = {**kept, **sizes, **ranks, **turn, "vocab_size": VOCAB, "draft_vocab_size": VOCAB}
+    read = transformers.DeepseekV3Config(**{**config, "max_position_embeddings": 256})
+    vars(read).update(rope_scaling=config["rope_scaling"], rope_theta=config["rope_theta"])  # under the names of then
+    model, base = drawn(Eagle3DeepseekV2ForCausalLM(read), 71), target_model()
+    model.embed_tokens.weight.data = base.model.embed_tokens.weight.data.clone()
+
+    def draft(known, fresh):
+        states, rows, path = features(base, known, [2, LAYERS // 2, LAYERS - 3]), len(known) - 1, []
+        for _ in range(steps):  # the pass is told the units of earlier steps
+            text, now = torch.tensor([[*known, *path, *[0] * (steps - len(path))]]), model.project_hidden_states(states)
+            mask = model.prepare_decoder_attention_mask(torch.ones(1, rows), now, 1, rows, 0)
+            keys, values, scored, place = None, None, [], torch.arange(rows)[None]
+            for step in range(steps):
+                embedded = model.embed_input_ids(text[:, 1 + step : 1 + step + rows])
+                now, keys, values = model.backbone(embedded, now, mask, place, keys, values)
+                scored.append(model.compute_logits(now)[0, -1])
+            path.append(int(scored[len(path)].argmax()))
+        return chain(torch.stack(scored))
+
+    head = {key: value for key, value in model.state_dict().items() if "embed" not in key}
+    path = "torchspec/models/draft/deepseek_eagle.py"
+    ids = {"eagle_config": {**kept["eagle_config"], "eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
+    written(
+        "torchspec-eagle-3-latent",
+        "lightseekorg/TorchSpec",
+        path,
+        head,
+        {**config, **ids},
+        draft,
+        method="eagle",
+        k=steps,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
 def falcon():
     """Known units in whole blocks: elsewhere the authors' blocks depend on how many units earlier rounds accepted.
 
@@ -1216,10 +1301,12 @@ MAKERS: dict[str, Callable[[], None]] = {
     "specforge-dspark": specforge_dspark,
     "specforge-domino": lambda: specforge_domino(True),
     "specforge-domino-unshifted": lambda: specforge_domino(False),
+    "torchspec-eagle-3-latent": latent,
     "falcon": falcon,
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
+    "jetspec": jetspec,
     "deepspec-eagle-3": deepspec_eagle,
     "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
     "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),
