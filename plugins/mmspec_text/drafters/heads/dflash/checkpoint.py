@@ -199,14 +199,17 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
 
 
 def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
-    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind."""
+    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind.
+
+    JetSpec says `causal_head`; nothing else tells its heads from DFlash's.
+    """
     kinds = given.get("layer_types")
     kind = kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else None
     sliding = kind == SLIDING or (bool(given.get("use_swa")) and SLIDING not in (kinds or ()))
     window = None
     if sliding:
         window = positive(given, "swa_window_size" if given.get("swa_window_size") else "sliding_window", what)
-    named = [given[name] for name in ("is_causal", "causal") if given.get(name) is not None]
+    named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
     if named:
         return Sight(window, bool(named[0]), layout == SPECULATORS)
     causal = kind == SLIDING and not given.get("sliding_window_non_causal", False)
