@@ -10,6 +10,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
 | 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash, jetspec |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
+| 5.17.0 | gemma4/* |
 | this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, torchspec-eagle-3-latent, fly |
 | the same, with ibm-fms in `fms` | mlp-speculator |
 
@@ -112,7 +113,20 @@ def chain(logits):
 
 
 def written(
-    name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=ACCEPTED, prompt=PROMPT
+    name,
+    repository,
+    path,
+    head,
+    config,
+    draft,
+    *,
+    method,
+    k,
+    file,
+    options=None,
+    accepted=ACCEPTED,
+    prompt=PROMPT,
+    base=None,
 ):
     """Run the rounds and write a fixture.
 
@@ -123,7 +137,7 @@ def written(
     half = {
         k: v.half() if torch.equal(v.half().to(v.dtype), v) and v.is_floating_point() else v for k, v in tensors.items()
     }
-    target = target_model()
+    target = target_model() if base is None else base
     with torch.no_grad():
         root = int(target(torch.tensor([prompt])).logits[0, -1].argmax())
     new, text, fresh = [root], [*prompt, root], len(prompt)
@@ -156,6 +170,9 @@ def written(
         "k": str(k),
         "options": json.dumps(options or {}),
     }
+    if base is not None:
+        about["target"] = base.config.to_json_string()
+        half |= {f"target.{key}": value.half() for key, value in base.state_dict().items() if key != "lm_head.weight"}
     out = HERE / f"{name}.safetensors"
     save_file(half, out, about)
     print(f"{out.name}: {out.stat().st_size:,} bytes")
@@ -1118,6 +1135,64 @@ def latent():
     )
 
 
+def gemma4(clusters):
+    """An assistant over the keys of a target of its own. The source is the package of transformers."""
+    kept = {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 12, "vocab_size": VOCAB,
+        "sliding_window": 6, "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": None,
+        "pad_token_id": None,
+    }  # fmt: skip
+    kinds = ["sliding_attention", "full_attention"]
+    sizes = {"hidden_size": HIDDEN, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": VOCAB}
+    its = transformers.Gemma4TextConfig(
+        **kept, **sizes, intermediate_size=24, num_hidden_layers=4, num_kv_shared_layers=2, layer_types=kinds * 2
+    )
+    sizes = {"hidden_size": 12, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    text = transformers.Gemma4TextConfig(
+        **kept, **sizes, intermediate_size=20, num_hidden_layers=2, num_kv_shared_layers=2, layer_types=kinds
+    )
+    part = {"use_ordered_embeddings": clusters > 0, "num_centroids": clusters, "centroid_intermediate_top_k": 5}
+    config = transformers.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=HIDDEN, **part)
+    base, model = transformers.Gemma4ForCausalLM(its), transformers.Gemma4AssistantForCausalLM(config)
+    drawn(base, 90), drawn(model, 91, 2.0)
+    for name, value in [*base.named_parameters(), *model.named_parameters()]:
+        value.data *= 0.25 if "q_norm" in name else 1.0  # scores are divided by nothing: attention would be chaotic
+    if clusters:
+        order = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))
+        model.masked_embedding.token_ordering.copy_(order)
+
+    def draft(known, fresh):
+        """The target's keys are those of known units alone: transformers' own loop hands on a rejected unit's, too."""
+        out = base.model(torch.tensor([known[:-1]]), use_cache=False, return_shared_kv_states=True)
+        unit, state, logits = torch.tensor([[known[-1]]]), out.last_hidden_state[:, -1:], []
+        for _ in range(4):
+            made = model(
+                inputs_embeds=torch.cat([base.get_input_embeddings()(unit), state], -1),
+                position_ids=torch.tensor([[len(known) - 1]]),
+                shared_kv_states=out.shared_kv_states,
+                use_cache=False,
+            )
+            scored, state, unit = made.logits[0, -1], made.last_hidden_state, made.logits.argmax(-1)
+            logits.append(torch.where(scored == scored.min(), -torch.inf, scored) if clusters else scored)
+        return chain(torch.stack(logits))
+
+    head = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight"}  # tied
+    COMMITS["transformers"] = transformers.__version__
+    written(
+        f"gemma4/{'clusters' if clusters else 'all-ids'}",
+        "huggingface/transformers",
+        "src/transformers/models/gemma4_assistant/modeling_gemma4_assistant.py",
+        head,
+        {**json.loads(config.to_json_string()), "architectures": ["Gemma4AssistantForCausalLM"]},
+        draft,
+        method="gemma4-assistant",
+        k=4,
+        file="model.safetensors",
+        options={"form": "chain"},
+        base=base,
+    )
+
+
 def falcon():
     """Known units in whole blocks: elsewhere the authors' blocks depend on how many units earlier rounds accepted.
 
@@ -1302,6 +1377,8 @@ MAKERS: dict[str, Callable[[], None]] = {
     "specforge-domino": lambda: specforge_domino(True),
     "specforge-domino-unshifted": lambda: specforge_domino(False),
     "torchspec-eagle-3-latent": latent,
+    "gemma4/all-ids": lambda: gemma4(0),
+    "gemma4/clusters": lambda: gemma4(12),
     "falcon": falcon,
     "ppd": ppd,
     "pard": pard,
