@@ -24,7 +24,7 @@ DFLASH = DrafterSpec(
     name="dflash",
     factory="mmspec_text.drafters.dflash:DFlash",
     **READS,
-    summary="A trained head drafts a whole block in one pass: DFlash, DSpark, Domino.",
+    summary="A trained head drafts a block in one pass: DFlash, DSpark, Domino, JetSpec.",
     paper="https://arxiv.org/abs/2602.06036",
     options="mmspec_text.drafters.dflash:DFlashOptions",
     reads="mmspec_text.drafters.heads.dflash.family:is_head",

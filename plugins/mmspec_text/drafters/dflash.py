@@ -1,9 +1,10 @@
-"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash, DSpark, Domino.
+"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash and its like.
 
 DFlash (arXiv 2602.06036): c = norm(fc(states of some of the target's layers)) of every known unit gives the keys and
 values of each of the head's layers; the rows [root, mask, …, mask] see them and one another, and each scores its
 unit. So a draft is a product of distributions. DSpark (2607.05147) adds a Markov head: a term that depends on the unit
-before. Domino (2605.29707) adds one that depends on all drafted units before, through a GRU.
+before. Domino (2605.29707) adds one that depends on all drafted units before, through a GRU. DFlash2 chooses among the
+likeliest units of every depth by the unit before. JetSpec's rows (2606.18394) see only those before them.
 A checkpoint holds `fc`, `hidden_norm`, `norm` and `layers.*`, and in its config `block_size`, `mask_token_id` and the
 target's layers; embedding (scaled, where the target's own is) and output layer are the target's where it has none.
 DSpark's confidence head guesses whether the target accepts a unit, before the unit is drawn.
@@ -142,6 +143,10 @@ class DFlash(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         head, self.network.guesses = self.checkpoint.architecture, self._guesses
+        if 0 < head.candidates < self.shape.widest:
+            raise ValueError(
+                f"{self.shape} wants {self.shape.widest} siblings, and the head's selector keeps {head.candidates}"
+            )
         ids = head.vocab if head.own_embedding else len(self._target.lend().embedding.weight)
         if not head.own_mask and not 0 <= (head.mask_token or 0) < ids:
             raise ValueError(

@@ -8,7 +8,7 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | transformers | fixtures |
 |---|---|
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
-| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash, jetspec |
+| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash, dflash2, jetspec |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
 | 5.17.0 | gemma4/* |
 | this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, torchspec-eagle-3-latent, fly |
@@ -161,7 +161,7 @@ def written(
     half["prompt"] = torch.tensor(prompt)
     about = {
         "source": f"https://github.com/{repository}",
-        "commit": commit_of(repository.partition("/")[2]),
+        "commit": commit_of(name if name in COMMITS else repository.partition("/")[2]),
         "path": path,
         "file": file,
         "config_file": "adapter_config.json" if file.startswith("adapter") else "config.json",
@@ -527,6 +527,62 @@ def dflash():
         "z-lab/dflash",
         "dflash/model.py",
         model.state_dict(),
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def dflash2():
+    """The source is the model part of `dflash/model.py` at this commit; what generates texts is left out."""
+    use("dflash2")
+    from dflash.model import DFlash2DraftModel, _raw_input_embeddings, extract_context_feature
+    from transformers import DynamicCache
+
+    mask, block, layers = 47, 5, [1, 3, 5]
+    parts = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 6, "selector_top_k": 7}
+    parts |= {
+        "output_multiplier": 0.7,
+        "final_logit_softcapping": 6.0,
+        "input_embedding_scale": 1.25,
+        "mask_token_id": mask,
+        "target_layer_ids": layers,
+    }
+    config = qwen3(
+        num_target_layers=LAYERS, architectures=["DFlash2DraftModel"], block_size=block, dflash_config=parts,
+        layer_types=["full_attention", "sliding_attention"], sliding_window=6, use_sliding_window=True, is_causal=False,
+    )  # fmt: skip
+    model, base, cache = drawn(DFlash2DraftModel(config), 33), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states, start = extract_context_feature(out.hidden_states, layers)[:, -fresh:], len(known) - 1
+        noise = _raw_input_embeddings(base, torch.tensor([[known[-1], *[mask] * (block - 1)]]), 1.25)
+        place = torch.arange(cache.get_seq_length(), start + block)[None]
+        made = model(
+            target_hidden=states, noise_embedding=noise, position_ids=place, past_key_values=cache, use_cache=True
+        )
+        cache.crop(start)
+        hidden, root = made[:, 1 - block :], torch.tensor([known[-1]])
+        units, candidates, _ = model.propose(hidden, root, base.lm_head, 0.0)
+        whole, before, codes = torch.full((block - 1, VOCAB), -torch.inf), root, model.candidate_selector
+        unary = model.compute_logits(hidden, base.lm_head)
+        for depth, ids in enumerate(candidates[0]):  # the scores of which `propose` takes the best
+            code = codes.predecessor_codebook(before) * codes.hidden_projection(hidden[:, depth])
+            whole[depth, ids] = unary[0, depth, ids] + codes.successor_codebook(ids) @ code[0]
+            before = units[:, depth]
+        assert units[0].tolist() == whole.argmax(-1).tolist()
+        return chain(whole)
+
+    head = {key.replace("_codebook.weight", "_codebook"): value for key, value in model.state_dict().items()}
+    written(
+        "dflash2",
+        "z-lab/dflash",
+        "dflash/model.py",
+        head,
         plain_config(config),
         draft,
         method="dflash",
@@ -1384,6 +1440,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "pard": pard,
     "dflash": dflash,
     "jetspec": jetspec,
+    "dflash2": dflash2,
     "deepspec-eagle-3": deepspec_eagle,
     "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
     "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),

@@ -44,6 +44,7 @@ MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
 THETA = 1_000_000.0
 """The base of rotary positions where a config names none."""
 SLIDING = "sliding_attention"
+SUCCESSORS = "candidate_selector.successor_codebook"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, head)
     rank = head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0
+    if SUCCESSORS in stored:
+        rank = head.matrix(SUCCESSORS)[1]
     return DFlashArchitecture(
         **vars(sizes),
         sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
@@ -115,7 +118,10 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         **_domino(given, head),
         confidence=_confidence(given, head, hidden, rank),
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
-        scale=number(given, "logit_scale", 1.0, what),
+        **_second(given, head, hidden),
+        scale=number(given, "logit_scale", 1.0, what) * number(given, "output_multiplier", 1.0, what),
+        embedding_scale=number(given, "input_embedding_scale", 0.0, what) or None,
+        softcap=number(given, "final_logit_softcapping", 0.0, what) or None,
     )
 
 
@@ -159,6 +165,23 @@ def _domino(given: Mapping[str, Any], head: Stored) -> dict[str, Any]:
         raise ValueError(f"{head.what}: pure_draft_prefix_len in its config is no number of units: {shown(repr(pure))}")
     gru, inside = head.matrix("prefix_gru.weight_hh_l0")[1], head.matrix("embed_proj.0.weight")[0]
     return {"gru": gru, "inside": inside, "uncorrected": pure}
+
+
+def _second(given: Mapping[str, Any], head: Stored, hidden: int) -> dict[str, Any]:
+    """Of a head of DFlash2: its sizes, by their names in `DFlashArchitecture`."""
+    found: dict[str, Any] = {}
+    kernel = head.headers.get("layers.0.attention_conv.base_kernel")
+    if kernel is not None or given.get("conv_kernel_size"):
+        taps, size = (positive(given, name, head.what) for name in ("conv_kernel_size", "conv_group_size"))
+        if hidden % size or taps > positive(given, "block_size", head.what):
+            raise ValueError(
+                f"{head.what}: conv_group_size {size} divides its {hidden} numbers, and conv_kernel_size {taps} is no "
+                "more than block_size"
+            )
+        found |= {"taps": taps, "groups": hidden // size}
+    if SUCCESSORS in head.headers or given.get("selector_rank"):
+        found["candidates"] = positive(given, "selector_top_k", head.what)
+    return found
 
 
 def _confidence(given: Mapping[str, Any], head: Stored, hidden: int, rank: int) -> int:
