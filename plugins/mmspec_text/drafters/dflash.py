@@ -13,7 +13,7 @@ form. A wrong head is lossless too, and slow: the first call tries it on the pro
 Knobs: `form` is the shape of the draft; a tree costs the head nothing more than a chain, and every node costs the
 target. No draft is deeper than the head's block. `sure` ends chains of DSpark before a unit that its confidence head
 holds less likely, as the authors' `--confidence-threshold` does; 0, as theirs, ends none. It saves nodes of the target,
-but not in captured rounds, which have one width.
+but not in captured rounds, which have one width. `keep` and `corpus` cut the output layer, as in `eagle`.
 """
 
 from dataclasses import dataclass, field
@@ -44,10 +44,11 @@ from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import Feed, RowsInside
 from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
+from mmspec_text.drafters.heads.vocabulary import TrimOptions
 
 
 @dataclass(frozen=True)
-class DFlashOptions(HeadOptions):
+class DFlashOptions(HeadOptions, TrimOptions):
     """Options of `dflash`."""
 
     sure: Annotated[float, Field(ge=0, le=1)] = field(

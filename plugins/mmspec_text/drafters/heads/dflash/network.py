@@ -23,6 +23,7 @@ DSpark's confidence head guesses whether the target accepts a unit, before it is
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ class DFlashNetwork(HeadNetwork):
         return normed.unflatten(1, (-1, a.block))[:, :, a.block - a.units :]
 
     def scored(self, states: Tensor) -> Tensor:
-        logits: Tensor = (self.lm_head if self.lm_head is not None else self.of_target(1))(states)
+        logits: Tensor = self.output(self.lm_head)(states)
         logits = logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
         cap = self.architecture.softcap
         return logits if cap is None else cap * (logits / cap).tanh()
@@ -111,8 +112,9 @@ class DFlashNetwork(HeadNetwork):
     @property
     def sequel(self) -> Sequel | None:
         """The Markov head, Domino's correction, or DFlash2's selector."""
-        head = self.markov_head if self.candidate_selector is None else self.candidate_selector
-        return head if self.prefix_gru is None else self._corrected
+        head: Sequel | None = self.markov_head if self.candidate_selector is None else self.candidate_selector
+        head = head if self.prefix_gru is None else self._corrected
+        return head if head is None or self.trimmed is None else partial(self._of_kept, head)
 
     @property
     def confidence(self) -> Confidence | None:
@@ -120,7 +122,17 @@ class DFlashNetwork(HeadNetwork):
         return self._confidence if self.guesses else None
 
     def over_target(self, scored: Tensor) -> Tensor:
-        return over_target(scored, self.ids, self.vocab)
+        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
+
+    def _of_kept(
+        self, head: Sequel, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `Sequel`, where only some ids of the head's are scored: the others are for it as if they never came."""
+        assert self.trimmed is not None
+        ids = self.architecture.draft_vocab
+        whole = scored.new_full((*scored.shape[:2], ids), -torch.inf).index_copy(-1, self.trimmed.rows, scored)
+        new, carried = head(whole, units, states, above)
+        return new[..., self.trimmed.rows], carried
 
     def _corrected(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
         """As `Sequel`; what children need is the GRU's state, and how deep it is."""
