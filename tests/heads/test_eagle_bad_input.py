@@ -45,6 +45,12 @@ def test_a_head_of_another_target(tmp_path: Path) -> None:
     four = LAYOUTS["sliding-four-features"]
     unsaid = {"eagle_aux_hidden_state_layer_ids": None}
     refused(four.save(tmp_path / "c", changed=unsaid), "does not say which of the target's 6 layers")
+    wide = {"lm_head.weight": torch.zeros(140, TARGET), "d2t": None, "t2d": None}
+    more = THIRD.save(tmp_path / "e", changed={"draft_vocab_size": 140}, **wide)
+    refused(more, "scores 140 ids, and its target has 131")
+    ids = {"d2t": torch.zeros(140, dtype=torch.int64), "t2d": None}
+    more = THIRD.save(tmp_path / "f", changed={"draft_vocab_size": 140, "vocab_size": 140}, **{**wide, **ids})
+    refused(more, "d2t names id 139, and the target has 131")
     refused(THIRD.save(tmp_path / "d", changed={"num_aux_hidden_states": 2}), "not 2 states of 64")
 
 
