@@ -81,14 +81,15 @@ def test_nodes_of_a_tree_are_scored_along_their_own_paths(rows: dict[str, Tensor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Match, Rejection])
+@pytest.mark.parametrize(("rule", "form"), [*((Match, form) for form in FORMS), (Rejection, FORMS[0])])
 @pytest.mark.parametrize("head", HEADS)
-def test_captured_rounds(head: str, rule: Any, rows: dict[str, Tensor]) -> None:
+def test_captured_rounds(head: str, form: dict[str, Any], rule: Any, rows: dict[str, Tensor]) -> None:
     vars(llama()).pop(NAME, None)
-    how: dict[str, Any] = {"head": HEADS[head], "form": "chain", "shape": None, "compile": True}
+    how: dict[str, Any] = {"head": HEADS[head], **form, "shape": None, "compile": True}
     eager, captured = (decoder(rule, **how) for _ in range(2))
     eager.captures._refused = True
-    assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
+    for warp in (SAMPLED, GREEDY):
+        assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert rounds_of(captured)[0].plan.drafts is not None
 
 
