@@ -221,6 +221,10 @@ def test_an_id_for_units_that_are_not_known() -> None:
     assert mask_token_of(model) == 39
 
 
+def test_batches_of_a_step() -> None:
+    assert DrafterRecipe(batches=3).loop("layers").batches == 3 and DrafterRecipe().loop("layers").batches == 1
+
+
 def test_roots_are_drawn_from_what_is_learnt() -> None:
     """Without replacement, by the batch's seed; both a root and what follows it are the answer's."""
     counted = torch.zeros(2, 30, dtype=torch.bool)
