@@ -175,6 +175,10 @@ def test_bad_input(heads: dict[str, str], tmp_path: Path) -> None:
     refused("of another shape.*pre_projection", pre_projection__weight=torch.zeros(3, 3))
     refused("one tensor for all depths, and lm_head.weight", lm_head__weight=torch.zeros(48, 12))
     refused("num_centroids", {"use_ordered_embeddings": True, "num_centroids": None})
+    refused("num_hidden_layers", {"text_config": {**config["text_config"], "num_hidden_layers": "two"}})
+    some = {"use_ordered_embeddings": True, "num_centroids": 5, "centroid_intermediate_top_k": 2}
+    refused("48 ids are no 5 equal clusters", some)
+    refused("equal clusters, of which 20 count", {**some, "num_centroids": 12, "centroid_intermediate_top_k": 20})
     with pytest.raises(ValueError, match="reads the keys of a Gemma 4"):
         decoder(known, llama())
     with pytest.raises(ValueError, match=r"reads states of 16 numbers and 48 ids.* another target"):

@@ -30,6 +30,7 @@ from mmspec.hosts.attention import tree_attention
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.layers import embedded
 from mmspec_text.drafters.heads.memory import of_prompt
 from mmspec_text.drafters.heads.pathwise.drafter import Last
@@ -117,9 +118,16 @@ def read_assistant(name: str) -> Assistant:
     if config.get("model_type") not in KINDS or kind not in LAYERS:
         raise ValueError(f"{what} is no assistant of Gemma 4: its config has no model_type {' or '.join(KINDS)}")
     assert isinstance(text, Mapping)
-    sizes = LAYERS[kind][0](**text)
+    try:
+        sizes: Any = LAYERS[kind][0](**text)
+    except Exception as error:  # transformers checks entries with classes of errors of its own
+        raise ValueError(f"{what}: its text_config is none of a Gemma 4 ({shown(str(error))})") from error
     names = ("num_centroids", "centroid_intermediate_top_k")
     clusters = tuple(positive(config, part, what) for part in names) if config.get("use_ordered_embeddings") else None
+    if clusters and (sizes.vocab_size % clusters[0] or clusters[1] > clusters[0]):
+        raise ValueError(
+            f"{what}: {sizes.vocab_size} ids are no {clusters[0]} equal clusters, of which {clusters[1]} count"
+        )
     found = Assistant(name, sizes, positive(config, "backbone_hidden_size", what), clusters, {})  # type: ignore[arg-type]
     with torch.device("meta"):
         wanted = Network(found).state_dict().keys()
