@@ -40,6 +40,7 @@ class LoopOptions:
     # The prefix of the parameters whose matrices are updated by Muon and not by AdamW (orthogonal steps of AdamW's
     # size: Liu et al., arXiv 2502.16982, § 2.2). Muon is for hidden layers, not for embeddings.
     hidden: str | None = None
+    batches: int = 1  # of a step, one after another: the memory of one, and the mean of their gradients
 
 
 def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
@@ -69,8 +70,9 @@ def fit(
 ) -> None:
     """Train `model` in place, resuming from `folder/checkpoint.pt` if it exists.
 
-    The batch of a step depends on the step alone. The model has float32 parameters, already on its device. `folder` is
-    made if missing; it holds `checkpoint.pt`, `log.jsonl` and, in `recipe.json`, the options.
+    The batches of a step depend on the step alone: `batch_at` is given the number of a batch. The model has float32
+    parameters, already on its device. `folder` is made if missing; it holds `checkpoint.pt`, `log.jsonl` and, in
+    `recipe.json`, the options.
 
     Raises:
         ValueError: `options.hidden` is the prefix of no matrix's name; the folder is another run's, or was begun with
@@ -90,12 +92,15 @@ def fit(
         for step in range(first, options.steps):
             if step == first + WARM:
                 began = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
-                loss = loss_of(model, batch_at(step))
-            loss.backward()
+            loss = torch.zeros((), device=device)
+            for batch in range(step * options.batches, (step + 1) * options.batches):
+                with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+                    part = loss_of(model, batch_at(batch)) / options.batches
+                part.backward()
+                loss += part.detach()
             norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-            if not torch.isfinite(loss.detach() + norm):  # checked before the weights are changed
-                raise ValueError(_diverged(step, float(loss.detach()), float(norm), folder))
+            if not torch.isfinite(loss + norm):  # checked before the weights are changed
+                raise ValueError(_diverged(step, float(loss), float(norm), folder))
             for optimizer, schedule in zip(optimizers, schedules, strict=True):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -107,7 +112,7 @@ def fit(
             if done % options.log_every == 0 or done == options.steps:
                 record = {
                     "step": done,
-                    "loss": round(float(loss.detach()), 4),
+                    "loss": round(float(loss), 4),
                     "seconds": round(time.perf_counter() - started, 1),
                 }
                 with (folder / LOG).open("a") as log:

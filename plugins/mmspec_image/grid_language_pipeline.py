@@ -29,7 +29,7 @@ class GridLanguagePipeline(WrittenPipeline):
     Args:
         model: One of `BODIES`; its configuration says which of `GRIDS` it is.
         processor: Its tokenizer.
-        vq: The autoencoder of its codes, where diffusers has it: Liquid's.
+        vq: The autoencoder of its codes, where diffusers has it: all but SimpleAR's.
 
     Raises:
         ValueError: The autoencoder has another number of codes.
@@ -105,15 +105,14 @@ class GridLanguagePipeline(WrittenPipeline):
         of = self.model.config.grid_language
         return GridConstraint(spec, range(of["first"], of["first"] + of["codes"]), ids.shape[1])
 
+    def refuse_pixels(self) -> None:
+        if self.vq is None:
+            codes = "output_type='latent', or on the command line -o FILE.safetensors"
+            raise ValueError(f"this pipeline has no decoder of its codes; codes alone are made by {codes}")
+
     @torch.no_grad()
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`.
-
-        Raises:
-            ValueError: The pipeline has no autoencoder.
-        """
-        if self.vq is None:
-            raise ValueError("this pipeline has no decoder of its codes: call it with output_type='latent'")
+        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`."""
         shape = len(units), *self.size, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
         codes = (units - self.model.config.grid_language["first"]).flatten()
         with awake(self.vq, self.vq.quantize.embedding):

@@ -1,6 +1,6 @@
 """Published files that `mmspec convert` reads, and how fixtures of them run (`mmspec check --parity`)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -15,6 +15,7 @@ from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.official import chameleon, emu3, grid_language, janus
+from mmspec_image.official.vq import vq_model
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.sampling import AUTHORS
 from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE, JANUS, LLAMAGEN
@@ -182,7 +183,7 @@ LAYOUTS = (
         frozenset({"model.layers.0.input_layernorm.weight"}),
         "https://huggingface.co/Junfeng5/Liquid_V1_7B",
         "MIT, as the repository's README says",
-        VQGAN,
+        replace(VQGAN, load=vq_model),
     ),
     grid_layout(
         "simplear",
@@ -197,6 +198,7 @@ LAYOUTS = (
         frozenset({"model.layers.0.self_attn.q_norm.weight", "lm_head.weight"}),
         "https://huggingface.co/BAAI/Emu3.5-Image",
         "Apache 2.0, as the repository's LICENSE says",
+        replace(VQGAN, load=vq_model, holds="model.ckpt of Emu3.5-VisionTokenizer"),
     ),
     grid_layout(
         "lumina2",
@@ -204,6 +206,12 @@ LAYOUTS = (
         LUMINA_MARKS,
         "https://huggingface.co/Alpha-VLLM/Lumina-mGPT-2.0",
         "not known to mmspec; ask the publisher",
+        Part(
+            "vq",
+            vq_model,
+            VQGAN.marks | {"decoder.norm_out.conv_y.weight"},
+            "movqgan_270M.ckpt of ai-forever/MoVQGAN",
+        ),
     ),
     Layout(
         name="llamagen",

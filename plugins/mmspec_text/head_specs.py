@@ -24,7 +24,7 @@ DFLASH = DrafterSpec(
     name="dflash",
     factory="mmspec_text.drafters.dflash:DFlash",
     **READS,
-    summary="A trained head drafts a whole block in one pass: DFlash, DSpark, Domino.",
+    summary="A trained head drafts a block in one pass: DFlash, DSpark, Domino, JetSpec.",
     paper="https://arxiv.org/abs/2602.06036",
     options="mmspec_text.drafters.dflash:DFlashOptions",
     reads="mmspec_text.drafters.heads.dflash.family:is_head",
@@ -104,6 +104,15 @@ MTP = DrafterSpec(
     paper="https://arxiv.org/abs/2412.19437",
     options="mmspec_text.drafters.mtp:MtpOptions",
 )
+GEMMA4_ASSISTANT = DrafterSpec(
+    name="gemma4-assistant",
+    factory="mmspec_text.drafters.gemma4_assistant:Gemma4Assistant",
+    **READS,
+    summary="A Gemma 4 assistant attends to the keys of its target, and has none of its own.",
+    paper="https://ai.google.dev/gemma",
+    options="mmspec_text.drafters.gemma4_assistant:AssistantOptions",
+    reads="mmspec_text.drafters.gemma4_assistant:is_assistant",
+)
 HEAD_DRAFTERS = (
     EAGLE,
     DFLASH,
@@ -116,6 +125,7 @@ HEAD_DRAFTERS = (
     MLP_SPECULATOR,
     ARCTIC_LSTM,
     MTP,
+    GEMMA4_ASSISTANT,
 )
 HEAD_METHODS = (
     EAGLE.method("A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain."),
@@ -129,4 +139,5 @@ HEAD_METHODS = (
     MLP_SPECULATOR.method("An MLP speculator, as IBM and others publish them, drafts a tree or a chain.", needs=TEXT),
     ARCTIC_LSTM.method("An LSTM speculator of Arctic Inference drafts a tree or a chain.", needs=TEXT),
     MTP.method("The checkpoint's own multi-token layers draft a tree, or a chain.", needs=TEXT),
+    GEMMA4_ASSISTANT.method("Google's assistant of a Gemma 4 drafts over the target's own keys.", needs=TEXT),
 )

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmspec.bench.command import pipeline_command
+from mmspec.cli.arguments import Device, Drafted, Dtype, Method, Options, RuleName, refuse_method
 from mmspec.cli.groups import group
-from mmspec.cli.places import refuse_folders
+from mmspec.cli.places import refuse_folders, refuse_unwritable
 from mmspec.serving.live.command import Port, serve_page
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def add(app: typer.Typer) -> None:
     summary = "Compare methods, interleaved, with plain decoding: how fast frames are made where all actions are known."
     bench = pipeline_command(_clips, "mmspec/four-courts-tokens", 4, None, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("video")(bench)
+    group(app, "generate", "Generate, speculatively.").command("video")(generate_video)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("video")(demo_video)
     app.command("play")(play)
 
@@ -41,6 +43,50 @@ def _clips() -> Any:
     from mmspec_video.recorded import clips
 
     return clips()
+
+
+def generate_video(
+    frame: Annotated[Path, typer.Argument(help="A picture of the size of the model's frames: what is there first.")],
+    *,
+    actions: Annotated[
+        str, typer.Option(help="Names or numbers with commas between them; for Oasis also a *.one_hot_actions.pt.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new frames: .gif, or .mp4.")] = Path("out.gif"),
+    model: Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")] = MODELS[0],
+    method: Method = "auto",
+    rule: RuleName = None,
+    num_speculative_tokens: Drafted = None,
+    num_frames: Annotated[int | None, typer.Option(min=1, help="Default: one an action.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of denoising, a frame; default: the model's.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same frames.")] = 0,
+    opt: Options = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+) -> None:
+    """Make frames of a world from a picture and actions."""
+    refuse_unwritable(out)
+    refuse_method(method)
+    from PIL import Image, UnidentifiedImageError
+
+    from mmspec.kits.pictures.command import pipeline
+    from mmspec.registry.options import parse
+    from mmspec.registry.printable import shown
+    from mmspec_video.clips import refuse_clip
+
+    refuse_clip(out, 1)
+    how = parse(opt or [])
+    try:
+        with Image.open(frame) as opened:
+            first = opened.convert("RGB")
+    except UnidentifiedImageError:
+        raise ValueError(f"{shown(frame)} is no picture that can be read") from None
+    how |= {"dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
+    pipe = pipeline(model, device, makes="video", **how)
+    listed = [int(each) if each.isdecimal() else each for each in map(str.strip, actions.split(","))]
+    walk = actions if actions.endswith(".pt") else listed
+    made = pipe(first, walk, num_frames=num_frames, num_inference_steps=steps, seed=seed)
+    file = str(made.save(out))
+    typer.echo("\n".join(line for line in (pipe.why, str(made.report), file) if line), err=True)
 
 
 def play(port: Port = 8010) -> None:

@@ -47,7 +47,7 @@ HEADS = (
     *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon", "grid-language")
-OWN_TESTS = ("zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild", "zoo:fly")
+OWN_TESTS = ("text:gemma4-assistant", "zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild", "zoo:fly")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
@@ -61,8 +61,8 @@ UNTRIED = {
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
 that. For the heads, a judge, and draft models of the models that write pictures, there is no example of that target;
-`tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and
-`bild`, which the kit's small models are never sure enough for. `fly` is tried as a rule.
+`tests/heads` and `tests/image` have their own tests. So have self-drafting and Gemma 4's assistants, whose examples
+are other models, and `bild`, which the kit's small models are never sure enough for. `fly` is tried as a rule.
 """
 PLAYED = "frames"
 """A player's target, which has no example: its units come from outside. Its own tests run with `compile`, too."""

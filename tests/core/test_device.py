@@ -73,6 +73,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),
     "mtp": (1, 1520),
+    "gemma4-assistant": (1, 1660),
     "a drafter in Python": (1, 270),
     "draft-model, another vocabulary": (1, 1520),
     "draft-model, another vocabulary and a short context": (3, 1330),  # near its end, shapes are read twice

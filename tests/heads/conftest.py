@@ -17,6 +17,7 @@ from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
 from mmspec_text.drafters.heads.eagle.family import Architecture
+from mmspec_text.drafters.heads.latent import Latent
 from tests.support.eagle_forward import Flags, WrittenOut
 from tests.support.examples.heads import THIRD, random_checkpoint
 
@@ -26,6 +27,10 @@ FIRST = replace(
 """A head of EAGLE-1."""
 ONE = replace(THIRD, fc_norm=True, norm_output=True)
 """A head of EAGLE-3.1."""
+LATENT = replace(
+    THIRD, key_heads=2, head_dim=4, latent=Latent(2, rank=6, still=5, turning=4, value=7, queries=5, pairs=False)
+)
+"""A head of EAGLE-3 with DeepSeek's attention, through which `test_published.py` follows its authors' class."""
 KEPT = torch.tensor([0, 2, 3, 5, 6])
 MAPS = {
     "d2t": KEPT - torch.arange(5),
@@ -37,6 +42,7 @@ HEADS: dict[str, tuple[Architecture, Mapping[str, Tensor]]] = {
     "eagle-3.1": (ONE, {}),
     "pruned": (replace(THIRD, draft_vocab=5), MAPS),
     "sliding": (replace(THIRD, window=5), {}),
+    "latent": (LATENT, {}),
 }
 
 

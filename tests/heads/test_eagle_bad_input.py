@@ -1,5 +1,6 @@
 """Heads that do not fit, files that are no heads, and what a trial on the prompt reports."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions, eagle_features
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.vocabulary import mapped_ids
 from tests.heads.conftest import checkpoint
+from tests.heads.test_published import FOLDER, opened, stored
 from tests.support.eagle_layouts import FIRST, LAYOUTS, TARGET, VOCAB
 from tests.text.conftest import llama
 
@@ -42,6 +45,12 @@ def test_a_head_of_another_target(tmp_path: Path) -> None:
     four = LAYOUTS["sliding-four-features"]
     unsaid = {"eagle_aux_hidden_state_layer_ids": None}
     refused(four.save(tmp_path / "c", changed=unsaid), "does not say which of the target's 6 layers")
+    wide = {"lm_head.weight": torch.zeros(140, TARGET), "d2t": None, "t2d": None}
+    more = THIRD.save(tmp_path / "e", changed={"draft_vocab_size": 140}, **wide)
+    refused(more, "scores 140 ids, and its target has 131")
+    ids = {"d2t": torch.zeros(140, dtype=torch.int64), "t2d": None}
+    more = THIRD.save(tmp_path / "f", changed={"draft_vocab_size": 140, "vocab_size": 140}, **{**wide, **ids})
+    refused(more, "d2t names id 139, and the target has 131")
     refused(THIRD.save(tmp_path / "d", changed={"num_aux_hidden_states": 2}), "not 2 states of 64")
 
 
@@ -95,6 +104,39 @@ def test_files_that_are_no_heads(tmp_path: Path) -> None:
     for wrong in ({"num_attention_heads": "many"}, {"rms_norm_eps": -1}, {"rope_scaling": 3}, {"vocab_size": None}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             read_checkpoint(str(THIRD.save(tmp_path / "i", changed=wrong)))
+
+
+@pytest.mark.parametrize(
+    ("config", "dropped", "said"),
+    [
+        ({"num_attention_heads": 3}, (), "40, 56 and 32 numbers of queries, .* are not 3 equal heads of which 4"),
+        ({"is_neox_style": False}, (), "is_neox_style = False"),
+        ({}, ("kv_b_proj",), r"has no layers.0.self_attn.kv_b_proj.weight"),
+        ({}, ("kv_a_layernorm",), r"kv_a_layernorm"),
+        ({}, ("q_a_layernorm",), r"q_a_layernorm"),
+        ({}, ("q_a_proj",), r"q_b_proj|q_proj"),
+    ],
+)
+def test_latent_attention(config: dict[str, Any], dropped: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    tensors, about = opened(FOLDER / "torchspec-eagle-3-latent.safetensors")
+    kept = {key: value for key, value in tensors.items() if not any(f".{part}." in key for part in dropped)}
+    folder = stored(kept, {**about, "config": json.dumps({**json.loads(about["config"]), **config})}, tmp_path)
+    with pytest.raises(ValueError, match=said):
+        read_checkpoint(folder).network(48)
+
+
+@pytest.mark.parametrize("low", [True, False])
+def test_numbers_of_latent_attention_that_turn_together(low: bool) -> None:
+    """Numbers that turn are put in halves, head by head; a file says whether they are (`rope_interleave: false`)."""
+    sizes = Latent(2, rank=6, still=5, turning=4, value=7, queries=5 if low else None, pairs=True)
+    asked = "q_b_proj" if low else "q_proj"
+    weights = {f"{DOWN}.weight": torch.randn(10, 8), f"self_attn.{asked}.weight": torch.randn(18, 5)}
+    ordered, order = sizes.by_halves(weights), torch.tensor([0, 2, 1, 3])
+    down, up = (weights[key] for key in weights)
+    assert torch.equal(ordered[f"{DOWN}.weight"], torch.cat([down[:6], down[6:][order]]))
+    rows = torch.cat([torch.arange(5), 5 + order])
+    assert torch.equal(ordered[f"self_attn.{asked}.weight"], up[torch.cat([rows, 9 + rows])])
+    assert replace(sizes, pairs=False).by_halves(weights) == weights
 
 
 def test_nothing_is_refused() -> None:

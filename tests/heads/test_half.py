@@ -15,7 +15,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama, prompt
-from tests.heads.conftest import SAMPLED
+from tests.heads.conftest import SAMPLED, checkpoint
 from tests.support.examples import EXAMPLES
 
 CHAIN: dict[str, Any] = {"form": "chain"}
@@ -56,8 +56,9 @@ def assert_one_width(kind: str, form: dict[str, Any], seeds: int) -> None:
     assert accepted > 10 * seeds, "nothing was accepted, so nothing was tested"
 
 
-def test_a_tree_of_eagle_equals_plain_of_its_width() -> None:
-    assert_one_width("eagle", TREE, 1)
+@pytest.mark.parametrize("head", ["eagle-3", "latent"])
+def test_a_tree_of_eagle_equals_plain_of_its_width(head: str) -> None:
+    assert_one_width("eagle", TREE | {"model": checkpoint(head), "probe": False}, 1)
 
 
 @pytest.mark.slow

@@ -150,6 +150,16 @@ def test_by_name(tmp_path: Path) -> None:
     assert torch.equal(out, llama().generate(torch.tensor([[1, 2, 3]]), max_new_tokens=9, do_sample=False))
 
 
+def test_a_model_of_pard_2(tmp_path: Path) -> None:
+    """Drafts as one of PARD does, and that this is but one of its modes is said."""
+    model = copy.deepcopy(masked())
+    model.config.pard2 = True
+    model.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"PARD-2 drafts without its target's states"):
+        found = decoder_for(llama(), drafter=str(tmp_path))
+    assert found.name == "pard" and found.generate(torch.tensor([[1, 2, 3]]), 9, seed=0).report.drafted > 0
+
+
 def words(*said: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=Core(models.WordLevel({word: i for i, word in enumerate(said)}, "a"))

@@ -106,6 +106,21 @@ def test_drafts_are_those_of_the_authors_class(
         scored.clear()
 
 
+METHODS = sorted({opened(FOLDER / f"{name}.safetensors")[1]["method"] for name in NAMES} | {"mtp", "gemma4-assistant"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_method_takes_another_ones_files(name: str, target: LlamaForCausalLM, tmp_path: Path) -> None:
+    """All pairs: refused, by an error that names files or tensors."""
+    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    head = stored(tensors, about, tmp_path)
+    for method in METHODS:
+        if method != about["method"]:
+            with pytest.raises(ValueError, match=r"head|assistant|adapter|checkpoint|model|config.json") as found:
+                decoder_for(target, method, drafter=head, options={"form": "chain"})
+            assert len(str(found.value)) > 40, "the message teaches nothing"
+
+
 @pytest.mark.parametrize("name", ["dspark", "dspark-gated", "speculators-dspark", "specforge-dspark"])
 def test_a_confidence_head_ends_drafts_where_its_authors_do(
     name: str, target: LlamaForCausalLM, tmp_path: Path

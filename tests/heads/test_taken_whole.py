@@ -52,8 +52,9 @@ def test_a_tensor_that_no_multi_token_layer_has(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "tensors"),
     [
-        ("DFlash2", {"layers.0.attention_conv.base_kernel": (2, 2, 64), "layers.0.mlp_conv.base_kernel": (2, 2, 64)}),
+        ("DFlash2", {"layers.1.attention_conv.base_kernel": (2, 2, 64), "layers.1.mlp_conv.base_kernel": (2, 2, 64)}),
         ("DFlash2", {"candidate_selector.hidden_projection.weight": (4, 64)}),
+        ("LiLiCorr", {"slot_embedding": (4, 8), "anchor_out_head.weight": (8, 8)}),
         ("Gemma", {"layers.0.pre_feedforward_layernorm.weight": (64,), "layers.0.layer_scalar": (1,)}),
     ],
 )
@@ -67,7 +68,7 @@ def test_another_kind_of_block_head_is_named(kind: str, tensors: dict[str, tuple
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"architectures": ["DFlash2DraftModel"]}, "another family: .*DFlash2DraftModel.*DFlashDraftModel"),
+        ({"architectures": ["LiLiCorrDraftModel"]}, "another family: .*LiLiCorrDraftModel"),
         ({"architectures": ["DeepseekV4ForCausalLM"]}, "another family: .*DeepseekV4ForCausalLM"),
         (
             {"architectures": ["Gemma4DSparkModel"]},

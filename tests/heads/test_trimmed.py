@@ -1,6 +1,7 @@
 """Heads and multi-token layers whose output layer keeps the rows of frequent ids (`keep`, `corpus`)."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.vocabulary import Trimmed
 from mmspec_text.drafters.mtp import Mtp
 from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
 from tests.heads.conftest import GREEDY, SAMPLED, checkpoint
 from tests.support.examples import EXAMPLES
+from tests.support.examples.heads import PRODUCT, random_dflash
 
 CORPUS = [1, 1, 1, 3, 3, 5, 5, 2, 6]
 """The special ids are 0 and 1; of the others 3 and 5 are the most frequent."""
@@ -29,6 +32,42 @@ FORMS: tuple[dict[str, Any], ...] = (CHAIN, {"form": "rerank", "width": 3, "node
 def eagle(name: str = "eagle-3", rule: Any = Match, compile: bool | None = None, **options: Any) -> Decoder:
     drafter = Eagle(EagleOptions(model=checkpoint(name), probe=False, corpus=CORPUS, **{"keep": 4, **options}))
     return Decoder(TransformersTarget(llama()), drafter, rule(), k=3, shape=None, compile=compile)
+
+
+def dflash(head: Any, **options: Any) -> Decoder:
+    drafter = DFlash(DFlashOptions(model=random_dflash(head), probe=False, corpus=CORPUS, **{"keep": 4, **options}))
+    return Decoder(TransformersTarget(llama()), drafter, Match(), k=3)
+
+
+BLOCKS = {
+    "dflash": PRODUCT,
+    "markov": replace(PRODUCT, sequel="gated", rank=4),
+    "domino": replace(PRODUCT, gru=6, inside=5),
+    "dflash2": replace(PRODUCT, candidates=3, rank=5),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_of_kept_ids(name: str, rows: dict[str, Tensor]) -> None:
+    """Of kept ids the scores are those of the whole layer, whatever depends on the unit before; texts are plain's."""
+    g, scores, choose = torch.Generator().manual_seed(1), [], BLOCKS[name].candidates
+    root, states = torch.tensor([[3]]), torch.randn(1, 1, 16, generator=g)
+    for keep in (4, 7):
+        ours = dflash(BLOCKS[name], keep=keep, **CHAIN)
+        output = ours.generate(rows, 30, seed=5, warp=SAMPLED)
+        plain = Decoder(TransformersTarget(llama())).generate(rows, 30, seed=5, warp=SAMPLED)
+        assert all(torch.equal(a, b) for a, b in zip(output.units, plain.units, strict=True))
+        assert output.report.accepted > 0 and not output.report.faults
+        network: Any = ours.drafter.network  # type: ignore[attr-defined]
+        scored = network.scored(states)
+        scored = scored if network.sequel is None else network.sequel(scored, root, states, None)[0]
+        scores.append(network.over_target(scored)[0, 0])
+    cut, whole = scores
+    kept = torch.zeros(7, dtype=torch.bool)
+    kept[[0, 1, 3, 5]] = True
+    assert torch.all(cut[~kept] == -torch.inf) and int(cut.isfinite().sum()) == (choose or 4)
+    both = cut.isfinite() & whole.isfinite()
+    torch.testing.assert_close(cut[both], whole[both])
 
 
 def logits_of(decoder: Decoder, rows: dict[str, Tensor]) -> Tensor:

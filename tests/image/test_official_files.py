@@ -12,16 +12,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
+from typer.testing import CliRunner
 
 import mmspec
+from mmspec.cli.app import build
 from mmspec.core.decoder import Decoder
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.layouts import layouts
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.testing import parity
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.drafters.jacobi import ImageJacobi
@@ -29,6 +33,7 @@ from mmspec_image.language_pipeline import Ids
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support import official_files as files
+from tests.support import published_vq
 
 FIXTURES = Path(__file__).parent / "official"
 
@@ -90,13 +95,23 @@ def simplear(place):
 
 
 @pytest.fixture(scope="module")
-def emu35(place):
-    return converted(place, "emu3.5", [files.write_emu3(place / "Emu3.5", shapes("emu3.5"), files.EMU35)])
+def ibq(place):
+    return files.write_vq(place / "Emu3.5-VisionTokenizer" / "model.ckpt", shapes("ibq"))
 
 
 @pytest.fixture(scope="module")
-def lumina2(place):
-    return converted(place, "lumina2", [files.write_lumina2(place / "Lumina-2")])
+def movqgan(place):
+    return files.write_vq(place / "movqgan_270M.ckpt", shapes("movqgan"))
+
+
+@pytest.fixture(scope="module")
+def emu35(place, ibq):
+    return converted(place, "emu3.5", [files.write_emu3(place / "Emu3.5", shapes("emu3.5"), files.EMU35), ibq])
+
+
+@pytest.fixture(scope="module")
+def lumina2(place, movqgan):
+    return converted(place, "lumina2", [files.write_lumina2(place / "Lumina-2"), movqgan])
 
 
 def converted(place, name, given):
@@ -233,7 +248,17 @@ def test_simplear_draws_what_its_authors_draw(simplear):
     assert torch.equal(drawn.codes[0].flatten() - first, theirs["greedy"])
     ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 6.0, top_k=40)
     assert torch.equal(ids[0] - first, theirs["sampled"])
-    with pytest.raises(ValueError, match="no decoder of its codes"):
+
+
+def test_pixels_without_a_decoder_are_refused_before_a_pass_and_codes_are_a_file(simplear, tmp_path, monkeypatch):
+    pipe, out = loaded(simplear), tmp_path / "fox.safetensors"
+    asked = ["generate", "image", "a red fox", "--model", str(simplear), "--height", "64", "--width", "64", "-o"]
+    run = CliRunner().invoke(build(), [*asked, str(out)])
+    assert run.exit_code == 0, run.exception
+    codes = pipe("a red fox", height=64, width=64, seed=0, output_type="latent").codes
+    assert torch.equal(safetensors.torch.load_file(out)["codes"], codes)
+    monkeypatch.setattr(Decoder, "rounds", None)
+    with pytest.raises(ValueError, match=r"no decoder of its codes; .* -o FILE.safetensors"):
         pipe("a red fox", height=64, width=64)
 
 
@@ -247,6 +272,7 @@ def test_emu35_draws_what_its_authors_draw(emu35):
     how = {"top_k": 8, "temperature": 6.0, "before": 4}
     ids = sampled_as(pipe, prompt.ids, theirs["negative"], pipe.constraint_of(prompt.ids), 5.0, **how)
     assert torch.equal(ids[0], theirs["sampled"])
+    assert_decodes_as(pipe, read("ibq"))
 
 
 def test_lumina2_draws_what_its_authors_draw(lumina2):
@@ -260,8 +286,14 @@ def test_lumina2_draws_what_its_authors_draw(lumina2):
     assert torch.equal(drawn.codes[0], theirs["greedy"][:-1].unflatten(0, (4, 9))[:, :8])
     ids = sampled_as(pipe, prompt.ids, pipe.null_ids(prompt).ids, pipe.constraint_of(prompt.ids), 4.0, top_k=50)
     assert torch.equal(ids[0], theirs["sampled"])
-    with pytest.raises(ValueError, match="multiples of 32 pixels"):
-        pipe("a red fox", height=40, width=64, output_type="latent")
+    assert_decodes_as(pipe, read("movqgan"))
+
+
+def assert_decodes_as(pipe, theirs):
+    """Codes of a picture of the last call's size become the authors' pixels."""
+    pixels = pipe.decode_units(theirs["codes"].flatten(1) + pipe.model.config.grid_language["first"])
+    assert pixels.shape == (1, 3, *(pipe.factor * cells for cells in pipe.size)) and theirs["pixels"].abs().max() > 1
+    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-4, atol=2e-5)
 
 
 def pixels_apart(ours, theirs):
@@ -270,6 +302,8 @@ def pixels_apart(ours, theirs):
 
 
 NAMES = ["lumina", "anole", "janus", "emu3", "liquid", "simplear", "emu3.5", "lumina2"]
+VQ = {"lumina": "tokenizer", "anole": "tokenizer", "liquid": "tokenizer", "emu3": "Emu3-VisionTokenizer"}
+VQ |= {"emu3.5": "Emu3.5-VisionTokenizer/model.ckpt", "lumina2": "movqgan_270M.ckpt"}
 ASKED = {"lumina": {"size": 64}, "llamagen": {"grid": 4, "n_head": 4}}
 
 
@@ -289,6 +323,12 @@ def published(place, lumina, anole, janus, emu3, liquid, simplear, emu35, lumina
     """The published files of every layout of pictures, by its name and the name of the part."""
     state = parity.read(Path(__file__).parent / "parity" / "llamagen_c2i.safetensors")[0]
     torch.save({"model": state, "args": argparse.Namespace(gpt_model="GPT-B")}, place / "c2i.pt")
+    with torch.device("meta"):
+        sizes = {key: value.shape for key, value in published_vq.published(LlamaGenVQ().state_dict()).items()}
+    torch.save({key: torch.zeros(1).expand(shape) for key, shape in sizes.items()}, place / "vq.pt")
+    for part in ("dit", "vae"):
+        torch.save(parity.read(FIXTURES.parents[1] / "video" / "parity" / f"oasis_{part}.safetensors")[0], place / part)
+    mar = files.write_mar(place / "mar", shapes("mar"))
     return {
         ("lumina", "model"): place / "Lumina",
         ("anole", "model"): place / "7b",
@@ -299,15 +339,20 @@ def published(place, lumina, anole, janus, emu3, liquid, simplear, emu35, lumina
         ("simplear", "model"): place / "SimpleAR",
         ("emu3.5", "model"): place / "Emu3.5",
         ("lumina2", "model"): place / "Lumina-2",
+        ("lumina2", "vq"): place / "movqgan_270M.ckpt",
         ("llamagen", "transformer"): place / "c2i.pt",
+        ("llamagen", "vq"): place / "vq.pt",
+        ("mar", "transformer"): mar / "checkpoint-last.pth",
+        ("mar", "vae"): mar / "kl16.ckpt",
+        ("oasis", "transformer"): place / "dit",
+        ("oasis", "vae"): place / "vae",
     }
 
 
-@pytest.mark.parametrize("name", [*NAMES, "llamagen", "oasis"])
+@pytest.mark.parametrize("name", [*NAMES, "llamagen", "mar", "oasis"])
 def test_files_of_another_model_are_refused_by_its_name(name, published, tmp_path):
     given = ASKED.get(name, {"action_vectors": [[0.0] * 25]} if name == "oasis" else {})
-    vq = {"lumina": "tokenizer", "anole": "tokenizer", "liquid": "tokenizer", "emu3": "Emu3-VisionTokenizer"}.get(name)
-    beside = [published["lumina", "model"].parent / vq] if vq else []
+    beside = [published["lumina", "model"].parent / VQ[name]] if name in VQ else []
     for (owner, part), file in published.items():
         if owner != name:
             with pytest.raises(ValueError) as refused:
@@ -316,15 +361,39 @@ def test_files_of_another_model_are_refused_by_its_name(name, published, tmp_pat
             assert f"the {part} of {owner!r}" in said or f" {owner!r}" in said or said.endswith(f"convert {owner}"), (
                 said
             )
-    if name not in ("lumina", "anole", "liquid"):
+    if name not in ("lumina", "anole", "liquid", "emu3.5"):
         with pytest.raises(ValueError, match="it is the vq of 'lumina' or of 'anole'"):
             layouts()[name].convert([published["lumina", "model"].parent / "tokenizer"], tmp_path / "out", given)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("name", "part"), [("lumina", "vq"), ("anole", "vq"), ("emu3", "vq")])
-def test_a_missing_vq_is_named(name, part, published, tmp_path):
-    with pytest.raises(ValueError, match=f"{name!r} lacks the {part} \\("):
+def test_a_vq_of_another_number_of_codes_is_refused(published, chameleon_vq, ibq, tmp_path):
+    for name, vq, counts in (("emu3.5", chameleon_vq, "24 codes, the VQ has 8192"), ("liquid", ibq, "has 24")):
+        with pytest.raises(ValueError, match=counts):
+            layouts()[name].convert([published[name, "model"], vq], tmp_path / "out", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "said"),
+    [
+        ("anole", 30, "draws 64 × 64 pixels"),
+        ("janus", 16, "draws 8 × 8 pixels"),
+        ("emu3", 28, "multiples of 8 pixels, and not 28"),
+        ("liquid", 256, "this model draws 512 × 512 pixels"),
+        ("simplear", 60, "multiples of 16 pixels, and not 60"),
+        ("emu3.5", 0, "multiples of 16 pixels, and not 0"),
+        ("lumina2", 40, "multiples of 32 pixels"),
+    ],
+)
+def test_sizes_of_no_grid_are_refused_before_a_pass(name, height, said, place, published, monkeypatch):
+    monkeypatch.setattr(Decoder, "rounds", None)
+    with pytest.raises(ValueError, match=said):
+        loaded(place / name, method="plain")("a red fox", height=height, output_type="latent")
+
+
+@pytest.mark.parametrize("name", VQ)
+def test_a_missing_vq_is_named(name, published, tmp_path):
+    with pytest.raises(ValueError, match=f"{name!r} lacks the vq \\("):
         layouts()[name].convert([published[name, "model"]], tmp_path / "out", ASKED.get(name, {}))
 
 
@@ -347,13 +416,18 @@ def test_sizes_that_no_grid_has_are_refused(published, lumina, chameleon_vq, tmp
         ("anole", "tokenizer/text_tokenizer.json", "<racm3:break>"),
         ("janus", "Janus/tokenizer.json", "<begin_of_image>"),
         ("emu3", "Emu3-Gen/emu3_vision_tokens.txt", "<|image token|>"),
+        ("liquid", "Liquid/tokenizer.json", "<boi>"),
+        ("simplear", "SimpleAR/tokenizer.json", "<|soi|>"),
+        ("emu3.5", "Emu3.5/emu3_vision_tokens.txt", "<|image end|>"),
+        ("lumina2", "Lumina-2/tokenizer.json", "<eoss>"),
     ],
 )
 def test_a_tokenizer_without_control_words_is_refused(name, file, word, published, tmp_path):
     source = published["lumina", "model"].parent
-    parts = {"lumina": ["Lumina", "tokenizer"], "anole": ["7b", "tokenizer"], "janus": ["Janus"]}
-    given = [shutil.copytree(source / part, tmp_path / part) for part in parts.get(name, ["Emu3-Gen"])]
-    given += [source / "Emu3-VisionTokenizer"] * (name == "emu3")
+    parts = published[name, "model"].name, *filter(None, [VQ.get(name)])
+    given = [
+        shutil.copytree(source / part, tmp_path / part) if (source / part).is_dir() else source / part for part in parts
+    ]
     text = (tmp_path / file).read_text()
     assert word in text
     (tmp_path / file).write_text(text.replace(word, "<no word>"))
@@ -391,7 +465,7 @@ def test_weights_without_a_place_are_refused(published, chameleon_vq, tmp_path):
         layouts()["anole"].convert([folder, chameleon_vq], tmp_path / "out", {})
     vq = shutil.copytree(chameleon_vq, tmp_path / "tokenizer")
     torch.save({"state_dict": files.formula(files.vqgan() | {"decoder.extra.bias": (4,)})}, vq / "vqgan.ckpt")
-    with pytest.raises(ValueError, match="a VQGAN of these sizes has"):
+    with pytest.raises(ValueError, match=r"1 keys unexpected \(vq.decoder.extra.bias\)"):
         layouts()["anole"].convert([published["anole", "model"], vq], tmp_path / "out", {})
 
 

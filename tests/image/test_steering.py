@@ -171,4 +171,4 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     script, sheet = Path(__file__).parents[2] / "examples" / "adaptive_negative.py", tmp_path / "sheet.png"
     monkeypatch.setattr("sys.argv", [str(script), str(sheet)])
     runpy.run_path(str(script), run_name="__main__")
-    assert Image.open(sheet).size == (6 * 64, 2 * 64) and "'heart', 32, 'red'" in capsys.readouterr().out
+    assert Image.open(sheet).size == (6 * 64, 2 * 64) and "'large circle', 32, 'red'" in capsys.readouterr().out

@@ -258,7 +258,8 @@ def text() -> dict[str, Runnable]:
     for method in HEAD_METHODS:
         if method.name != "eagle":
             _, example, *_ = EXAMPLES[f"text:{method.name}"]()
-            cases[method.name] = Case(llama, prompt, method.name, options=vars(example.options))
+            its = llama if example.target is None else example.target.model
+            cases[method.name] = Case(its, prompt, method.name, options=vars(example.options))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)

@@ -302,6 +302,25 @@ def write_lumina2(folder: Path) -> Path:
     return folder
 
 
+MOVQGAN = {
+    "n_embed": 16384,
+    "embed_dim": 4,
+    "ddconfig": VQGAN["ddconfig"] | dict(z_channels=4, resolution=32, ch_mult=[1, 1, 1, 1], attn_resolutions=[4]),
+}
+IBQ = {
+    "n_embed": EMU3_CODES,
+    "embed_dim": 8,
+    "ddconfig": VQGAN["ddconfig"] | dict(z_channels=8, resolution=32, ch_mult=[1, 1, 1, 2, 2], attn_resolutions=[2, 4]),
+}
+
+
+def write_vq(file: Path, shapes: Shapes) -> Path:
+    """`movqgan_270M.ckpt`, or `model.ckpt` of `Emu3.5-VisionTokenizer`; `shapes` are those of the authors' class."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"state_dict": formula(shapes)}, file)
+    return file
+
+
 def write_anole(folder: Path) -> Path:
     """`models/7b/` of Anole, in the layout of Chameleon's own release."""
     width, inner = CHAMELEON["hidden_size"], 128

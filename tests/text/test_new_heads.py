@@ -1,11 +1,14 @@
 """Kinds `mtp`, `medusa`, `dflash` of `mmspec train drafter` in miniature: beginnings, what they learn, their files."""
 
 import copy
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -21,7 +24,7 @@ from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.medusa import read_medusa
 from mmspec_text.training.batch import Batch
-from mmspec_text.training.dflash import begun_dflash, inner_boundaries
+from mmspec_text.training.dflash import begun_dflash, inner_boundaries, mask_token_of
 from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
 from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.medusa import begun_medusa
@@ -167,6 +170,59 @@ def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:
     head = begun_dflash(target(), DrafterRecipe(depth=2), "mmspec/some")
     head.write(tmp_path / "head")
     assert dflash_features(read_dflash(str(tmp_path / "head")), 2).boundaries == head.boundaries == (1,)
+
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "dflash": {
+        "architectures": ["DFlashDraftModel"],
+        "block_size": 3,
+        "num_target_layers": 2,
+        "dflash_config": {"mask_token_id": 39, "target_layer_ids": [0]},
+    },
+    "medusa": {
+        "architectures": ["MedusaModel"],
+        "num_heads": 2,
+        "num_hidden_layers": 1,
+        "hidden_size": 16,
+        "vocab_size": 40,
+        "original_lm_head": True,
+        "medusa_fc_bias": True,
+    },
+}
+"""What DFlash's authors and vLLM read of a config, and must find."""
+INSIDE = r"input_layernorm|post_attention_layernorm|mlp\.(gate|up|down)_proj|self_attn\.([qkvo]_proj|[qk]_norm)"
+KEYS = {
+    "dflash": rf"(fc|hidden_norm|norm|layers\.[01]\.({INSIDE}))\.weight",
+    "medusa": r"blocks\.[01]\.layers\.0\.(weight|bias)",
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_files_have_what_others_read(kind: str, tmp_path: Path) -> None:
+    """The authors' class loaded a DFlash head of these files, and drafted what `dflash` drafts."""
+    KINDS[kind](target(), DrafterRecipe(depth=2), "mmspec/some").write(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.items() >= FIELDS[kind].items()
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert all(re.fullmatch(KEYS[kind], key) for key in file.keys())  # noqa: SIM118
+
+
+def test_an_id_for_units_that_are_not_known() -> None:
+    model = target()
+    assert mask_token_of(model) == 39
+    model.config.pad_token_id = 5
+    assert mask_token_of(model) == 5
+    model.generation_config.eos_token_id = [5, 7]
+    assert mask_token_of(model) == 39
+    model.config.mask_token_id = 6
+    assert mask_token_of(model) == 6
+    with torch.no_grad():
+        model.get_input_embeddings().weight[6] = 0
+    assert mask_token_of(model) == 39
+
+
+def test_batches_of_a_step() -> None:
+    assert DrafterRecipe(batches=3).loop("layers").batches == 3 and DrafterRecipe().loop("layers").batches == 1
 
 
 def test_roots_are_drawn_from_what_is_learnt() -> None:

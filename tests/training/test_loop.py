@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,33 @@ def test_the_loop_learns_and_clips(tmp_path: Path) -> None:
     fit(model, batch_at, loss_of, options, tmp_path, say=said.append)
     assert said[0].startswith("the 297 steps that are left take about ")
     assert loss_of(model, batch_at(999)).item() < 0.01 and not model.training
+
+
+def test_a_step_of_several_batches(tmp_path: Path) -> None:
+    """As one of all their rows; `batch_at` counts batches."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 4, 3, generator=g), torch.randn(12, 4, 2, generator=g)
+    trained = []
+    for batches in (1, 3):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        asked: list[int] = []
+
+        def batch_at(number: int, batches: int = batches, asked: list[int] = asked) -> tuple[Tensor, Tensor]:
+            asked.append(number)
+            these = slice(3 * number, 3 * number + 3) if batches == 1 else slice(number, number + 1)
+            return x[these].flatten(0, 1), y[these].flatten(0, 1)
+
+        def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return (model(batch[0]) - batch[1]).square().mean()
+
+        options = LoopOptions(4, 1e-2, warmup=1, bf16=False, log_every=1, batches=batches)
+        fit(model, batch_at, loss_of, options, tmp_path / str(batches), str)
+        trained.append(model.weight.detach().clone())
+        assert asked == list(range(4 * batches))
+    torch.testing.assert_close(*trained)
+    first, second = ((tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("1", "3"))
+    assert [json.loads(line)["loss"] for line in first] == [json.loads(line)["loss"] for line in second]
 
 
 def test_muon_takes_the_matrices_it_is_told_to(tmp_path: Path) -> None:

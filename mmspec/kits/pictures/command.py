@@ -16,7 +16,14 @@ from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.places import refuse_unwritable
 from mmspec.files import save_whole
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="The picture; its ending says the format.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", help="The picture, in the format of its ending; of .safetensors, codes or tokens alone."
+    ),
+]
+UNITS = ".safetensors"
+"""The ending of a file of a picture's units, which are not decoded for it."""
 Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
 Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
@@ -24,11 +31,11 @@ NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one s
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or model (vq=FOLDER); repeatable.")]
 
 
-def pipeline(model: str, device: str, /, **how: Any) -> Any:
-    """Load a pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
+def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> Any:
+    """Load a pipeline that makes pictures, or what `makes` says; arguments as in `mmspec.Pipeline.from_pretrained`.
 
     Raises:
-        ValueError: There is no such model, it draws no pictures, or an argument is wrong.
+        ValueError: There is no such model, it makes something else, or an argument is wrong.
     """
     from diffusers.utils import logging
 
@@ -36,8 +43,9 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
 
     logging.disable_progress_bar()  # loading takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if pipe.makes != "image":
-        raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
+    if pipe.makes != makes:
+        other = f", for mmspec generate {pipe.makes}" if pipe.makes else ""
+        raise ValueError(f"{model} makes no {makes}: it is a {type(pipe).__name__}{other}")
     return pipe
 
 
@@ -101,9 +109,13 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
             return
         from mmspec.registry.options import parse
 
+        units_only = out.suffix.lower() == UNITS
+        if units_only and trace is not None:
+            raise ValueError(f"a trace lies over a picture: name one with -o, and not a file of {unit}s")
         for file in filter(None, (out, trace)):
             refuse_unwritable(file)
-            refuse_format(file)
+            if not units_only:
+                refuse_format(file)
         refuse_method(method)
         pipe = pipeline(
             model, device, dtype=dtype, method=method, rule=rule, k=num_speculative_tokens, **parse(opt or [])
@@ -122,8 +134,15 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         }
         with ctrl_c_stops(pipe):
             given = {name: value for name, value in said.items() if value is not None}
+            given |= {"output_type": "latent"} if units_only else {}
             drawn = pipe(**given, num_images_per_prompt=num_images, seed=seed)
-        save_whole(out, sheet(drawn.images).save)
+        if units_only:
+            from safetensors.torch import save_file
+
+            units = {f"{unit}s": drawn.images.cpu().contiguous()}
+            save_whole(out, lambda side: save_file(units, side))
+        else:
+            save_whole(out, sheet(drawn.images).save)
         if trace is not None:
             from mmspec.kits.pictures.rounds import traced
 

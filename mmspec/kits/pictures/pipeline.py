@@ -86,6 +86,13 @@ class PicturePipeline(Pipeline):
         """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
         raise NotImplementedError
 
+    def refuse_pixels(self) -> None:
+        """Refuse a call for pixels before it runs, where the pipeline has units alone.
+
+        Raises:
+            ValueError: There is no decoder of the units.
+        """
+
     def set_size(self, height: int | None, width: int | None) -> None:
         """Take the size of a call's pictures, in pixels; None: the model's own.
 
@@ -250,6 +257,8 @@ class PicturePipeline(Pipeline):
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         if times < 1:
             raise ValueError(f"num_images_per_prompt must be at least 1, got {times}")
+        if output_type != "latent":
+            self.refuse_pixels()
         self.set_size(height, width)
         seeds = seeds_for(times * arguments.count(prompt, class_labels, prompt_embeds), seed, generator, "picture")
         self._guidance_scale, self._interrupt = sampling.guidance_scale, False

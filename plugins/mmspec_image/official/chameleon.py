@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from diffusers import VQModel
-from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
@@ -28,6 +27,7 @@ from mmspec.untrusted import read_json
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.official.vq import vq_of, vq_renamed
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
 VQ = "model.vqmodel."
@@ -219,33 +219,13 @@ def _vqgan_of(state: dict[str, Tensor]) -> PublishedVQGAN:
         num_res_blocks=blocks,
     )
     with torch.device("meta"):
-        vq = VQModel(
-            down_block_types=("DownEncoderBlock2D",) * len(widths),
-            up_block_types=("UpDecoderBlock2D",) * len(widths),
-            block_out_channels=tuple(widths),
-            layers_per_block=blocks,
-            latent_channels=latents,
-            vq_embed_dim=width,
-            num_vq_embeddings=entries,
-            lookup_from_codebook=True,
-        )
-        return PublishedVQGAN(ChameleonVQVAE(config), vq)
+        return PublishedVQGAN(ChameleonVQVAE(config), vq_of(state))
 
 
 def _both(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys of `PublishedVQGAN`, of a VQGAN's.
-
-    Raises:
-        ValueError: A weight has no place: diffusers' conversion would leave it out.
-    """
-    levels = range(count_in(state, "encoder.down."))
-    layout = {"down_block_types": levels, "up_block_types": levels}
-    table = {"quantize.embedding.weight": state["quantize.embedding.weight"]}
-    converted = convert_ldm_vae_checkpoint(state, layout) | table
-    if len(converted) != len(state):
-        raise ValueError(f"{len(state)} weights are there, and a VQGAN of these sizes has {len(converted)}")
+    """Keys of `PublishedVQGAN`, of a VQGAN's."""
     read = {key: value for key, value in state.items() if not key.startswith("decoder.")}
-    return {f"vq.{k}": v.contiguous() for k, v in converted.items()} | {f"reader.{k}": v for k, v in read.items()}
+    return {f"vq.{k}": v for k, v in vq_renamed(state).items()} | {f"reader.{k}": v for k, v in read.items()}
 
 
 def _processor(file: Path, needed: Sequence[str]) -> ChameleonProcessor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import VQModel
 from torch import Tensor
 from transformers import (
     ChameleonConfig,
@@ -24,7 +25,7 @@ from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.untrusted import read_json
 from mmspec_image.grid_language_pipeline import GridLanguagePipeline
 from mmspec_image.models.grid_language import BODIES, GRIDS
-from mmspec_image.official.chameleon import VOCAB, PublishedVQGAN, heads_expanded
+from mmspec_image.official.chameleon import VOCAB, heads_expanded
 from mmspec_image.official.emu3 import emu3_tokenizer
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
@@ -98,7 +99,7 @@ def _word(said: Any) -> str:
     return str(said["content"] if isinstance(said, dict) else said)
 
 
-def _grid(name: str, model: PreTrainedModel, processor: Any, vq: PublishedVQGAN | None = None) -> GridLanguagePipeline:
+def _grid(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None = None) -> GridLanguagePipeline:
     grid, words = GRIDS[name], processor.get_vocab()
     named = sorted(number for word, number in words.items() if word.startswith(str(grid.codes)))
     first = grid.first if grid.first is not None else named[0] if named else len(processor)
@@ -107,7 +108,7 @@ def _grid(name: str, model: PreTrainedModel, processor: Any, vq: PublishedVQGAN 
         raise ValueError(f"{codes} codes from the id {first} on do not fit a model of {model.config.vocab_size} ids")
     model.config.grid_language = {"name": name, "first": first, "codes": codes}
     model.generation_config.eos_token_id = None  # a picture ends where its grid does
-    return GridLanguagePipeline(model, processor, None if vq is None else vq.vq)
+    return GridLanguagePipeline(model, processor, vq)
 
 
 def grid_pipeline(name: str) -> Callable[..., GridLanguagePipeline]:

@@ -1,9 +1,10 @@
-"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash, DSpark, Domino.
+"""Drafts of a whole block in one pass of a trained head, from the target's own features: DFlash and its like.
 
 DFlash (arXiv 2602.06036): c = norm(fc(states of some of the target's layers)) of every known unit gives the keys and
 values of each of the head's layers; the rows [root, mask, …, mask] see them and one another, and each scores its
 unit. So a draft is a product of distributions. DSpark (2607.05147) adds a Markov head: a term that depends on the unit
-before. Domino (2605.29707) adds one that depends on all drafted units before, through a GRU.
+before. Domino (2605.29707) adds one that depends on all drafted units before, through a GRU. DFlash2 chooses among the
+likeliest units of every depth by the unit before. JetSpec's rows (2606.18394) see only those before them.
 A checkpoint holds `fc`, `hidden_norm`, `norm` and `layers.*`, and in its config `block_size`, `mask_token_id` and the
 target's layers; embedding (scaled, where the target's own is) and output layer are the target's where it has none.
 DSpark's confidence head guesses whether the target accepts a unit, before the unit is drawn.
@@ -12,7 +13,7 @@ form. A wrong head is lossless too, and slow: the first call tries it on the pro
 Knobs: `form` is the shape of the draft; a tree costs the head nothing more than a chain, and every node costs the
 target. No draft is deeper than the head's block. `sure` ends chains of DSpark before a unit that its confidence head
 holds less likely, as the authors' `--confidence-threshold` does; 0, as theirs, ends none. It saves nodes of the target,
-but not in captured rounds, which have one width.
+but not in captured rounds, which have one width. `keep` and `corpus` cut the output layer, as in `eagle`.
 """
 
 from dataclasses import dataclass, field
@@ -43,10 +44,11 @@ from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import Feed, RowsInside
 from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
+from mmspec_text.drafters.heads.vocabulary import TrimOptions
 
 
 @dataclass(frozen=True)
-class DFlashOptions(HeadOptions):
+class DFlashOptions(HeadOptions, TrimOptions):
     """Options of `dflash`."""
 
     sure: Annotated[float, Field(ge=0, le=1)] = field(
@@ -142,6 +144,10 @@ class DFlash(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         head, self.network.guesses = self.checkpoint.architecture, self._guesses
+        if 0 < head.candidates < self.shape.widest:
+            raise ValueError(
+                f"{self.shape} wants {self.shape.widest} siblings, and the head's selector keeps {head.candidates}"
+            )
         ids = head.vocab if head.own_embedding else len(self._target.lend().embedding.weight)
         if not head.own_mask and not 0 <= (head.mask_token or 0) < ids:
             raise ValueError(

@@ -30,7 +30,7 @@ from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun, observed, proposed
 from mmspec_text.drafters.heads.stored import Convention
-from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
+from mmspec_text.drafters.heads.vocabulary import TrimOptions
 from mmspec_text.training.lessons import EagleLesson
 
 PUBLISHED, LEVELS = Rerank(10, 10, 59), 8
@@ -83,9 +83,6 @@ class FamilyDrafter(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         self.network.window, self.network.sinks = self._window, self._sinks
-        kept = self.options.kept(target) if isinstance(self.options, TrimOptions) else None
-        if kept is not None:
-            self.network.trimmed = Trimmed(kept, self.network.ids, self.network.lm_head)
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 

@@ -5,7 +5,8 @@ it scores the next unit at the root, and the k-th one at the (k - 1)-th mask. So
 and costs one pass of the draft model whatever its length. The masks' keys are never kept; what was accepted is read in
 the next round, in front of the root.
 A checkpoint is a causal language model of transformers with the target's tokenizer, whose config names the mask
-(`pard_token`). Its vocabulary may be padded to another size.
+(`pard_token`). Its vocabulary may be padded to another size. One of PARD-2 (2605.08632) drafts in the mode that does
+not depend on the target; the target's states, which the other mode adds to embeddings, are not read.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form.
 Knobs: `form` is the shape of the draft; a tree costs the draft model no more than a chain, and every node costs the
@@ -32,6 +33,7 @@ from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
 from mmspec_text.drafters.heads.vocabulary import over_target
@@ -105,7 +107,10 @@ class Pard(SmallModelDrafter):
     def __init__(self, options: PardOptions = PardOptions()) -> None:
         super().__init__(options, "pard", options.build_shape())
         self.advice = options.advice
-        self.mask = mask_token(self._small.model.config.to_dict(), "the draft model of pard")
+        config = self._small.model.config.to_dict()
+        self.mask = mask_token(config, "the draft model of pard")
+        if config.get("pard2") or config.get("spd_type") == "pard2":
+            warn("this draft model of PARD-2 drafts without its target's states, which is the weaker of its two modes")
         if self.mask >= (self._small.vocab or 0):
             raise ValueError(f"the draft model's mask is the token {self.mask}, and it has {self._small.vocab} ids")
 

@@ -1,8 +1,8 @@
 """A new DFlash head for a target (arXiv 2602.06036), and its files in the authors' layout.
 
-Embedding and output layer are the target's and stay as they are; what stands for units that are not known is a vector
-of the head's own (`mask_embedding`), so that no id of the target is taken for it. In training, blocks begin behind
-roots drawn from what is learnt, and depth k counts exp(-(k - 1) / 4): the recipe's `decay` of 0.78.
+Embedding and output layer are the target's and stay as they are, and so does the row of the id that stands for units
+that are not known: one that texts have seldom. In training, blocks begin behind roots drawn from what is learnt, and
+depth k counts exp(-(k - 1) / 4): the recipe's `decay` of 0.78.
 """
 
 from functools import partial
@@ -15,13 +15,15 @@ from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
+from mmspec_text.training.written import ends
 
 
 def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """A head whose block has as many units as a draft; arguments as in `Begin`, without `ids`."""
-    boundaries = inner_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
+    layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    boundaries = inner_boundaries(layers)
     head = new_dflash(model, len(boundaries), recipe)
-    return NewHead(head, boundaries, "layers", partial(write_dflash, head, boundaries, name))
+    return NewHead(head, boundaries, "layers", partial(write_dflash, head, boundaries, name, layers))
 
 
 def inner_boundaries(layers: int) -> tuple[int, ...]:
@@ -42,9 +44,9 @@ def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwor
         draft_vocab=sizes["vocab"],
         features=features,
         own_output=False,
-        own_mask=True,
+        own_mask=False,
         block=recipe.depth + 1,
-        mask_token=None,
+        mask_token=mask_token_of(model),
         from_root=False,
     )
     head = DFlashNetwork(architecture, sizes["vocab"])
@@ -53,15 +55,31 @@ def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwor
     return head
 
 
-def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, folder: Path) -> None:
-    """Write a head, which reads the target's states at these boundaries, into a folder."""
+def mask_token_of(model: Any) -> int:
+    """The id that stands for units that are not known: the target's for a mask or for padding, or its last one.
+
+    Padding that ends texts, too, is none; nor is a row of zeros, from which all rows of a block would look alike.
+    """
+    config, table = model.config.get_text_config(decoder=True), model.get_input_embeddings().weight
+    ids = getattr(config, "mask_token_id", None), getattr(config, "pad_token_id", None)
+    last = ends(model).tolist()
+    usable = (one for one in ids if one is not None and one not in last and bool(table[one].any()))
+    return next(usable, len(table) - 1)
+
+
+def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, layers: int, folder: Path) -> None:
+    """Write a head, which reads the states at these boundaries of a target of so many layers, into a folder."""
     a = head.architecture
     config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         "verifier": target,
         "block_size": a.block,
-        "dflash_config": {"target_layer_ids": [boundary - 1 for boundary in boundaries]},
+        "num_target_layers": layers,
+        "dflash_config": {
+            "mask_token_id": a.mask_token,
+            "target_layer_ids": [boundary - 1 for boundary in boundaries],
+        },
         **layer_entries(a, len(a.sights), a.vocab),
         "layer_types": ["full_attention"] * len(a.sights),
         "rope_theta": a.rope["rope_theta"],

@@ -62,7 +62,7 @@ def trained_head(begin: Begin, of: Training) -> Trained:
 def kept(teacher: Teacher, of: Training, width: int) -> Callable[[Tensor, Tensor | None], Said]:
     """What a teacher, with so many features, says; from a disk where sequences come again and there is room."""
     recipe, pieces = of.recipe, of.texts.pieces
-    if pieces is None or recipe.steps * recipe.batch < AGAIN * pieces:
+    if pieces is None or recipe.steps * recipe.batches * recipe.batch < AGAIN * pieces:
         return teacher.said
     if (size := room_for(of.work.parent, pieces, recipe.context, width)) is None:
         return teacher.said

@@ -39,7 +39,8 @@ class DrafterRecipe:
     """
 
     steps: Annotated[int, Option(min=1, help="Optimiser steps.")] = 600
-    batch: Annotated[int, Option(min=1, help="Sequences of a step.")] = 6
+    batch: Annotated[int, Option(min=1, help="Sequences of a batch.")] = 6
+    batches: Annotated[int, Option(min=1, help="Batches of a step, in the memory of one.")] = 1
     context: Annotated[int, Option(min=8, help="Tokens of a sequence.")] = 320
     # And so the number of Medusa's heads, and one less than DFlash's block; a draft model learns the next unit alone
     depth: Annotated[int, Option(min=1, max=16, help="Tokens of a draft under training.")] = 3
@@ -114,7 +115,8 @@ class DrafterRecipe:
         """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`."""
         from mmspec.training.loop import LoopOptions
 
-        return LoopOptions(self.steps, self.learning_rate, warmup=min(40, self.steps // 10), hidden=hidden)
+        warmup = min(40, self.steps // 10)
+        return LoopOptions(self.steps, self.learning_rate, warmup=warmup, hidden=hidden, batches=self.batches)
 
     @property
     def draft_loss(self) -> "DraftLoss":

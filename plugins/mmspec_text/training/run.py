@@ -77,7 +77,7 @@ def train_drafter(
     ):
         sources, held = with_own(model, tokenizer, data, recipe, reach, work, say)
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
-        often = recipe.steps / texts.epoch
+        often = recipe.steps * recipe.batches / texts.epoch
         say(f"training on {sum(map(len, sources)):,} tokens, each about {often:.2g} times")
         if often > OFTEN:
             warn(

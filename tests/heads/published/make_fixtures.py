@@ -8,9 +8,10 @@ folder's name to the commit. Authors' classes run under the transformers of thei
 | transformers | fixtures |
 |---|---|
 | 4.37.2 | medusa, medusa-legacy, typical, hydra, hydra++, clover-2, falcon; ppd, with peft 0.9.0 in `peft09` |
-| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash |
+| 4.53.1 | eagle-1, eagle-3, eagle-3-pruned, pard, dflash, dflash2, jetspec |
 | 5.10.2 | specforge-dspark, deepspec-eagle-3, deepspec-dflash, dspark, dspark-gated, dspark-rnn |
-| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, fly |
+| 5.17.0 | gemma4/* |
+| this repository's | arctic-lstm, p-eagle, speculators-*, specforge-eagle-3, torchspec-eagle-3-latent, fly |
 | the same, with ibm-fms in `fms` | mlp-speculator |
 
 A fixture is a safetensors file: `head.<key>` as its authors write it, and round by round the units that became known,
@@ -112,7 +113,20 @@ def chain(logits):
 
 
 def written(
-    name, repository, path, head, config, draft, *, method, k, file, options=None, accepted=ACCEPTED, prompt=PROMPT
+    name,
+    repository,
+    path,
+    head,
+    config,
+    draft,
+    *,
+    method,
+    k,
+    file,
+    options=None,
+    accepted=ACCEPTED,
+    prompt=PROMPT,
+    base=None,
 ):
     """Run the rounds and write a fixture.
 
@@ -123,7 +137,7 @@ def written(
     half = {
         k: v.half() if torch.equal(v.half().to(v.dtype), v) and v.is_floating_point() else v for k, v in tensors.items()
     }
-    target = target_model()
+    target = target_model() if base is None else base
     with torch.no_grad():
         root = int(target(torch.tensor([prompt])).logits[0, -1].argmax())
     new, text, fresh = [root], [*prompt, root], len(prompt)
@@ -147,7 +161,7 @@ def written(
     half["prompt"] = torch.tensor(prompt)
     about = {
         "source": f"https://github.com/{repository}",
-        "commit": commit_of(repository.partition("/")[2]),
+        "commit": commit_of(name if name in COMMITS else repository.partition("/")[2]),
         "path": path,
         "file": file,
         "config_file": "adapter_config.json" if file.startswith("adapter") else "config.json",
@@ -156,6 +170,9 @@ def written(
         "k": str(k),
         "options": json.dumps(options or {}),
     }
+    if base is not None:
+        about["target"] = base.config.to_json_string()
+        half |= {f"target.{key}": value.half() for key, value in base.state_dict().items() if key != "lm_head.weight"}
     out = HERE / f"{name}.safetensors"
     save_file(half, out, about)
     print(f"{out.name}: {out.stat().st_size:,} bytes")
@@ -509,6 +526,96 @@ def dflash():
         "dflash",
         "z-lab/dflash",
         "dflash/model.py",
+        model.state_dict(),
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def dflash2():
+    """The source is the model part of `dflash/model.py` at this commit; what generates texts is left out."""
+    use("dflash2")
+    from dflash.model import DFlash2DraftModel, _raw_input_embeddings, extract_context_feature
+    from transformers import DynamicCache
+
+    mask, block, layers = 47, 5, [1, 3, 5]
+    parts = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 6, "selector_top_k": 7}
+    parts |= {
+        "output_multiplier": 0.7,
+        "final_logit_softcapping": 6.0,
+        "input_embedding_scale": 1.25,
+        "mask_token_id": mask,
+        "target_layer_ids": layers,
+    }
+    config = qwen3(
+        num_target_layers=LAYERS, architectures=["DFlash2DraftModel"], block_size=block, dflash_config=parts,
+        layer_types=["full_attention", "sliding_attention"], sliding_window=6, use_sliding_window=True, is_causal=False,
+    )  # fmt: skip
+    model, base, cache = drawn(DFlash2DraftModel(config), 33), target_model(), DynamicCache()
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states, start = extract_context_feature(out.hidden_states, layers)[:, -fresh:], len(known) - 1
+        noise = _raw_input_embeddings(base, torch.tensor([[known[-1], *[mask] * (block - 1)]]), 1.25)
+        place = torch.arange(cache.get_seq_length(), start + block)[None]
+        made = model(
+            target_hidden=states, noise_embedding=noise, position_ids=place, past_key_values=cache, use_cache=True
+        )
+        cache.crop(start)
+        hidden, root = made[:, 1 - block :], torch.tensor([known[-1]])
+        units, candidates, _ = model.propose(hidden, root, base.lm_head, 0.0)
+        whole, before, codes = torch.full((block - 1, VOCAB), -torch.inf), root, model.candidate_selector
+        unary = model.compute_logits(hidden, base.lm_head)
+        for depth, ids in enumerate(candidates[0]):  # the scores of which `propose` takes the best
+            code = codes.predecessor_codebook(before) * codes.hidden_projection(hidden[:, depth])
+            whole[depth, ids] = unary[0, depth, ids] + codes.successor_codebook(ids) @ code[0]
+            before = units[:, depth]
+        assert units[0].tolist() == whole.argmax(-1).tolist()
+        return chain(whole)
+
+    head = {key.replace("_codebook.weight", "_codebook"): value for key, value in model.state_dict().items()}
+    written(
+        "dflash2",
+        "z-lab/dflash",
+        "dflash/model.py",
+        head,
+        plain_config(config),
+        draft,
+        method="dflash",
+        k=block - 1,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def jetspec():
+    """A head that sees its block causally, with the authors' own drafter of chains around it."""
+    use("JetSpec")
+    from jetspec.draft_head_adapter import DraftHeadDrafter
+    from jetspec.models.draft_head import DFlashDraftModel, extract_context_feature
+
+    mask, block, layers = 47, 5, [1, 3, 5]
+    more = {"dflash_config": {"mask_token_id": mask, "target_layer_ids": layers, "causal_head": True}}
+    config = qwen3(num_target_layers=LAYERS, architectures=["DFlashDraftModel"], block_size=block, **more)
+    model, base = drawn(DFlashDraftModel(config), 32), target_model()
+    drafter = DraftHeadDrafter(model, base, block, layers)
+
+    def draft(known, fresh):
+        out = base(torch.tensor([known[:-1]]), output_hidden_states=True)
+        states = extract_context_feature(out.hidden_states, layers)
+        with watched(base.lm_head) as seen:
+            units = drafter.propose(torch.tensor([known]), block - 1, states)
+        assert units.tolist() == chain(seen[0][0])[0]
+        return chain(seen[0][0])
+
+    written(
+        "jetspec",
+        "hao-ai-lab/JetSpec",
+        "jetspec/models/draft_head.py",
         model.state_dict(),
         plain_config(config),
         draft,
@@ -1033,6 +1140,115 @@ def specforge():
     )
 
 
+def latent():
+    """A head of TorchSpec for Kimi's latent attention. Its package is not imported: parts of it start servers."""
+    folder = SOURCES / "TorchSpec/torchspec"
+    for name in ("", ".models", ".models.draft", ".models.ops", ".utils", ".utils.wandb"):
+        package = sys.modules[f"torchspec{name}"] = ModuleType(f"torchspec{name}")
+        package.__path__ = [str(folder.joinpath(*name.split(".")))]
+    sys.modules["torchspec.utils"].wandb = sys.modules["torchspec.utils.wandb"]
+    from torchspec.models.draft.deepseek_eagle import Eagle3DeepseekV2ForCausalLM
+
+    kept, steps = json.loads((SOURCES / "TorchSpec/configs/draft_models/kimi_k25_eagle3_mla.json").read_text()), 3
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4}
+    ranks = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    # Under yarn the class turns with the base 10,000, whatever the config says; vLLM, and mmspec, read the config.
+    yarn = {**kept["rope_scaling"], "factor": 4.0, "original_max_position_embeddings": 8}
+    turn = {"rope_scaling": yarn, "rope_theta": 10000.0}
+    config = {**kept, **sizes, **ranks, **turn, "vocab_size": VOCAB, "draft_vocab_size": VOCAB}
+    read = transformers.DeepseekV3Config(**{**config, "max_position_embeddings": 256})
+    vars(read).update(rope_scaling=config["rope_scaling"], rope_theta=config["rope_theta"])  # under the names of then
+    model, base = drawn(Eagle3DeepseekV2ForCausalLM(read), 71), target_model()
+    model.embed_tokens.weight.data = base.model.embed_tokens.weight.data.clone()
+
+    def draft(known, fresh):
+        states, rows, path = features(base, known, [2, LAYERS // 2, LAYERS - 3]), len(known) - 1, []
+        for _ in range(steps):  # the pass is told the units of earlier steps
+            text, now = torch.tensor([[*known, *path, *[0] * (steps - len(path))]]), model.project_hidden_states(states)
+            mask = model.prepare_decoder_attention_mask(torch.ones(1, rows), now, 1, rows, 0)
+            keys, values, scored, place = None, None, [], torch.arange(rows)[None]
+            for step in range(steps):
+                embedded = model.embed_input_ids(text[:, 1 + step : 1 + step + rows])
+                now, keys, values = model.backbone(embedded, now, mask, place, keys, values)
+                scored.append(model.compute_logits(now)[0, -1])
+            path.append(int(scored[len(path)].argmax()))
+        return chain(torch.stack(scored))
+
+    head = {key: value for key, value in model.state_dict().items() if "embed" not in key}
+    path = "torchspec/models/draft/deepseek_eagle.py"
+    ids = {"eagle_config": {**kept["eagle_config"], "eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
+    written(
+        "torchspec-eagle-3-latent",
+        "lightseekorg/TorchSpec",
+        path,
+        head,
+        {**config, **ids},
+        draft,
+        method="eagle",
+        k=steps,
+        file="model.safetensors",
+        options=CHAIN,
+    )
+
+
+def gemma4(clusters):
+    """An assistant over the keys of a target of its own. The source is the package of transformers."""
+    kept = {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 12, "vocab_size": VOCAB,
+        "sliding_window": 6, "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": None,
+        "pad_token_id": None,
+    }  # fmt: skip
+    kinds = ["sliding_attention", "full_attention"]
+    sizes = {"hidden_size": HIDDEN, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": VOCAB}
+    its = transformers.Gemma4TextConfig(
+        **kept, **sizes, intermediate_size=24, num_hidden_layers=4, num_kv_shared_layers=2, layer_types=kinds * 2
+    )
+    sizes = {"hidden_size": 12, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    text = transformers.Gemma4TextConfig(
+        **kept, **sizes, intermediate_size=20, num_hidden_layers=2, num_kv_shared_layers=2, layer_types=kinds
+    )
+    part = {"use_ordered_embeddings": clusters > 0, "num_centroids": clusters, "centroid_intermediate_top_k": 5}
+    config = transformers.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=HIDDEN, **part)
+    base, model = transformers.Gemma4ForCausalLM(its), transformers.Gemma4AssistantForCausalLM(config)
+    drawn(base, 90), drawn(model, 91, 2.0)
+    for name, value in [*base.named_parameters(), *model.named_parameters()]:
+        value.data *= 0.25 if "q_norm" in name else 1.0  # scores are divided by nothing: attention would be chaotic
+    if clusters:
+        order = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))
+        model.masked_embedding.token_ordering.copy_(order)
+
+    def draft(known, fresh):
+        """The target's keys are those of known units alone: transformers' own loop hands on a rejected unit's, too."""
+        out = base.model(torch.tensor([known[:-1]]), use_cache=False, return_shared_kv_states=True)
+        unit, state, logits = torch.tensor([[known[-1]]]), out.last_hidden_state[:, -1:], []
+        for _ in range(4):
+            made = model(
+                inputs_embeds=torch.cat([base.get_input_embeddings()(unit), state], -1),
+                position_ids=torch.tensor([[len(known) - 1]]),
+                shared_kv_states=out.shared_kv_states,
+                use_cache=False,
+            )
+            scored, state, unit = made.logits[0, -1], made.last_hidden_state, made.logits.argmax(-1)
+            logits.append(torch.where(scored == scored.min(), -torch.inf, scored) if clusters else scored)
+        return chain(torch.stack(logits))
+
+    head = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight"}  # tied
+    COMMITS["transformers"] = transformers.__version__
+    written(
+        f"gemma4/{'clusters' if clusters else 'all-ids'}",
+        "huggingface/transformers",
+        "src/transformers/models/gemma4_assistant/modeling_gemma4_assistant.py",
+        head,
+        {**json.loads(config.to_json_string()), "architectures": ["Gemma4AssistantForCausalLM"]},
+        draft,
+        method="gemma4-assistant",
+        k=4,
+        file="model.safetensors",
+        options={"form": "chain"},
+        base=base,
+    )
+
+
 def falcon():
     """Known units in whole blocks: elsewhere the authors' blocks depend on how many units earlier rounds accepted.
 
@@ -1216,10 +1432,15 @@ MAKERS: dict[str, Callable[[], None]] = {
     "specforge-dspark": specforge_dspark,
     "specforge-domino": lambda: specforge_domino(True),
     "specforge-domino-unshifted": lambda: specforge_domino(False),
+    "torchspec-eagle-3-latent": latent,
+    "gemma4/all-ids": lambda: gemma4(0),
+    "gemma4/clusters": lambda: gemma4(12),
     "falcon": falcon,
     "ppd": ppd,
     "pard": pard,
     "dflash": dflash,
+    "jetspec": jetspec,
+    "dflash2": dflash2,
     "deepspec-eagle-3": deepspec_eagle,
     "deepspec-dflash": lambda: dspark("deepspec-dflash", 0),
     "dspark": lambda: dspark("dspark", 6, confidence=1.0, joined=True),

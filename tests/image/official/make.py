@@ -354,6 +354,34 @@ def lumina2(source: Path, place: Path) -> dict[str, torch.Tensor]:
     return made
 
 
+def movqgan(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`MOVQ.decode_code`, with which Lumina-mGPT 2.0 draws."""
+    sys.path.insert(0, str(source / "lumina_mgpt"))
+    from movqgan.models import vqgan
+
+    return _decoded(
+        vqgan.MOVQ(**files.MOVQGAN), lambda model, codes: model.decode_code(codes, *codes.shape[1:]), (4, 8)
+    )
+
+
+def ibq(source: Path, place: Path) -> dict[str, torch.Tensor]:
+    """`IBQ.decode_code`, with which Emu3.5 draws; its caller writes 256, the codes' width in the published one."""
+    sys.path.insert(0, str(source))
+    from src.vision_tokenizer import ibq as official
+
+    width = files.IBQ["embed_dim"]
+    return _decoded(
+        official.IBQ(**files.IBQ), lambda model, codes: model.decode_code(codes, (*codes.shape, width)), (3, 5)
+    )
+
+
+def _decoded(model: Any, decode: Callable[..., torch.Tensor], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """A picture of random codes, as the authors' autoencoder decodes it."""
+    model.eval().load_state_dict(files.formula(noted(model)))
+    codes = torch.randint(model.quantize.n_e, (1, *grid), generator=torch.Generator().manual_seed(5))
+    return {"codes": codes, "pixels": decode(model, codes)}
+
+
 def mar(source: Path, place: Path) -> dict[str, torch.Tensor]:
     """`MAR.sample_tokens`, with guidance and a temperature, and the autoencoder."""
     import functools
@@ -471,6 +499,8 @@ MAKERS: dict[str, Callable[[Path, Path], dict[str, torch.Tensor]]] = {
     "simplear": simplear,
     "emu3.5": emu35,
     "lumina2": lumina2,
+    "movqgan": movqgan,
+    "ibq": ibq,
     "mar": mar,
     "llamagen": llamagen,
     "oasis": oasis,

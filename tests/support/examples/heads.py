@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Gemma4TextConfig
 
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example
-from mmspec.testing.tiny_models import llama
+from mmspec.testing.tiny_models import SIZES, llama, prompt, random_model
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.falcon import FalconOptions
+from mmspec_text.drafters.gemma4_assistant import Assistant, AssistantOptions, Network, TextConfig
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.family import DFLASH, DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
@@ -214,7 +218,36 @@ def arctic_lstm() -> list[Example]:
     return path_head(LstmNetwork, sizes, "chain", "rerank")
 
 
+KINDS = ["sliding_attention", "full_attention"]
+
+
+@cache
+def gemma4(shared: int = 2) -> Any:
+    """A Gemma 4 of seven tokens, whose last layers share the keys of others or have their own."""
+    layers = {"layer_types": KINDS * 2, "num_hidden_layers": 4, "num_kv_shared_layers": shared, "sliding_window": 6}
+    inputs = {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 7}
+    config = Gemma4TextConfig(**{**SIZES, **layers, **inputs, "global_head_dim": 12})
+    return random_model(config, seed=1, gain=5.0, head=8.0, embedding=0.25, factors={"q_norm": 0.25})
+
+
+def assistant() -> Assistant:
+    """An assistant of two layers for it."""
+    layers = {"layer_types": KINDS, "num_kv_shared_layers": 2, "sliding_window": 6, "hidden_size": 12}
+    inputs = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    text = TextConfig(**{**SIZES, **layers, **inputs, "global_head_dim": 12})
+    made = Assistant("random", text, SIZES["hidden_size"], None, {})
+    return replace(made, weights=random_weights(lambda: Network(made), 3))
+
+
+def gemma4_assistant() -> list[Example]:
+    """A chain and a tree."""
+    forms: tuple[dict[str, Any], ...] = ({"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8})
+    target, head = TransformersTarget(gemma4()), assistant()
+    return [Example(options=AssistantOptions(model=head, **form), target=target, prompt=prompt) for form in forms]
+
+
 EXAMPLES = {
+    "text:gemma4-assistant": gemma4_assistant,
     "text:eagle": eagle,
     "text:dflash": dflash,
     "text:p-eagle": p_eagle,

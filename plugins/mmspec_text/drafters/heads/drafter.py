@@ -13,6 +13,7 @@ from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
+from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,9 @@ class HeadDrafter:
         if self.shape.widest > a.draft_vocab:
             raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the head scores {a.draft_vocab}")
         self.network = self.checkpoint.network(target.vocab)
+        kept = self.options.kept(target) if isinstance(self.options, TrimOptions) else None
+        if kept is not None:
+            self.network.trimmed = Trimmed(kept, self.network.ids, self.network.lm_head)
         self._target = target
         if target.model is not self._tried:  # a decoder may be put together anew for the same model
             self._tried, self._trial = target.model, None

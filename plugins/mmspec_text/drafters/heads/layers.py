@@ -44,7 +44,14 @@ class BlockSizes:
     context: int | None = None  # positions for which it was trained, if its config says so
 
     @classmethod
-    def of(cls, stored: Stored, prefix: str, given: Mapping[str, Any] | None = None, theta: float = THETA) -> Self:
+    def of(
+        cls,
+        stored: Stored,
+        prefix: str,
+        given: Mapping[str, Any] | None = None,
+        theta: float = THETA,
+        turning: int | None = None,
+    ) -> Self:
         """The sizes of a stored layer.
 
         Args:
@@ -53,15 +60,20 @@ class BlockSizes:
             given: The entries of its config, flat: `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and
                 the rotary parameters is not the default; None: as they are stored.
             theta: The base of rotary positions where the config names none.
+            turning: The numbers of an attention head that turn, where `q_proj` and `k_proj` do not show them.
 
         Raises:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
         given, what = stored.config if given is None else given, stored.what
         refuse_layers(given, what)
-        queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
-        heads, head_dim = split_heads(given, queries, keys, what)
+        if turning is None:
+            queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
+            heads, head_dim = split_heads(given, queries, keys, what)
+        else:
+            heads, head_dim = positive(given, "num_attention_heads", what), turning
+            keys = heads * head_dim
         own = (f"{prefix.partition('.')[0]}.", "fc.")
         biased = (key.removesuffix(".bias") for key in stored.headers if key.endswith(".bias") and key.startswith(own))
         return cls(

@@ -32,8 +32,10 @@ MAPS = ("d2t", "t2d")
 """Keys of the map of a pruned vocabulary, the only integers that a head may hold."""
 OTHERS = {
     "prefix_gru": "Domino, which the drafter dflash takes",
-    "_conv.": "DFlash2",
-    "candidate_selector": "DFlash2",
+    "_conv.": "DFlash2, which the drafter dflash takes",
+    "candidate_selector": "DFlash2, which the drafter dflash takes",
+    "slot_embedding": "LiLiCorr",
+    "anchor_out_head": "LiLiCorr",
     "feedforward_layernorm": "layers as Gemma has them",
     "layer_scalar": "layers as Gemma has them",
     "kv_a_proj": "latent attention",

@@ -130,7 +130,12 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
     named = positive(given, "draft_vocab_size", what) if given.get("draft_vocab_size") is not None else None
     if own is not None and named is not None and own != named:
         raise ValueError(f"{what}: its config has draft_vocab_size {named}, and lm_head.weight has {own} rows")
-    return own or named or vocab
+    drafted = own or named or vocab
+    if drafted > vocab:
+        raise ValueError(
+            f"{what} scores {drafted} ids, and its target has {vocab} (vocab_size): a head of another target"
+        )
+    return drafted
 
 
 def flat(config: Mapping[str, Any], *parts: str) -> dict[str, Any]:

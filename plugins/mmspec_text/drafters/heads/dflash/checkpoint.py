@@ -44,6 +44,7 @@ MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
 THETA = 1_000_000.0
 """The base of rotary positions where a config names none."""
 SLIDING = "sliding_attention"
+SUCCESSORS = "candidate_selector.successor_codebook"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, head)
     rank = head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0
+    if SUCCESSORS in stored:
+        rank = head.matrix(SUCCESSORS)[1]
     return DFlashArchitecture(
         **vars(sizes),
         sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
@@ -115,7 +118,10 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         **_domino(given, head),
         confidence=_confidence(given, head, hidden, rank),
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
-        scale=number(given, "logit_scale", 1.0, what),
+        **_second(given, head, hidden),
+        scale=number(given, "logit_scale", 1.0, what) * number(given, "output_multiplier", 1.0, what),
+        embedding_scale=number(given, "input_embedding_scale", 0.0, what) or None,
+        softcap=number(given, "final_logit_softcapping", 0.0, what) or None,
     )
 
 
@@ -161,6 +167,23 @@ def _domino(given: Mapping[str, Any], head: Stored) -> dict[str, Any]:
     return {"gru": gru, "inside": inside, "uncorrected": pure}
 
 
+def _second(given: Mapping[str, Any], head: Stored, hidden: int) -> dict[str, Any]:
+    """Of a head of DFlash2: its sizes, by their names in `DFlashArchitecture`."""
+    found: dict[str, Any] = {}
+    kernel = head.headers.get("layers.0.attention_conv.base_kernel")
+    if kernel is not None or given.get("conv_kernel_size"):
+        taps, size = (positive(given, name, head.what) for name in ("conv_kernel_size", "conv_group_size"))
+        if hidden % size or taps > positive(given, "block_size", head.what):
+            raise ValueError(
+                f"{head.what}: conv_group_size {size} divides its {hidden} numbers, and conv_kernel_size {taps} is no "
+                "more than block_size"
+            )
+        found |= {"taps": taps, "groups": hidden // size}
+    if SUCCESSORS in head.headers or given.get("selector_rank"):
+        found["candidates"] = positive(given, "selector_top_k", head.what)
+    return found
+
+
 def _confidence(given: Mapping[str, Any], head: Stored, hidden: int, rank: int) -> int:
     """Numbers that the confidence head reads: a state, and perhaps the Markov head's embedding of the unit before."""
     key, what = "confidence_head.proj.weight", head.what
@@ -199,14 +222,17 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
 
 
 def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
-    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind."""
+    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind.
+
+    JetSpec says `causal_head`; nothing else tells its heads from DFlash's.
+    """
     kinds = given.get("layer_types")
     kind = kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else None
     sliding = kind == SLIDING or (bool(given.get("use_swa")) and SLIDING not in (kinds or ()))
     window = None
     if sliding:
         window = positive(given, "swa_window_size" if given.get("swa_window_size") else "sliding_window", what)
-    named = [given[name] for name in ("is_causal", "causal") if given.get(name) is not None]
+    named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
     if named:
         return Sight(window, bool(named[0]), layout == SPECULATORS)
     causal = kind == SLIDING and not given.get("sliding_window_non_causal", False)

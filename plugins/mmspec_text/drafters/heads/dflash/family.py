@@ -1,5 +1,7 @@
 """DFlash heads as data: what differs between them (DFlash, arXiv 2602.06036; DSpark, 2607.05147; Domino, 2605.29707).
 
+DFlash2 is z-lab's next head, of which there is code and no paper.
+
 | layout | marks | where settings are | a layer id names |
 |---|---|---|---|
 | `dflash` | the authors' code: `dflash_config` | top, `dflash_config` | a layer's output: `target_layer_ids` |
@@ -52,9 +54,14 @@ class DFlashArchitecture(BlockSizes):
     gru: int = 0  # numbers of Domino's state; 0: it has no such head
     inside: int = 0  # numbers between the two matrices of its term
     uncorrected: int = 0  # units of a block in front of the first that has the term
+    taps: int = 0  # rows that DFlash2's convolutions read, the row itself included; 0: it has none
+    groups: int = 0  # groups of numbers, of one kernel each
+    candidates: int = 0  # units that DFlash2's selector keeps of every depth; 0: it has none
     confidence: int = 0  # numbers that its confidence head reads; 0: it has none
     sinks: bool = False  # attention heads have a logit that takes weight
     scale: float = 1.0  # factor of the logits
+    embedding_scale: float | None = None  # of rows of the target's table; None: its module says
+    softcap: float | None = None  # logits are softcap · tanh(logit / softcap)
 
     @property
     def units(self) -> int:
@@ -75,6 +82,7 @@ ARCHITECTURES = (
     "DSparkSpeculator",
     "DFlashDSparkDraftModel",
     "DominoDraftModel",
+    "DFlash2DraftModel",
     "Qwen3DSparkModel",
     "MuseGlimmerAssistantModel",
 )

@@ -14,10 +14,16 @@ DSpark's Markov head is a term of the logits that depends on the unit before (ar
 Domino's correction (arXiv 2605.29707) depends on all units before: w2 silu(w1 [h, s]), where s is the state of a GRU
 without biases that has read the embeddings from the root on.
 
+DFlash2 convolves what enters and what leaves attention and MLP of every layer, within the block: a row is weighted with
+the rows before it, number by number (`base_kernel`), and group by group as the row that enters says
+(`kernel_projection`). Its selector keeps the likeliest candidates c of every depth, and adds (e p)·s: p is the
+predecessor code of the unit before, s the successor code of c, e a projection of h.
+
 DSpark's confidence head guesses whether the target accepts a unit, before it is drawn: sigmoid(w h + b), or of [h, e].
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +35,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Confidence, Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
-from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded
+from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded, looked_up
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 
@@ -45,7 +51,7 @@ class DFlashNetwork(HeadNetwork):
         self.depth, self.vocab = len(a.sights), vocab
         self.fc = nn.Linear(a.features * a.target_hidden, a.hidden, bias="fc" in a.biases)
         self.hidden_norm = nn.RMSNorm(a.hidden, a.eps)
-        self.layers = nn.ModuleList(DecoderLayer(a, a.sinks) for _ in a.sights)
+        self.layers = nn.ModuleList(ConvolvedLayer(a) if a.taps else DecoderLayer(a, a.sinks) for _ in a.sights)
         self.norm = nn.RMSNorm(a.hidden, a.eps)
         self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
@@ -55,6 +61,7 @@ class DFlashNetwork(HeadNetwork):
         self.prefix_gru = Cell(a.hidden, a.gru) if a.gru else None
         sizes = (nn.Linear(a.hidden + a.gru, a.inside, bias=False), nn.Linear(a.inside, a.draft_vocab, bias=False))
         self.embed_proj = nn.Sequential(sizes[0], nn.SiLU(), sizes[1]) if a.gru else None
+        self.candidate_selector = Selector(a) if a.candidates else None
         self.guesses = False  # whether anybody asks for the confidence head's guesses
         self.register_buffer("ids", None, persistent=False)
 
@@ -97,13 +104,17 @@ class DFlashNetwork(HeadNetwork):
         return normed.unflatten(1, (-1, a.block))[:, :, a.block - a.units :]
 
     def scored(self, states: Tensor) -> Tensor:
-        logits: Tensor = (self.lm_head if self.lm_head is not None else self.of_target(1))(states)
-        return logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
+        logits: Tensor = self.output(self.lm_head)(states)
+        logits = logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
+        cap = self.architecture.softcap
+        return logits if cap is None else cap * (logits / cap).tanh()
 
     @property
     def sequel(self) -> Sequel | None:
-        """The Markov head, or Domino's correction."""
-        return self.markov_head if self.prefix_gru is None else self._corrected
+        """The Markov head, Domino's correction, or DFlash2's selector."""
+        head: Sequel | None = self.markov_head if self.candidate_selector is None else self.candidate_selector
+        head = head if self.prefix_gru is None else self._corrected
+        return head if head is None or self.trimmed is None else partial(self._of_kept, head)
 
     @property
     def confidence(self) -> Confidence | None:
@@ -111,12 +122,22 @@ class DFlashNetwork(HeadNetwork):
         return self._confidence if self.guesses else None
 
     def over_target(self, scored: Tensor) -> Tensor:
-        return over_target(scored, self.ids, self.vocab)
+        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
+
+    def _of_kept(
+        self, head: Sequel, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `Sequel`, where only some ids of the head's are scored: the others are for it as if they never came."""
+        assert self.trimmed is not None
+        ids = self.architecture.draft_vocab
+        whole = scored.new_full((*scored.shape[:2], ids), -torch.inf).index_copy(-1, self.trimmed.rows, scored)
+        new, carried = head(whole, units, states, above)
+        return new[..., self.trimmed.rows], carried
 
     def _corrected(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
         """As `Sequel`; what children need is the GRU's state, and how deep it is."""
         assert self.prefix_gru is not None and self.embed_proj is not None
-        x = embedded(units, self.embed_tokens if self.embed_tokens is not None else self.of_target(0), self.dtype)
+        x = self._embedded(units)
         above = x.new_zeros(*units.shape, self.architecture.gru + 1) if above is None else above
         before, depth = above[..., :-1], above[..., -1:]
         now = self.prefix_gru(x, before)
@@ -130,14 +151,18 @@ class DFlashNetwork(HeadNetwork):
             states = torch.cat([states, F.embedding(units, self.markov_head.markov_w1.weight)], -1)
         return self.confidence_head(states)
 
+    def _embedded(self, units: Tensor) -> Tensor:
+        table = self.embed_tokens if self.embed_tokens is not None else self.of_target(0)
+        scale = self.architecture.embedding_scale
+        return embedded(units, table, self.dtype) if scale is None else looked_up(units, table, self.dtype) * scale
+
     def _rows(self, roots: Tensor) -> Tensor:
         """What enters the first layer, block after block: `[batch, row, hidden]`."""
-        embedding: Any = self.embed_tokens if self.embed_tokens is not None else self.of_target(0)
         masked: Tensor | None = self.mask_embedding
         if masked is None:
             unknown = torch.full_like(roots[:1, :1], self.architecture.mask_token or 0)
-            masked = embedded(unknown, embedding, self.dtype)[0, 0]
-        first = embedded(roots, embedding, self.dtype)[:, :, None]
+            masked = self._embedded(unknown)[0, 0]
+        first = self._embedded(roots)[:, :, None]
         others = masked.to(roots.device, self.dtype).expand(*roots.shape, self.architecture.block - 1, -1)
         return torch.cat([first, others], 2).flatten(1, 2)
 
@@ -183,6 +208,62 @@ class Markov(nn.Module):
         """Logits with the term; the target's output layer may have fewer rows than the head."""
         term: Tensor = self.markov_w2(state)
         return scored + term[..., : scored.shape[-1]]
+
+
+class Selector(nn.Module):
+    """DFlash2's; see the module."""
+
+    def __init__(self, a: DFlashArchitecture) -> None:
+        super().__init__()
+        self.candidates = a.candidates
+        self.predecessor_codebook = nn.Parameter(torch.empty(a.vocab, a.rank))
+        self.successor_codebook = nn.Parameter(torch.empty(a.draft_vocab, a.rank))
+        self.hidden_projection = nn.Linear(a.hidden, a.rank, bias=False)
+
+    def forward(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As `Sequel`; children need nothing."""
+        best, ids = scored.topk(min(self.candidates, scored.shape[-1]), -1)
+        code = F.embedding(units, self.predecessor_codebook) * self.hidden_projection(states)
+        term = (self.successor_codebook[ids] @ code[..., None])[..., 0]
+        return torch.full_like(scored, -torch.inf).scatter(-1, ids, best + term), code[..., :0]
+
+
+class Convolution(nn.Module):
+    """DFlash2's, over the rows of a block; see the module."""
+
+    def __init__(self, a: DFlashArchitecture) -> None:
+        super().__init__()
+        self.block, self.taps, self.groups = a.block, a.taps, a.groups
+        self.base_kernel = nn.Parameter(torch.empty(2, a.taps, a.hidden))
+        self.kernel_projection = nn.Linear(a.hidden, 2 * a.taps * a.groups, bias=False)
+
+    def entered(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """What enters a part of a layer, `[batch, row, hidden]`, and the kernels for what leaves it."""
+        first, second = self.kernel_projection(states).chunk(2, -1)
+        return self.convolved(states, first, 0), second
+
+    def convolved(self, states: Tensor, kernels: Tensor, side: int) -> Tensor:
+        """States of whole blocks, with kernels `[batch, row, taps · groups]`; 1 is the side that leaves."""
+        rows = states.unflatten(1, (-1, self.block))
+        own = kernels.unflatten(1, (-1, self.block)).unflatten(-1, (self.taps, self.groups, 1))
+        weights = self.base_kernel[side].unflatten(-1, (self.groups, -1)) + own  # [batch, root, row, tap, group, …]
+        later = [F.pad(rows, (0, 0, tap, 0))[:, :, : self.block] for tap in range(self.taps)]
+        taken = torch.stack(later, 3).unflatten(-1, (self.groups, -1))
+        return (weights * taken).sum(3).flatten(3).flatten(1, 2)
+
+
+class ConvolvedLayer(DecoderLayer):
+    """A decoder layer of DFlash2."""
+
+    def __init__(self, a: DFlashArchitecture) -> None:
+        super().__init__(a, a.sinks)
+        self.attention_conv, self.mlp_conv = Convolution(a), Convolution(a)
+
+    def forward(self, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+        read, kernels = self.attention_conv.entered(self.input_layernorm(states))
+        states = states + self.attention_conv.convolved(self.self_attn(read, angles, mask, kept), kernels, 1)
+        read, kernels = self.mlp_conv.entered(self.post_attention_layernorm(states))
+        return states + self.mlp_conv.convolved(self.mlp(read), kernels, 1)
 
 
 class Cell(nn.Module):

@@ -20,6 +20,7 @@ from mmspec_text.drafters.heads.eagle.family import (
     settings,
 )
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
+from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
 from mmspec_text.drafters.heads.values import (
@@ -92,6 +93,8 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     weights, ignored = stored.weights(wanted)
     if architecture.grid:
         weights = by_halves(weights, architecture)
+    if architecture.latent is not None:
+        weights = architecture.latent.by_halves(weights)
     deepspec = layout is DEEPSPEC
     ids = numbered_ids(given, LAYER_IDS if deepspec else IDS, stored.what)
     mask = mask_token(given, stored.what) if architecture.parallel else None
@@ -118,16 +121,18 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
         ValueError: It is no head of this family, or its parts contradict each other.
     """
     stored, what = head.headers, head.what
-    if any("kv_a_proj" in key for key in stored):
-        raise ValueError(f"{what} has latent attention (kv_a_proj), which this drafter does not compute")
+    latent = Latent.of(head, "layers.0.", given)
+    if latent is not None:  # of all layers that are computed, only these may turn neighbours
+        given = {key: value for key, value in given.items() if key != "rope_interleave"}
     refuse_layers(given, what)
-    if not all(key in stored for key in (QUERY, KEY, OUT, GATE)):
+    read = QUERY if latent is None else f"layers.0.{DOWN}.weight"
+    if not all(key in stored for key in ((QUERY, KEY, OUT, GATE) if latent is None else (read, OUT, GATE))):
         raise head.no_layout(FORMS)
-    sizes = BlockSizes.of(head, "layers.0.", given)
-    hidden, inside = sizes.hidden, stored[QUERY].shape[1]
+    sizes = BlockSizes.of(head, "layers.0.", given, turning=None if latent is None else latent.turning)
+    hidden, inside = sizes.hidden, stored[read].shape[1]
     if inside not in (hidden, 2 * hidden):
         raise ValueError(
-            f"{what}: {QUERY} reads {inside} numbers, and a state has {hidden}: neither one nor two of them"
+            f"{what}: {read} reads {inside} numbers, and a state has {hidden}: neither one nor two of them"
         )
     fused = inside == 2 * hidden
     if layout is LANTERN and (fused or sizes.head_dim % 4):
@@ -165,6 +170,7 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
         norm_before_fc=bool(given.get("norm_before_fc", False)),
         fc_norm=bool(given.get("fc_norm", given.get("use_aux_norm", False))),
         norm_output=bool(given.get("norm_output", predicts_normed)),
+        latent=latent,
         window=_window(given, what),
         parallel=_parallel(given, head),
         grid=layout is LANTERN,

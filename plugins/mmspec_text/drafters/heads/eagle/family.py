@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
 from mmspec_text.drafters.heads.values import architectures, flat, renamed
@@ -54,6 +55,7 @@ class Architecture(BlockSizes):
     norm_before_fc: bool = False  # one norm over a whole feature
     fc_norm: bool = False  # one norm for each of its states
     norm_output: bool = False  # the state that is fed back is normalised (3.1).
+    latent: Latent | None = None  # the sizes of its attention, where that is latent (DeepSeek's, Kimi's)
     window: int | None = None  # rows that attention covers; None: all
     parallel: bool = False  # it has a feature for units that are not known, and drafts all units in one pass (P-EAGLE)
     grid: bool = False  # units stand on the target's grid, whose rotary positions the head shares (LANTERN)
@@ -87,6 +89,8 @@ RENAMED = {
     "aux_norm_high.": "fc_norm.2.",
 }
 """Beginnings of keys, and what they are called here."""
+ATTENTION = ("layers.0.self_attn.q_proj.weight", f"layers.0.{DOWN}.weight")
+"""Keys of which a head has one."""
 OTHERS = ("hidden_norm.weight", "mask_hidden")
 """Keys of heads that look like these: DFlash's, P-EAGLE's."""
 
@@ -137,7 +141,7 @@ def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     """Whether a stored model is a head of this family, and no language model and no head of another one."""
     names = {canonical(key) for key in keys}
     joins = "fc.weight" in names or bool(config.get("eagle_config"))
-    return joins and "layers.0.self_attn.q_proj.weight" in names and names.isdisjoint(OTHERS)
+    return joins and not names.isdisjoint(ATTENTION) and names.isdisjoint(OTHERS)
 
 
 def is_parallel(config: Mapping[str, Any], keys: Iterable[str]) -> bool:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.family import Architecture
+from mmspec_text.drafters.heads.latent import LatentAttention
 from mmspec_text.drafters.heads.layers import Attention, HeadNetwork, Mlp, looked_up
 from mmspec_text.drafters.heads.vocabulary import over_target
 
@@ -121,7 +122,8 @@ class Layer(nn.Module):
         norms = a.first_norms if first else {a.deep_norm}
         self.input_layernorm = nn.RMSNorm(a.hidden, a.eps) if "input_layernorm" in norms else None
         self.hidden_norm = nn.RMSNorm(a.hidden, a.eps) if "hidden_norm" in norms else None
-        self.self_attn = Attention(a, a.hidden * (2 if self.fused else 1))
+        inside = a.hidden * (2 if self.fused else 1)
+        self.self_attn = Attention(a, inside) if a.latent is None else LatentAttention(a, a.latent, inside)
         self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
         self.mlp = Mlp(a)
 

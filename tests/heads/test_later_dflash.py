@@ -1,4 +1,4 @@
-"""Domino's correction behind DFlash's blocks. `test_published.py` compares it with the authors' class."""
+"""Heads that changed DFlash: Domino, DFlash2, JetSpec. `test_published.py` compares their drafts with the authors'."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,12 +16,15 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
+from mmspec_text.drafters.heads.dflash.family import Sight
 from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.dflash_layouts import LAYOUTS
 from tests.support.examples.heads import PRODUCT, random_dflash
 
 DOMINO = replace(PRODUCT, gru=6, inside=5, uncorrected=1)
+SECOND = replace(PRODUCT, taps=2, groups=4, candidates=4, rank=5, scale=0.8, softcap=20.0)
+HEADS = {"domino": DOMINO, "dflash2": SECOND, "jetspec": replace(PRODUCT, sights=(Sight(causal=True),) * 2)}
 FORMS: tuple[dict[str, Any], ...] = ({"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8})
 
 
@@ -35,17 +38,21 @@ def decoder(rule: Any = Match, head: Any = DOMINO, dtype: torch.dtype | None = N
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_texts_are_plain_decodings(batch: int, form: dict[str, Any], warp: Any, rows: dict[str, Tensor]) -> None:
+@pytest.mark.parametrize("head", HEADS)
+def test_texts_are_plain_decodings(
+    head: str, batch: int, form: dict[str, Any], warp: Any, rows: dict[str, Tensor]
+) -> None:
     rows = {name: value[:batch] for name, value in rows.items()}
     plain = Decoder(TransformersTarget(llama())).generate(rows, 30, seed=5, warp=warp)
-    output = decoder(**form).generate(rows, 30, seed=5, warp=warp)
+    output = decoder(head=HEADS[head], **form).generate(rows, 30, seed=5, warp=warp)
     assert all(torch.equal(a, b) for a, b in zip(output.units, plain.units, strict=True))
     assert output.report.accepted > 0 and not output.report.faults
 
 
-def test_in_half_precision_of_one_shape(rows: dict[str, Tensor]) -> None:
+@pytest.mark.parametrize("head", HEADS)
+def test_in_half_precision_of_one_shape(head: str, rows: dict[str, Tensor]) -> None:
     torch.manual_seed(0)
-    ours = decoder(dtype=torch.bfloat16, shape="one", form="chain")
+    ours = decoder(head=HEADS[head], dtype=torch.bfloat16, shape="one", form="chain")
     plain = Decoder(ours.target, shape=ours.one_width())
     texts = [each.generate(rows, 24, seed=5, warp=SAMPLED) for each in (ours, plain)]
     assert all(torch.equal(a, b) for a, b in zip(texts[0].units, texts[1].units, strict=True))
@@ -74,12 +81,15 @@ def test_nodes_of_a_tree_are_scored_along_their_own_paths(rows: dict[str, Tensor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Match, Rejection])
-def test_captured_rounds(rule: Any, rows: dict[str, Tensor]) -> None:
+@pytest.mark.parametrize(("rule", "form"), [*((Match, form) for form in FORMS), (Rejection, FORMS[0])])
+@pytest.mark.parametrize("head", HEADS)
+def test_captured_rounds(head: str, form: dict[str, Any], rule: Any, rows: dict[str, Tensor]) -> None:
     vars(llama()).pop(NAME, None)
-    eager, captured = (decoder(rule, form="chain", shape=None, compile=True) for _ in range(2))
+    how: dict[str, Any] = {"head": HEADS[head], **form, "shape": None, "compile": True}
+    eager, captured = (decoder(rule, **how) for _ in range(2))
     eager.captures._refused = True
-    assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
+    for warp in (SAMPLED, GREEDY):
+        assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert rounds_of(captured)[0].plan.drafts is not None
 
 
@@ -93,9 +103,21 @@ def test_captured_rounds(rule: Any, rows: dict[str, Tensor]) -> None:
             {"prefix_gru.weight_hh_l0": (12, 4), "embed_proj.0.weight": (5, 68)},
             "pure_draft_prefix_len .* is no number of units: 'two'",
         ),
+        ({}, {"layers.0.attention_conv.base_kernel": (2, 2, 64)}, "no number conv_kernel_size"),
+        ({"conv_kernel_size": 2, "conv_group_size": 5}, {}, "conv_group_size 5 divides its 64 numbers"),
+        ({"conv_kernel_size": 5, "conv_group_size": 8}, {}, "conv_kernel_size 5 is no more than block_size"),
+        ({"conv_kernel_size": 2, "conv_group_size": 8}, {}, "attention_conv.base_kernel"),
+        ({"selector_rank": 3, "selector_top_k": 4}, {}, "candidate_selector"),
+        ({}, {"candidate_selector.successor_codebook": (131, 4)}, "no number selector_top_k"),
+        ({"final_logit_softcapping": -1}, {}, "final_logit_softcapping in its config is a number above 0"),
     ],
 )
 def test_bad_input(changed: dict[str, Any], tensors: dict[str, Any], said: str, tmp_path: Path) -> None:
     more = {key: torch.zeros(shape) for key, shape in tensors.items()}
     with pytest.raises(ValueError, match=said):
-        read_dflash(str(LAYOUTS["dflash"].save(tmp_path, changed=changed, **more)))
+        read_dflash(str(LAYOUTS["dflash"].save(tmp_path, changed=changed, **more))).network(131)
+
+
+def test_a_selector_keeps_enough_for_a_tree() -> None:
+    with pytest.raises(ValueError, match="wants 5 siblings, and the head's selector keeps 4"):
+        decoder(head=SECOND, form="rerank", width=5, nodes=8)
