@@ -339,6 +339,11 @@ def test_a_filtered_head_is_trained_anew_beside_its_reference(chats: Path, train
             "drafter_share is for --kind model, and not for eagle3: heads write no text",
         ),
         ("medusa", {"draft_vocab": 9}, "draft_vocab is for --kind eagle3, and not for medusa: others score all"),
+        (
+            "mtp",
+            {"own_output": False},
+            "own_output is for --kind medusa, and not for mtp: others score with the target",
+        ),
         ("eagle3", {"keep_tokens": 0.0}, "keep_tokens is a share above 0 and up to 1, and not 0.0"),
         ("mtp", {"anchors": 9}, "anchors is for --kind dflash, and not for mtp: others learn behind every token"),
         ("dflash", {"anchors": 513}, "anchors are from 1 to 512, and not 513"),

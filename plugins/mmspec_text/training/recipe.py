@@ -17,12 +17,14 @@ DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "eagle3": {"hard": 0.0},
+    "medusa": {"depth": 5},  # as many heads as its authors' loader makes, whatever a config says
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
 ONLY: Mapping[str, tuple[DrafterKind, str]] = {
     "drafter_share": ("model", "heads write no text, and learn from what the target writes (own_share)"),
     "draft_vocab": ("eagle3", "others score all of the target's ids"),
+    "own_output": ("medusa", "others score with the target's output layer, or with its rows (draft_vocab)"),
     "anchors": ("dflash", "others learn behind every token"),
     "layers": ("dflash", "other heads have one layer, or none, and a draft model has a share of the target's"),
 }
@@ -54,6 +56,8 @@ class DrafterRecipe:
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
     layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
     anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that a DFlash head learns.")] = 64
+    # As in the paper; the target's hidden width × its vocabulary for each head
+    own_output: Annotated[bool, Option(help="Whether each of Medusa's heads has an output layer of its own.")] = True
     own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
     # On-policy data of DistillSpec (arXiv 2310.08461, algorithm 1); a head writes no text
     drafter_share: Annotated[

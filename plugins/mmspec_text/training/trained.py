@@ -19,6 +19,9 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Texts
 
+LEARNT = 16
+"""Bytes of a number that is learnt: it, its gradient, and AdamW's two means of that, in float32."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -34,9 +37,10 @@ class Training:
     say: Callable[[str], None]  # receives lines of progress
 
     def say_size(self, drafter: nn.Module) -> None:
-        """Say how many numbers of a drafter are learnt, and in how many steps."""
+        """Say how many numbers of a drafter are learnt, in how much memory, and in how many steps."""
         learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
-        self.say(f"{learnt:,} parameters, {self.recipe.steps} steps")
+        memory = LEARNT * learnt / 1e9
+        self.say(f"{learnt:,} parameters, which take up to {memory:.1f} GB while they learn; {self.recipe.steps} steps")
 
 
 @dataclass(frozen=True)

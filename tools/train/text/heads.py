@@ -27,7 +27,7 @@ RECIPES: Mapping[str, DrafterRecipe] = {
     "text-14m-eagle3": DrafterRecipe(steps=1200, intermediate=512, hard=0.1),
     "ssm-5m-eagle3": DrafterRecipe(steps=1200, intermediate=512, hard=0.1),
     "text-14m-mtp": DrafterRecipe(steps=500),
-    "text-14m-medusa": DrafterRecipe(steps=800, depth=4, learning_rate=8e-3),
+    "text-14m-medusa": DrafterRecipe(steps=800, depth=4, learning_rate=8e-3, own_output=False),
 }
 """The recipe of every head that ships, by its name without `mmspec/`. The EAGLE-3 heads that ship have 4 heads of 64
 numbers and one of keys, where a new run takes the sizes of the target's layers."""
