@@ -41,7 +41,7 @@ from tests.support.cached_heads import teacher_forced
 from tests.support.examples import ssm
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
 
 
@@ -107,7 +107,7 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     assert enabled.report.drafted > 0
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash"])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash", "ppd", "pard"])
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ def test_other_heads_are_written_and_draft(
     assert json.loads((folder / "training.json").read_text())["kind"] == kind
     prompt = load_tokenizer(str(tiny))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
     plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
-    for form in ({"form": "chain"}, {"width": 2, "nodes": 4}):
+    for form in ({"form": "chain"}, {"form": "rerank", "width": 2, "nodes": 4}):
         with mmspec.enable(model, kind, drafter=str(folder), k=2, **form) as enabled:
             assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
         assert enabled.report.drafted > 0
@@ -134,8 +134,8 @@ def test_other_heads_are_written_and_draft(
 
 def weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a drafter's folder."""
-    authors = folder / "medusa_lm_head.pt"
-    return torch.load(authors, weights_only=True) if authors.is_file() else load_file(folder / "model.safetensors")
+    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt"))
+    return torch.load(file, weights_only=True) if file.suffix == ".pt" else load_file(file)
 
 
 def often(of: Callable[..., loop.LoopOptions]) -> Callable[..., loop.LoopOptions]:

@@ -19,7 +19,7 @@ def train_drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that receives the drafter.")],
     *,
     kind: Annotated[
-        str, typer.Option(help="Heads on the target's states: eagle3, mtp, medusa, dflash. model: a draft model.")
+        str, typer.Option(help="Heads: eagle3, mtp, medusa, dflash; prompt tokens: ppd; draft models: pard, model.")
     ] = "eagle3",
     data: Annotated[
         list[Path] | None,
@@ -45,7 +45,8 @@ def train_drafter(
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
     Medusa's heads in their authors' layout or, over the target's output layer, in vLLM's, and a DFlash head in its
-    authors'.
+    authors'. Prompt tokens (ppd) are an adapter as their authors' code writes it. A draft model, which of the kind pard
+    fills in masks, is a folder of transformers'.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.

@@ -21,7 +21,7 @@ class NewHead:
 
     network: nn.Module  # the head, joined to its target
     boundaries: tuple[int, ...]  # of the target's layers, whose states it reads
-    hidden: str  # the beginning of the names of its hidden matrices, which Muon updates
+    hidden: str | None  # the beginning of the names of its hidden matrices, which Muon updates; None: AdamW does all
     # Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing
     write: Callable[[Path], None]
 

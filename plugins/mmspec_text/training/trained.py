@@ -55,7 +55,7 @@ def token_filter(
     of: Training,
     new: Callable[[], nn.Module],
     loss_of: Callable[[DraftLoss], Callable[[Any, Any], Tensor]],
-    hidden: str,
+    hidden: str | None,
 ) -> TokenFilter | None:
     """The filter that a recipe asks for, with its reference trained; None if all tokens are kept.
 
