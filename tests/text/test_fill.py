@@ -1,6 +1,7 @@
 """Kinds `pard` and `ppd` of `mmspec train drafter`: blocks in one pass, what is learnt, files, refusals."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,29 @@ def test_drafts_under_training_are_those_in_use() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pard", "ppd"])
+def test_layers_run_again_for_the_gradient(kind: str) -> None:
+    """The gradient is the same, and the layers are afterwards what they were."""
+    model, batch, found = llama(), Batch.whole(some_units()), []
+    for recompute in (False, True):
+        recipe = DrafterRecipe(depth=3, hard=0.0, context=16, recompute=recompute)
+        head = (begun_ppd if kind == "ppd" else partial(begun_pard, None))(model, recipe, "some")
+        layer = (model if kind == "ppd" else head.network.model).model.layers[0]
+        runs = list[int]()
+        hook = layer.mlp.register_forward_pre_hook(lambda *given, runs=runs: runs.append(1))
+        head_loss(Teacher(llama(), head.boundaries).said, recipe.draft_loss, 3)(head.network, batch).backward()
+        hook.remove()
+        assert len(runs) == 1 + recompute and "forward" not in vars(layer)
+        found.append([p.grad for p in head.network.parameters()])
+    for one, other in zip(*found, strict=True):
+        assert one is not None and torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["pard", "ppd"])
 def test_only_the_drafter_learns(kind: str, tmp_path: Path) -> None:
     """Of the target nothing; and the loss falls."""
     model, recipe = llama(), DrafterRecipe(steps=30, depth=3, hard=0.0, learning_rate=2e-2, context=24)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    begun = begun_ppd if kind == "ppd" else partial(begun_pard, None)  # type: ignore[arg-type]
+    begun = begun_ppd if kind == "ppd" else partial(begun_pard, None)
     head = begun(model, recipe, "some")
     teacher, texts = Teacher(model, head.boundaries), Texts([Stream(torch.arange(400) % 10, 1.0)], 4, 24, 0)
     loss, lines = head_loss(teacher.said, recipe.draft_loss, 3), list[str]()
@@ -135,6 +154,8 @@ def test_a_draft_model_that_is_given(tmp_path: Path) -> None:
     read = Pard(PardOptions(model=str(tmp_path / "pard")))
     assert read.mask == network.mask == 256
     assert load_tokenizer(str(tmp_path / "pard")).vocab_size == tokenizer.vocab_size
+    again: Any = begun_pard(tokenizer, target, replace(recipe, draft_model=str(tmp_path / "pard")), "some").network
+    assert again.mask == 256
     llama().save_pretrained(tmp_path / "other")
     with pytest.raises(ValueError, match="has 40 ids, and the target 257: only one of the target's"):
         begun_pard(tokenizer, target, DrafterRecipe(draft_model=str(tmp_path / "other")), "some")

@@ -44,9 +44,8 @@ def train_drafter(
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
-    Medusa's heads in their authors' layout or, over the target's output layer, in vLLM's, and a DFlash head in its
-    authors'. Prompt tokens (ppd) are an adapter as their authors' code writes it. A draft model, which of the kind pard
-    fills in masks, is a folder of transformers'.
+    Medusa's and DFlash's heads and prompt tokens (ppd) in their authors' layouts, heads over the target's output layer
+    in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.

@@ -105,11 +105,7 @@ def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
 
 
 def kept_roots(roots: int, share: float, steps: int) -> list[int]:
-    """Behind how many of so many roots each unit of a draft is scored: of those of a depth, a share at the next one.
-
-    PARD's conditional drop of tokens (arXiv 2504.18583, § 3.2): deep units cost as much as the first ones and teach
-    less. A unit is scored only where those before it in its block are.
-    """
+    """Behind how many roots each unit of a draft is scored: PARD's conditional drop of tokens (arXiv 2504.18583)."""
     return [math.ceil(roots * max(share**depth, LEAST)) for depth in range(steps)]
 
 

@@ -15,11 +15,8 @@ from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.medusa import FIRST_BLOCK, MedusaNetwork, MedusaSizes
-from mmspec_text.training.new_head import FILE, NewHead, half, join_model, write_files
+from mmspec_text.training.new_head import NewHead, half, join_model, write_files
 from mmspec_text.training.recipe import DrafterRecipe
-
-AUTHORS_FILE = "medusa_lm_head.pt"
-"""The file that the authors' loader reads."""
 
 
 def begun_medusa(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
@@ -63,4 +60,4 @@ def write_medusa(head: MedusaNetwork, target: str, folder: Path) -> None:
         "medusa_fc_bias": True,
         "dtype": "float16",
     }
-    write_files(weights, config, folder, AUTHORS_FILE if own else FILE)
+    write_files(weights, config, folder, *(["medusa_lm_head.pt"] if own else []))  # what their loader reads

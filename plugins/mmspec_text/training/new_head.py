@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mmspec.hosts.weight_files import CONFIG, SAFE
+from mmspec.hosts.weight_files import CONFIG, FILES, SAFE
 from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
 from mmspec_text.training.recipe import DrafterRecipe
 
@@ -33,8 +33,6 @@ Begin = Callable[[Any, DrafterRecipe, str, Tensor | None], NewHead]
 
 COPIED = ("default", "linear", "llama3")
 """Kinds of rotary positions that do not depend on the length of a text."""
-FILE = "model.safetensors"
-"""The file of most heads' weights."""
 
 
 def join_model(network: HeadNetwork, model: Any) -> None:
@@ -92,7 +90,7 @@ def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
 
 
 def write_files(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path, file: str = FILE, entries: str = CONFIG
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path, file: str = FILES[0], entries: str = CONFIG
 ) -> None:
     """Write two files of these names into a folder, which is made if missing: of the weights, and of the config."""
     folder.mkdir(parents=True, exist_ok=True)

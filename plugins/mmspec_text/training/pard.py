@@ -36,11 +36,12 @@ class MaskedModel(nn.Module):
         model: A live causal language model of transformers, which learns.
         mask: The id that stands for units that are not known.
         share: As in `FillsBlocks`.
+        recompute: As in `fill_blocks`.
     """
 
-    def __init__(self, model: Any, mask: int, share: float) -> None:
+    def __init__(self, model: Any, mask: int, share: float, recompute: bool = False) -> None:
         super().__init__()
-        self.model, self.mask, self.share = model, mask, share
+        self.model, self.mask, self.share, self._recompute = model, mask, share, recompute
 
     def masks(self, count: int) -> Tensor:
         """The embedding of the mask, so many times: `[count, hidden]`."""
@@ -49,7 +50,8 @@ class MaskedModel(nn.Module):
 
     def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
         """Logits over all ids, at the roots and at the masks behind them; see `drafted_blocks`."""
-        text, blocks = fill_blocks(self.model, units, roots, self.masks(len(kept) - 1), kept[1:])
+        masks = self.masks(len(kept) - 1)
+        text, blocks = fill_blocks(self.model, units, roots, masks, kept[1:], recompute=self._recompute)
         return [take_nodes(text, roots[:, : kept[0]]), *blocks]
 
 
@@ -70,9 +72,11 @@ def begun_pard(
     given = recipe.draft_model
     student = new_draft_model(model, recipe.seed) if given is None else _loaded(given, model)
     student.to(model.device).requires_grad_(True)
-    network = MaskedModel(student, mask_token_of(student), recipe.block_share)
-    refuse_odd_blocks(student, recipe.context, network.masks(recipe.depth - 1), "the draft model")
-    student.config.pard_token, student.config.spd_type = network.mask, "pard"
+    named = student.config.to_dict().get("pard_token")  # of one that goes on
+    mask = named if named in range(student.config.vocab_size) else mask_token_of(student)
+    network = MaskedModel(student, mask, recipe.block_share, recipe.recompute)
+    refuse_odd_blocks(student, recipe.context, network.masks(max(1, recipe.depth - 1)), "the draft model")
+    student.config.pard_token, student.config.spd_type = mask, "pard"
     first = ModelInfo.of(student).language.layers[0]
     layers = next(key for key, module in network.named_modules() if module is first).rpartition(".")[0]
     hidden = layers if given is None else None  # what is trained already goes on by small steps of AdamW

@@ -3,8 +3,7 @@
 A few embeddings are learnt, and nothing else: the target reads them behind a unit of a text, and what it says at the
 i-th is compared with what it says i + 1 units later in the text, by KL divergence, as in the paper; its weight falls by
 the recipe's `decay` from one to the next. They begin as rows of the target's embedding, drawn by the seed. As in the
-published trainer, their learning rate is 1e-2 and nothing decays. The gradient goes through the whole target, which
-takes the memory of training a head of its depth.
+published trainer, their learning rate is 1e-2 and nothing decays. The gradient goes through the whole target.
 Files: `prompt_embeddings` in `adapter_model.safetensors`, and an `adapter_config.json` of PEFT's prompt tuning with the
 authors' fields.
 """
@@ -32,18 +31,19 @@ class PromptTokens(nn.Module):
         model: The live target.
         count: The number of prompt tokens.
         seed: Of the rows that they begin as.
+        recompute: As in `fill_blocks`.
     """
 
     share = 1.0
 
-    def __init__(self, model: Any, count: int, seed: int) -> None:
+    def __init__(self, model: Any, count: int, seed: int, recompute: bool = False) -> None:
         super().__init__()
         embedding = model.get_input_embeddings()
         drawn = torch.randint(len(embedding.weight), (count,), generator=torch.Generator().manual_seed(seed))
         rows = embedding(drawn.to(embedding.weight.device)).detach().float()
         # Vectors of their own: the loop gives matrices a weight decay
         self.rows = nn.ParameterList(nn.Parameter(row.clone()) for row in rows)
-        self._fill = partial(fill_blocks, model)  # torch does not adopt the model in it
+        self._fill = partial(fill_blocks, model, text=False, recompute=recompute)  # where torch does not adopt it
 
     @property
     def embeddings(self) -> Tensor:
@@ -52,7 +52,7 @@ class PromptTokens(nn.Module):
 
     def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
         """Logits over the target's ids, at each prompt token; see `drafted_blocks`."""
-        return self._fill(units, roots - 1, self.embeddings[: len(kept)], kept, text=False)[1]
+        return self._fill(units, roots - 1, self.embeddings, kept)[1]
 
 
 def begun_ppd(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
@@ -61,7 +61,7 @@ def begun_ppd(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None =
     Raises:
         ValueError: The target does not see prompt tokens behind many units of a text as it would in use.
     """
-    network = PromptTokens(model, recipe.depth, recipe.seed)
+    network = PromptTokens(model, recipe.depth, recipe.seed, recipe.recompute)
     refuse_odd_blocks(model, recipe.context, network.embeddings.detach(), "the target")
     return NewHead(network, (FINAL,), None, partial(write_ppd, network, name))
 
@@ -79,7 +79,6 @@ def write_ppd(tokens: PromptTokens, target: str, folder: Path) -> None:
         "token_dim": hidden,
         "vt_attention_type": "decoder",
         "aggregation_type": "mean",
-        "inference_mode": True,
         **VARIANTS,
     }
     write_files({KEY: embeddings}, config, folder, f"adapter_model{SAFE}", ADAPTER)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from typer import Option
 
-from mmspec.registry.suggest import unknown
-
 if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
@@ -31,6 +29,7 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "anchors": (BLOCKS, "others learn behind every token"),
     "draft_model": (("pard",), "others begin anew"),
     "block_share": (("pard",), "others learn whole drafts"),
+    "recompute": (("ppd", "pard"), "others have few layers under training"),
     "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
 }
 """Numbers of a recipe that some kinds have, and why."""
@@ -60,15 +59,10 @@ class DrafterRecipe:
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
     layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
-    anchors: Annotated[int, Option(min=1, max=512, help="Most drafts of a sequence that a kind of blocks learns.")] = 64
-    draft_model: Annotated[
-        str | None,
-        Option(help="What pard begins from: a folder or hub name; with --learning-rate 3e-5."),
-    ] = None
-    # Of the blocks of PARD that have a mask, those that have the next one, too: its conditional drop of tokens
-    block_share: Annotated[
-        float, Option(min=0.01, max=1, help="Share of PARD's drafts that go on, token by token.")
-    ] = 0.7
+    anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
+    draft_model: Annotated[str | None, Option(help="What pard begins from: a folder or a hub name.")] = None
+    block_share: Annotated[float, Option(min=0.01, max=1, help="Share of pard's blocks that have one more mask.")] = 0.7
+    recompute: Annotated[bool, Option(help="Run ppd's, pard's layers again for the gradient: less memory.")] = False
     # As in the paper; the target's hidden width × its vocabulary for each head
     own_output: Annotated[bool, Option(help="Whether each of Medusa's heads has an output layer of its own.")] = True
     own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
@@ -88,10 +82,7 @@ class DrafterRecipe:
     seed: Annotated[int, Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = 0
 
     def __post_init__(self) -> None:
-        from mmspec.training.losses import KINDS
-
-        if self.loss not in KINDS:
-            raise ValueError(unknown("loss", self.loss, KINDS))
+        _ = self.draft_loss  # refuses a loss that there is not
         if self.context <= self.depth + 1:
             raise ValueError(
                 f"sequences of {self.context} tokens (context) have no place for a draft of {self.depth} (depth)"

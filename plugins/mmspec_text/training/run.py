@@ -38,13 +38,9 @@ OWN = "what the target wrote"
 OFTEN = 20
 """How often a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
-HEADS: Mapping[str, Begin] = {
-    "eagle3": begun_eagle,
-    "mtp": begun_mtp,
-    "medusa": begun_medusa,
-    "dflash": begun_dflash,
-    "ppd": begun_ppd,
-}
+HEADS: Mapping[str, Begin] = dict(
+    eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
+)
 """The kinds of head."""
 MODELS = {"model": trained_model, "pard": trained_pard}
 """The kinds of draft model."""

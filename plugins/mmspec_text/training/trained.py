@@ -19,9 +19,6 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Texts
 
-LEARNT = 16
-"""Bytes of a number that is learnt: it, its gradient, and AdamW's two means of that, in float32."""
-
 
 @dataclass(frozen=True)
 class Training:
@@ -39,8 +36,8 @@ class Training:
     def say_size(self, drafter: nn.Module) -> None:
         """Say how many numbers of a drafter are learnt, in how much memory, and in how many steps."""
         learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
-        memory = LEARNT * learnt / 1e9
-        self.say(f"{learnt:,} parameters, which take up to {memory:.1f} GB while they learn; {self.recipe.steps} steps")
+        memory = 16 * learnt / 1e9  # each, its gradient and AdamW's two means, in float32
+        self.say(f"{learnt:,} parameters, up to {memory:.1f} GB while they learn; {self.recipe.steps} steps")
 
 
 @dataclass(frozen=True)

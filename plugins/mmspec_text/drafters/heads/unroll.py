@@ -37,7 +37,6 @@ class FillsBlocks(Protocol):
 
     def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
         """What it says behind roots of a text; see `drafted_blocks`."""
-        ...
 
 
 class _Kept:
@@ -152,18 +151,14 @@ def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Itera
 def drafted_blocks(
     head: DFlashNetwork | FillsBlocks, features: Tensor, units: Tensor, roots: Tensor, kept: Sequence[int]
 ) -> list[Tensor]:
-    """What a head that scores blocks says behind roots of a text.
+    """For every depth the logits `[batch, root, own ids]` of the unit at `root + 1 + depth`.
 
-    `roots [batch, root]` int64 are their places, from 1; `kept` says for every depth behind how many of them, the first
-    ones; the other arguments are as in `unrolled`.
-
-    Returns:
-        For every depth `[batch, root, own ids]`: the logits of the unit at `root + 1 + depth`.
+    `roots [batch, root]` int64 are places from 1; `kept` counts those of each depth, the first ones. See `unrolled`.
     """
     if isinstance(head, FillsBlocks):
         return head.drafted(units, roots, kept)
-    levels = unrolled_blocks(head, features, units, roots).unbind(2)
-    return [level[:, :count] for level, count in zip(levels, kept, strict=False)]
+    scored = unrolled_blocks(head, features, units, roots)
+    return [scored[:, :count, depth] for depth, count in enumerate(kept)]
 
 
 def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
