@@ -73,7 +73,7 @@ def write_ppd(tokens: PromptTokens, target: str, folder: Path) -> None:
     config = {
         "peft_type": "PROMPT_TUNING",
         "base_model_name_or_path": target,
-        "tokenizer_name_or_path": target,
+        "prompt_tuning_init": "RANDOM",
         "num_special_tokens": count,
         "num_virtual_tokens": count,
         "token_dim": hidden,
