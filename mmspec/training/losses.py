@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec.registry.suggest import unknown
+
 Kind = Literal["kl", "reverse-kl", "jsd", "tv", "tv++", "alpha", "lk", "hard"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _TINY = 1e-8
@@ -33,13 +35,17 @@ _TINY = 1e-8
 
 @dataclass(frozen=True)
 class DraftLoss:
-    """Which loss, and how much every depth of a draft counts."""
+    """Which loss, and how much every depth of a draft counts. A kind that there is not is a `ValueError`."""
 
     kind: Kind = "kl"  # see the module
     hard: float = 0.0  # share of −log q(unit) beside it, in [0, 1]
     decay: float = 0.8  # depth d counts `decay ** d`; below 1 the first units matter more
     beta: float = 0.5  # of `jsd`
     eta: float = 3.0  # of `lk`: larger ones leave `kl` sooner
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(unknown("loss", self.kind, KINDS))
 
 
 @dataclass(frozen=True)

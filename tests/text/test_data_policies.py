@@ -100,7 +100,7 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypa
             scored = list(along(head.network, features, ids[None, :length], 2))[depth][0]
             for row in range(len(scored)):
                 predicted = row + 2 + depth
-                root = row + 1 if kind == "dflash" else 4  # a block begins behind a unit that is learnt itself
+                root = row + 1 if kind in ("dflash", "ppd") else 4  # a block begins behind a unit that is learnt itself
                 if min(root, predicted) >= 4 and predicted < length:
                     p = logits[0, predicted - 1].softmax(-1)
                     one = torch.tensor([True])
@@ -304,7 +304,7 @@ def test_filtered_rows_are_those_where_most_is_to_be_learnt(
     for depth in range(2):
         p = logits.softmax(-1)[:, depth + 1 : depth + 1 + drafts[0][depth].shape[1]]
         counted = batch.counted[:, depth + 1 : depth + 1 + p.shape[1]]
-        counted = counted & batch.counted[:, : p.shape[1]] if kind == "dflash" else counted
+        counted = counted & batch.counted[:, : p.shape[1]] if kind in ("dflash", "ppd") else counted
         mine, theirs = (
             torch.nn.functional.kl_div(of[depth].log_softmax(-1), p, reduction="none").sum(-1) for of in drafts
         )
@@ -339,8 +339,16 @@ def test_a_filtered_head_is_trained_anew_beside_its_reference(chats: Path, train
             "drafter_share is for --kind model, and not for eagle3: heads write no text",
         ),
         ("medusa", {"draft_vocab": 9}, "draft_vocab is for --kind eagle3, and not for medusa: others score all"),
+        (
+            "mtp",
+            {"own_output": False},
+            "own_output is for --kind medusa, and not for mtp: others score with the target",
+        ),
         ("eagle3", {"keep_tokens": 0.0}, "keep_tokens is a share above 0 and up to 1, and not 0.0"),
-        ("mtp", {"anchors": 9}, "anchors is for --kind dflash, and not for mtp: others learn behind every token"),
+        ("mtp", {"anchors": 9}, "anchors is for --kind dflash or ppd or pard, and not for mtp: others learn"),
+        ("ppd", {"block_share": 0.5}, "block_share is for --kind pard, and not for ppd: others learn whole drafts"),
+        ("model", {"draft_model": "x"}, "draft_model is for --kind pard, and not for model: others begin anew"),
+        ("pard", {"block_share": 0.0}, "block_share is a share above 0 and up to 1, and not 0.0"),
         ("dflash", {"anchors": 513}, "anchors are from 1 to 512, and not 513"),
         ("model", {"drafter_share": 1.5}, r"drafter_share is a share in \[0, 1\], and not 1.5"),
     ],

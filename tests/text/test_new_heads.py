@@ -3,12 +3,13 @@
 import copy
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -29,12 +30,18 @@ from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
 from mmspec_text.training.heads import depth_metrics
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.mtp import begun_mtp, new_mtp
-from mmspec_text.training.new_head import Begin
+from mmspec_text.training.new_head import Begin, NewHead
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 
-KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "dflash": begun_dflash}
+
+def begun_shared(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
+    """Medusa's heads over the target's output layer."""
+    return begun_medusa(model, replace(recipe, own_output=False), name)
+
+
+KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "shared": begun_shared, "dflash": begun_dflash}
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
 SIZES |= dict(num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64)
 
@@ -52,7 +59,7 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
         layer = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
         layer.join_model(model_info)
         return layer
-    heads: Any = (read_medusa if kind == "medusa" else read_dflash)(str(folder)).network(40)
+    heads: Any = (read_dflash if kind == "dflash" else read_medusa)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
     return heads
 
@@ -86,7 +93,7 @@ def test_a_head_that_was_saved_is_the_same_head(kind: str, family: str, tmp_path
     assert torch.equal(drafts(read, features, units), drafts(head.network.eval(), features, units))
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa"])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "shared"])
 def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     """It has learnt nothing, so it says again what the target said: Medusa's exactly, a layer nearly."""
     model = target()
@@ -96,7 +103,7 @@ def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     assert features is not None
     first = drafts(head.network, features, ids)[0]
     theirs = logits[:, : first.shape[1]]
-    if kind == "medusa":
+    if kind != "mtp":
         assert torch.allclose(first, theirs, atol=1e-5)
     similar = torch.cosine_similarity(first, theirs, -1)  # the projection of a new layer is a little noisy
     assert float(similar.min()) > 0.95 and float(first.norm() / theirs.norm()) == pytest.approx(1, abs=0.1)
@@ -122,7 +129,7 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize(
-    "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "dflash"))]
+    "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "dflash"))]
 )
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     """The next unit is one more than the last, and after 9 comes 0 in the text: a head finds it out at every depth."""
@@ -180,6 +187,15 @@ FIELDS: dict[str, dict[str, Any]] = {
         "dflash_config": {"mask_token_id": 39, "target_layer_ids": [0]},
     },
     "medusa": {
+        "model_type": "medusa",
+        "medusa_num_heads": 2,
+        "medusa_num_layers": 1,
+        "base_model_name_or_path": "mmspec/some",
+        "hidden_size": 16,
+        "vocab_size": 40,
+        "medusa_fc_bias": True,
+    },
+    "shared": {
         "architectures": ["MedusaModel"],
         "num_heads": 2,
         "num_hidden_layers": 1,
@@ -193,18 +209,23 @@ FIELDS: dict[str, dict[str, Any]] = {
 INSIDE = r"input_layernorm|post_attention_layernorm|mlp\.(gate|up|down)_proj|self_attn\.([qkvo]_proj|[qk]_norm)"
 KEYS = {
     "dflash": rf"(fc|hidden_norm|norm|layers\.[01]\.({INSIDE}))\.weight",
-    "medusa": r"blocks\.[01]\.layers\.0\.(weight|bias)",
+    "medusa": r"[01]\.(0\.linear\.(weight|bias)|1\.weight)",
+    "shared": r"blocks\.[01]\.layers\.0\.(weight|bias)",
 }
 
 
 @pytest.mark.parametrize("kind", FIELDS)
 def test_files_have_what_others_read(kind: str, tmp_path: Path) -> None:
-    """The authors' class loaded a DFlash head of these files, and drafted what `dflash` drafts."""
+    """The authors' classes loaded heads of these files, Medusa's and DFlash's, and drafted what we draft."""
     KINDS[kind](target(), DrafterRecipe(depth=2), "mmspec/some").write(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.items() >= FIELDS[kind].items()
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert all(re.fullmatch(KEYS[kind], key) for key in file.keys())  # noqa: SIM118
+    if kind == "medusa":
+        stored = torch.load(tmp_path / "medusa_lm_head.pt", weights_only=True)
+        assert len(stored) == 6 and all(stored[f"{head}.1.weight"].shape == (40, 16) for head in range(2))
+    else:
+        stored = load_file(tmp_path / "model.safetensors")
+    assert all(re.fullmatch(KEYS[kind], key) for key in stored)
 
 
 def test_an_id_for_units_that_are_not_known() -> None:

@@ -41,7 +41,7 @@ from tests.support.cached_heads import teacher_forced
 from tests.support.examples import ssm
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
 
 
@@ -89,7 +89,7 @@ def test_what_a_run_will_be_is_said_first(
         train(data)
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert re.fullmatch(r"training on [\d,]+ tokens, each about 0\.\d+ times", first)
-    assert re.fullmatch(r"[\d,]+ parameters, 3 steps", second)
+    assert re.fullmatch(r"[\d,]+ parameters, up to 0\.0 GB while they learn; 3 steps", second)
 
 
 def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:
@@ -125,7 +125,7 @@ def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: 
         train(data, name="none", head=str(first), draft_vocab=64)
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash"])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash", "ppd", "pard"])
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def test_other_heads_are_written_and_draft(
     assert json.loads((folder / "training.json").read_text())["kind"] == kind
     prompt = load_tokenizer(str(tiny))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
     plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
-    for form in ({"form": "chain"}, {"width": 2, "nodes": 4}):
+    for form in ({"form": "chain"}, {"form": "rerank", "width": 2, "nodes": 4}):
         with mmspec.enable(model, kind, drafter=str(folder), k=2, **form) as enabled:
             assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
         assert enabled.report.drafted > 0
@@ -144,10 +144,16 @@ def test_other_heads_are_written_and_draft(
         train(data, kind, name="broken")
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
     monkeypatch.setattr("typer.echo", str)
-    one, other = (load_file(at / "model.safetensors") for at in (folder, train(data, kind, name="broken")))
+    one, other = map(weights_in, (folder, train(data, kind, name="broken")))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
-    for key, value in load_file(train(data, kind, name="half", dtype="bfloat16") / "model.safetensors").items():
+    for key, value in weights_in(train(data, kind, name="half", dtype="bfloat16")).items():
         assert value.shape == one[key].shape and value.isfinite().all()
+
+
+def weights_in(folder: Path) -> dict[str, Tensor]:
+    """The weights of a drafter's folder."""
+    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt"))
+    return torch.load(file, weights_only=True) if file.suffix == ".pt" else load_file(file)
 
 
 def often(of: Callable[..., loop.LoopOptions]) -> Callable[..., loop.LoopOptions]:
@@ -433,7 +439,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
     kept = checkpoint_of(tmp_path / "drafter-work")
     assert kept["step"] == 1 and all(bool(value.isfinite().all()) for value in kept["model"].values())
     assert not (tmp_path / "drafter").exists()
-    one, other = (load_file(train(data, kind, name=name) / "model.safetensors") for name in ("drafter", "whole"))
+    one, other = (weights_in(train(data, kind, name=name)) for name in ("drafter", "whole"))
     assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
@@ -462,7 +468,7 @@ def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Pat
     assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
     train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **SMALL)
     assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
-    assert not (tmp_path / "drafter" / "old").exists() and load_file(tmp_path / "drafter" / "model.safetensors")
+    assert not (tmp_path / "drafter" / "old").exists() and weights_in(tmp_path / "drafter")
 
 
 def test_a_recurrent_target_is_read_as_it_drafts() -> None:

@@ -6,13 +6,14 @@ loss compares it with the target behind the units that it wrote. So it learns wh
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
@@ -65,13 +66,16 @@ def trained_model(of: Training) -> Trained:
     fit(student, of.texts.batch_at, loss, recipe.loop(hidden), of.work, of.say)
     found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
-    def write(folder: Path) -> None:
-        half = type(student)(student.config).half()
-        half.load_state_dict(student.state_dict())
-        half.save_pretrained(folder)
-        of.tokenizer.save_pretrained(folder)
+    facts = {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found}
+    return Trained(partial(write_model, student, of.tokenizer), facts)
 
-    return Trained(write, {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found})
+
+def write_model(student: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a draft model in float16, with its tokenizer, into a folder; the live one is unchanged."""
+    half = type(student)(student.config).half()
+    half.load_state_dict(student.state_dict())
+    half.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @torch.no_grad()

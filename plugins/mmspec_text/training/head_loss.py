@@ -3,6 +3,7 @@
 At every depth of a draft its distribution is compared with what the target says behind the same units.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,9 +14,12 @@ from mmspec.core.distributions import take_nodes
 from mmspec.training.losses import DraftLoss, TokenFilter, Top, draft_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import along, unrolled_blocks
+from mmspec_text.drafters.heads.unroll import FillsBlocks, along, drafted_blocks
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.teacher import Said
+
+LEAST = 0.2
+"""The least share of roots behind which a unit is scored, however deep (PARD's r_min)."""
 
 
 def head_loss(
@@ -73,14 +77,16 @@ def compared(
         anchors: Most roots of a sequence, for a head that scores a block; others are compared behind all units.
     """
     following = torch.nn.functional.pad(units[:, 1:], (0, 1), value=-1)
-    if isinstance(head, DFlashNetwork):
+    if isinstance(head, DFlashNetwork | FillsBlocks):
         roots, drawn = drawn_roots(batch, anchors)
-        scores, last = unrolled_blocks(head, features, batch.ids, roots), units.shape[1] - 1
-        for depth in range(steps):
-            inside, place = drawn & (roots + depth <= last), (roots + depth).clamp(max=last)
+        kept = kept_roots(roots.shape[1], head.share if isinstance(head, FillsBlocks) else 1.0, steps)
+        scores, last = drafted_blocks(head, features, batch.ids, roots, kept), units.shape[1] - 1
+        for depth, count in enumerate(kept):
+            root = roots[:, :count]
+            inside, place = drawn[:, :count] & (root + depth <= last), (root + depth).clamp(max=last)
             mask = inside & batch.counted.gather(1, place)
             near = Top(take_nodes(p.p, place), take_nodes(p.ids, place))
-            yield Compared(scores[:, :, depth], near, following.gather(1, place), mask)
+            yield Compared(scores[depth], near, following.gather(1, place), mask)
         return
     for depth, scored in enumerate(along(head, features, batch.ids, steps)):
         here = slice(depth + 1, depth + 1 + scored.shape[1])
@@ -92,9 +98,15 @@ def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
     drawn without replacement as a function of the batch, at most so many of a sequence.
     """
     fit = batch.counted[:, 1:] & batch.counted[:, :-1]
+    most = min(most, max(1, int(fit.sum(1).max())))
     noise = torch.rand(fit.shape, generator=torch.Generator().manual_seed(batch.seed)).to(fit.device)
-    best = torch.where(fit, noise, -1.0).topk(min(most, fit.shape[1]), 1)
+    best = torch.where(fit, noise, -1.0).topk(most, 1)
     return best.indices + 1, best.values >= 0
+
+
+def kept_roots(roots: int, share: float, steps: int) -> list[int]:
+    """Behind how many roots each unit of a draft is scored: PARD's conditional drop of tokens (arXiv 2504.18583)."""
+    return [math.ceil(roots * max(share**depth, LEAST)) for depth in range(steps)]
 
 
 def own_ids(head: Any) -> Tensor | None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry.suggest import unknown
-from mmspec.training.losses import KINDS, DraftLoss
+from mmspec.training.losses import DraftLoss, Kind
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.draft_model import model_loss
@@ -44,7 +43,7 @@ class EagleLesson:
                 teachers[wanted] = Teacher(model, wanted)
             return teachers[wanted].said(ids, own)
 
-        self._loss = head_loss(said, loss_of(loss), depth)
+        self._loss = head_loss(said, DraftLoss(cast("Kind", loss)), depth)
 
     def weights(self) -> list[nn.Parameter]:
         return [weight for name, weight in self._network.named_parameters() if not name.startswith(SHARED)]
@@ -71,7 +70,7 @@ class ModelLesson:
                 f"{target.vocab}"
             )
         self._model: Any = small.model
-        self._loss = model_loss(Teacher(model), loss_of(loss))
+        self._loss = model_loss(Teacher(model), DraftLoss(cast("Kind", loss)))
 
     def weights(self) -> list[nn.Parameter]:
         return list(self._model.parameters())
@@ -86,17 +85,6 @@ class ModelLesson:
 def batch_of(units: Tensor, counted: Tensor) -> Batch:
     """A row of which some units count: the loss compares the distributions in front of them."""
     return Batch(units, torch.nn.functional.pad(counted[:, 1:], (0, 1)))
-
-
-def loss_of(kind: str) -> DraftLoss:
-    """The loss of a kind.
-
-    Raises:
-        ValueError: There is none.
-    """
-    if kind not in KINDS:
-        raise ValueError(unknown("loss", str(kind), KINDS))
-    return DraftLoss(kind)
 
 
 def readable(target: Any) -> Any:

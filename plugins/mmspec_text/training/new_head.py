@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mmspec.hosts.weight_files import CONFIG, FILES, SAFE
 from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
 from mmspec_text.training.recipe import DrafterRecipe
 
@@ -20,7 +21,7 @@ class NewHead:
 
     network: nn.Module  # the head, joined to its target
     boundaries: tuple[int, ...]  # of the target's layers, whose states it reads
-    hidden: str  # the beginning of the names of its hidden matrices, which Muon updates
+    hidden: str | None  # the beginning of the names of its hidden matrices, which Muon updates; None: AdamW does all
     # Writes the head, as far as it is trained by then, into a folder; makes the folder if it is missing
     write: Callable[[Path], None]
 
@@ -88,11 +89,16 @@ def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
     }
 
 
-def write_files(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
-    """Write `model.safetensors` and `config.json` into a folder, which is made if missing."""
+def write_files(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path, file: str = FILES[0], entries: str = CONFIG
+) -> None:
+    """Write two files of these names into a folder, which is made if missing: of the weights, and of the config."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if file.endswith(SAFE):
+        save_file(dict(weights), folder / file, metadata={"format": "pt"})
+    else:
+        torch.save(dict(weights), folder / file)
+    (folder / entries).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def half(weights: Tensor) -> Tensor:

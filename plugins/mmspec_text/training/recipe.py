@@ -7,27 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from typer import Option
 
-from mmspec.registry.suggest import unknown
-
 if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
 
-DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "model"]
+DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "ppd", "pard", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "eagle3": {"hard": 0.0},
+    "medusa": {"depth": 5},  # as many heads as its authors' loader makes, whatever a config says
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
+    "ppd": {"hard": 0.0, "learning_rate": 1e-2},
+    "pard": {"depth": 8, "anchors": 512},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
-ONLY: Mapping[str, tuple[DrafterKind, str]] = {
-    "drafter_share": ("model", "heads write no text, and learn from what the target writes (own_share)"),
-    "draft_vocab": ("eagle3", "others score all of the target's ids"),
-    "head": ("eagle3", "others begin anew"),
-    "anchors": ("dflash", "others learn behind every token"),
-    "layers": ("dflash", "other heads have one layer, or none, and a draft model has a share of the target's"),
+BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
+ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
+    "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
+    "draft_vocab": (("eagle3",), "others score all of the target's ids"),
+    "head": (("eagle3",), "others begin anew"),
+    "own_output": (("medusa",), "others score with the target's output layer, or with its rows (draft_vocab)"),
+    "anchors": (BLOCKS, "others learn behind every token"),
+    "draft_model": (("pard",), "others begin anew"),
+    "block_share": (("pard",), "others learn whole drafts"),
+    "recompute": (("ppd", "pard"), "others have few layers under training"),
+    "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
 }
-"""Numbers of a recipe that one kind has, and why."""
+"""Numbers of a recipe that some kinds have, and why."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,12 @@ class DrafterRecipe:
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
     layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
-    anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that a DFlash head learns.")] = 64
+    anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
+    draft_model: Annotated[str | None, Option(help="What pard begins from: a folder or a hub name.")] = None
+    block_share: Annotated[float, Option(min=0.01, max=1, help="Share of pard's blocks that have one more mask.")] = 0.7
+    recompute: Annotated[bool, Option(help="Run ppd's, pard's layers again for the gradient: less memory.")] = False
+    # As in the paper; the target's hidden width × its vocabulary for each head
+    own_output: Annotated[bool, Option(help="Whether each of Medusa's heads has an output layer of its own.")] = True
     own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
     # On-policy data of DistillSpec (arXiv 2310.08461, algorithm 1); a head writes no text
     drafter_share: Annotated[
@@ -75,10 +86,7 @@ class DrafterRecipe:
     seed: Annotated[int, Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = 0
 
     def __post_init__(self) -> None:
-        from mmspec.training.losses import KINDS
-
-        if self.loss not in KINDS:
-            raise ValueError(unknown("loss", self.loss, KINDS))
+        _ = self.draft_loss  # refuses a loss that there is not
         if self.context <= self.depth + 1:
             raise ValueError(
                 f"sequences of {self.context} tokens (context) have no place for a draft of {self.depth} (depth)"
@@ -88,8 +96,9 @@ class DrafterRecipe:
                 raise ValueError(f"{name} is a share in [0, 1], and not {vars(self)[name]}")
         if not 1 <= self.anchors <= 512:
             raise ValueError(f"anchors are from 1 to 512, and not {self.anchors}")
-        if not 0 < self.keep_tokens <= 1:
-            raise ValueError(f"keep_tokens is a share above 0 and up to 1, and not {self.keep_tokens}")
+        for name in ("keep_tokens", "block_share"):
+            if not 0 < vars(self)[name] <= 1:
+                raise ValueError(f"{name} is a share above 0 and up to 1, and not {vars(self)[name]}")
         if self.draft_vocab is not None and self.draft_vocab < 1:
             raise ValueError(f"draft_vocab is a number of ids, and not {self.draft_vocab}")
         if self.head is not None and (self.draft_vocab, self.intermediate) != (None, None):
@@ -103,16 +112,16 @@ class DrafterRecipe:
         """
         for name, (only, why) in ONLY.items():
             usual = next(field.default for field in fields(self) if field.name == name)
-            if kind != only and vars(self)[name] != usual:
-                raise ValueError(f"{name} is for --kind {only}, and not for {kind}: {why}")
+            if kind not in only and vars(self)[name] != usual:
+                raise ValueError(f"{name} is for --kind {' or '.join(only)}, and not for {kind}: {why}")
 
     def of(self, kind: DrafterKind) -> dict[str, Any]:
         """The numbers that a kind of drafter has, by name."""
-        foreign = {name for name, (only, _) in ONLY.items() if only != kind}
+        foreign = {name for name, (only, _) in ONLY.items() if kind not in only}
         return {name: value for name, value in asdict(self).items() if name not in foreign}
 
-    def loop(self, hidden: str) -> "LoopOptions":
-        """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`."""
+    def loop(self, hidden: str | None) -> "LoopOptions":
+        """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`; None: none."""
         from mmspec.training.loop import LoopOptions
 
         warmup = min(40, self.steps // 10)

@@ -27,6 +27,8 @@ from mmspec_text.training.heads import trained_head
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.new_head import Begin
+from mmspec_text.training.pard import trained_pard
+from mmspec_text.training.ppd import begun_ppd
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
@@ -36,8 +38,12 @@ OWN = "what the target wrote"
 OFTEN = 20
 """How often a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
-HEADS: Mapping[str, Begin] = {"eagle3": begun_eagle, "mtp": begun_mtp, "medusa": begun_medusa, "dflash": begun_dflash}
+HEADS: Mapping[str, Begin] = dict(
+    eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
+)
 """The kinds of head."""
+MODELS = {"model": trained_model, "pard": trained_pard}
+"""The kinds of draft model."""
 
 
 def train_drafter(
@@ -85,7 +91,7 @@ def train_drafter(
                 "them by heart: give more text (--data, --self-generated), or fewer --steps"
             )
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
-        done = trained_head(HEADS[kind], training) if kind in HEADS else trained_model(training)
+        done = trained_head(HEADS[kind], training) if kind in HEADS else MODELS[kind](training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
 
         def write(side: Path) -> None:

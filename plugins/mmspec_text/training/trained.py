@@ -34,9 +34,10 @@ class Training:
     say: Callable[[str], None]  # receives lines of progress
 
     def say_size(self, drafter: nn.Module) -> None:
-        """Say how many numbers of a drafter are learnt, and in how many steps."""
+        """Say how many numbers of a drafter are learnt, in how much memory, and in how many steps."""
         learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
-        self.say(f"{learnt:,} parameters, {self.recipe.steps} steps")
+        memory = 16 * learnt / 1e9  # each, its gradient and AdamW's two means, in float32
+        self.say(f"{learnt:,} parameters, up to {memory:.1f} GB while they learn; {self.recipe.steps} steps")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def token_filter(
     of: Training,
     new: Callable[[], nn.Module],
     loss_of: Callable[[DraftLoss], Callable[[Any, Any], Tensor]],
-    hidden: str,
+    hidden: str | None,
 ) -> TokenFilter | None:
     """The filter that a recipe asks for, with its reference trained; None if all tokens are kept.
 

@@ -10,11 +10,11 @@ is told the units between. All rows are roots of their own, so that they are one
 
 A DFlash head (`unrolled_blocks`): the blocks behind many roots in one pass. Rows of a block see the features of the
 units before their own root, as in a draft, and their own block. The features pass through no layer, so that their keys
-and values are the same for all blocks.
+and values are the same for all blocks. What fills blocks with a causal language model's own pass is a `FillsBlocks`.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,16 @@ from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
 
 AT_ONCE = 64
 """Blocks that are scored in one pass."""
+
+
+@runtime_checkable
+class FillsBlocks(Protocol):
+    """What scores all units of a draft in one pass of a causal language model."""
+
+    share: float  # in training, of the roots behind which a unit is drafted, those where the next one is, too
+
+    def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
+        """What it says behind roots of a text; see `drafted_blocks`."""
 
 
 class _Kept:
@@ -58,10 +68,11 @@ def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Te
     Yields:
         For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.
     """
-    if isinstance(head, DFlashNetwork):  # some blocks at a time, because each of their rows sees the whole text
+    if isinstance(head, DFlashNetwork | FillsBlocks):  # some blocks at a time: each of their rows sees the whole text
         roots = torch.arange(1, rows_of(units, steps) + 1, device=units.device).expand(len(units), -1)
-        scored = [unrolled_blocks(head, features, units, some)[:, :, :steps] for some in roots.split(AT_ONCE, 1)]
-        yield from torch.cat(scored, 1).unbind(2)
+        some = roots.split(AT_ONCE, 1)
+        scored = [drafted_blocks(head, features, units, each, [each.shape[1]] * steps) for each in some]
+        yield from (torch.cat(level, 1) for level in zip(*scored, strict=True))
     elif isinstance(head, PathHead):
         yield from walked(head, features, units, steps)
     else:
@@ -135,6 +146,19 @@ def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Itera
         if step:
             states = head.followed(states, fed(step), step)
         yield head.logits(states, step)[:, 0].unflatten(0, (batch, rows))
+
+
+def drafted_blocks(
+    head: DFlashNetwork | FillsBlocks, features: Tensor, units: Tensor, roots: Tensor, kept: Sequence[int]
+) -> list[Tensor]:
+    """For every depth the logits `[batch, root, own ids]` of the unit at `root + 1 + depth`.
+
+    `roots [batch, root]` int64 are places from 1; `kept` counts those of each depth, the first ones. See `unrolled`.
+    """
+    if isinstance(head, FillsBlocks):
+        return head.drafted(units, roots, kept)
+    scored = unrolled_blocks(head, features, units, roots)
+    return [scored[:, :count, depth] for depth, count in enumerate(kept)]
 
 
 def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
