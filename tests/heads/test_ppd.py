@@ -35,7 +35,7 @@ from tests.support.zoo import build
 
 EMBEDDINGS = torch.randn(3, 16, generator=torch.Generator().manual_seed(4)) * 0.05
 RATES = ((0.5, 0.2, 0.1), (0.6, 0.2), (0.6, 0.2))
-SPARSE = {"form": "sparse", "budget": 18, "rates": RATES}
+SPARSE: dict[str, Any] = {"form": "sparse", "budget": 18, "rates": RATES}
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 6}, SPARSE]
 CONFIG = {"peft_type": "PROMPT_TUNING", "num_special_tokens": 3, "virtual_tokens_per_special_token": 1, "num_exits": 1}
 
