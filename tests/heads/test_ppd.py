@@ -23,8 +23,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.heads.probes import ProbedTarget, probed, sparsely_probed
-from mmspec_text.drafters.heads.prompt_trees import best_trees, divided, most_nodes, paying_trees
+from mmspec_text.drafters.heads.probes import ProbedTarget, probed, probed_index
+from mmspec_text.drafters.heads.prompt_trees import best_trees, divided, most_nodes
 from mmspec_text.drafters.ppd import PPD, PPDOptions, Prompts, read_prompts
 from mmspec_text.drafters.ppd import RATES as PUBLISHED
 from tests.heads.conftest import GREEDY, SAMPLED
@@ -114,10 +114,13 @@ def test_nodes_do_not_see_prompt_tokens(rows: dict[str, Tensor]) -> None:
 def test_probes_hang_behind_every_node(shared: bool) -> None:
     parents = [-1, 0] if shared else torch.tensor([[-1, 0]])
     draft = Draft.tree(torch.tensor([[5, 6]]), parents, valid=torch.tensor([[True, False]]))
-    tree = probed(draft.rooted(torch.tensor([4]), torch.tensor([9])), 2)
+    index = probed_index((-1, 0, 1), 2, torch.device("cpu")) if shared else None
+    rooted = draft.rooted(torch.tensor([4]), torch.tensor([9]))
+    tree, number, place = probed(rooted, torch.tensor([[2, 2, 2]]), 6, 2, index)
     assert tree.index.parent.tolist() == [[-1, 0, 1, 0, 3, 1, 5, 2, 7]]
     assert tree.index.depth.tolist() == [[0, 1, 2, 1, 2, 2, 3, 3, 4]]
     assert tree.valid.tolist() == [[True, True, False, True, True, True, True, False, False]]
+    assert (number.tolist(), place.tolist()) == ([[0, 1, 0, 1, 0, 1]], [[0, 1, 2, 3, 4, 5]])
 
 
 def test_sparse_trees_by_hand() -> None:
@@ -151,8 +154,8 @@ def test_sparse_trees_as_published() -> None:
 def test_costs_bound_the_budget() -> None:
     """A pass of 16 nodes costs as much as one of 1, one of 64 ten times as much; and sizes that cost nothing."""
     steep = StepCosts({(1, 1): 1.0, (1, 16): 1.0, (1, 64): 10.0})
-    assert most_nodes(paying_trees(PUBLISHED, 3, 60, steep)) == 16
-    assert most_nodes(paying_trees(PUBLISHED, 3, 60, StepCosts({(1, 1): 1.0, (1, 64): 1.0}))) == 64
+    assert most_nodes(best_trees(PUBLISHED, 3, 60, steep)) == 16
+    assert most_nodes(best_trees(PUBLISHED, 3, 60, StepCosts({(1, 1): 1.0, (1, 64): 1.0}))) == 64
 
 
 def test_a_sparse_pass_feeds_fewer_nodes_for_as_many_candidates() -> None:
@@ -168,7 +171,7 @@ def test_sparse_probes_hang_behind_their_nodes() -> None:
     """Two rows; behind the root, node 1 and node 2 hang 2, 0 and 1 probes, or 1, 2 and none."""
     draft = Draft.tree(torch.tensor([[5, 6]] * 2), [-1, 0], valid=torch.tensor([[True, True], [True, False]]))
     rooted = draft.rooted(torch.tensor([4, 4]), torch.tensor([9, 9]))
-    tree, number, place = sparsely_probed(rooted, torch.tensor([[2, 0, 1], [1, 2, 0]]), 4, 2)
+    tree, number, place = probed(rooted, torch.tensor([[2, 0, 1], [1, 2, 0]]), 4, 2)
     assert tree.index.parent.tolist() == [[-1, 0, 1, 0, 3, 2, 0], [-1, 0, 1, 0, 1, 4, 0]]
     assert number.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
     assert tree.valid.tolist() == [[True] * 6 + [False], [True, True, False, True, True, True, False]]

@@ -39,7 +39,7 @@ from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
-from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees, paying_trees
+from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
 from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
@@ -138,9 +138,8 @@ class PPDOptions(TreeForm):
         """
         if self.form != "sparse":
             return None
-        if not self.costs:
-            return best_trees(self.rates, prompts, self.budget)
-        return paying_trees(self.rates, prompts, self.budget, StepCosts.read(Path(self.costs)))
+        costs = StepCosts.read(Path(self.costs)) if self.costs else None
+        return best_trees(self.rates, prompts, self.budget, costs)
 
 
 @dataclass
@@ -149,7 +148,6 @@ class PPDMemory:
 
     # `[batch, prompt token, vocab]`: logits of the units behind the root; None before the first pass
     scores: Tensor | None = None
-    state: Tensor | None = None  # `[batch]`: how many prompt tokens there were
 
 
 class PPD:
@@ -202,20 +200,17 @@ class PPD:
         return PPDMemory()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory, depth = state.memory, self._depth(k)
-        levels = self.shape.levels(depth)
-        if memory.scores is None or levels < 1:
+        scores, depth, shape = state.memory.scores, self._depth(k), self.shape
+        if scores is None or shape.levels(depth) < 1:
             return Draft.empty(state.root)
-        shape = self.shape if self.trees is None else ByState(self.trees, memory.state.clamp(max=levels))
-        return drafted(Block(Scored(), memory.scores), shape, state, depth, noise)
-
-    def observe(self, state: State, step: Step) -> None:
-        scores = behind_root(step)
         if self.trees is not None:
             missing = scores.amax(-1) == -torch.inf
-            state.memory.state = (~missing).sum(1)
+            shape = ByState(self.trees, (~missing).sum(1).clamp(max=shape.levels(depth)))
             scores = scores.masked_fill(missing[..., None], 0.0)  # of levels without nodes
-        state.memory.scores = scores
+        return drafted(Block(Scored(), scores), shape, state, depth, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        state.memory.scores = behind_root(step)
 
     @property
     def own_length(self) -> int:

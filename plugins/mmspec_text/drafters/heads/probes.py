@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.frozen import checksums
@@ -50,7 +52,8 @@ class ProbedTarget:
         self, target: TransformersTarget, embeddings: Tensor, counts: Sequence[Sequence[int]] | None = None
     ) -> None:
         self.target, self.embeddings, self.counts = target, embeddings, counts
-        self._counts = None if counts is None else _table(counts)
+        rows = [torch.tensor(row, device="cpu") for row in counts or ()]
+        self._counts = pad_sequence(rows, batch_first=True) if rows else None
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
         self._embed = self._embedding_hook()
         self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
@@ -96,14 +99,14 @@ class ProbedTarget:
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             return self.target.forward(cache, draft, first)
-        nodes, probes = draft.nodes, len(self.embeddings)
-        if self._counts is None:
-            number = torch.arange(nodes * probes, device=draft.units.device)[None] % probes
-            whole = probed(draft, probes, self._trees.get(draft.index.listed))
-        else:
+        nodes, probes, listed, tree = draft.nodes, len(self.embeddings), draft.index.listed, None
+        counts = torch.full_like(draft.units[:1], probes)
+        if self._counts is None and listed is not None:
+            tree = self._trees.get(listed) or probed_index(listed, probes, counts.device)
+        elif self._counts is not None:
             levels = (draft.index.depth * draft.valid).amax(1).clamp(max=len(self._counts) - 1)
-            counts = torch.nn.functional.pad(self._counts, (0, nodes - self._counts.shape[1]))[levels]
-            whole, number, place = sparsely_probed(draft, counts, self.pass_nodes(nodes) - nodes, probes)
+            counts = pad(self._counts, (0, nodes - self._counts.shape[1]))[levels]
+        whole, number, place = probed(draft, counts, self.pass_nodes(nodes) - nodes, probes, tree)
         with _probing.holding(Probing(self, nodes, number)):
             output = self.target.forward(cache, whole)
         assert output.logits is not None
@@ -131,7 +134,7 @@ class ProbedTarget:
     def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
         for tree in (TreeIndex.static([-1], cache.slots.length.device), index):
             if self.counts is None and tree is not None and tree.listed is not None:
-                self._trees[tree.listed] = probed_index(tree, len(self.embeddings))
+                self._trees[tree.listed] = probed_index(tree.listed, len(self.embeddings), tree.parent.device)
         whole = None if index is None else self._trees.get(index.listed)
         return self.target.held(cache, self.pass_nodes(nodes), whole)
 
@@ -158,67 +161,46 @@ def behind_root(step: Step) -> Tensor:
     """What the probes behind the last accepted node of a round hold, `[batch, probe, …]`; the root follows it."""
     found = step.scores.auxiliary
     assert found is not None, "the target scores probes in every pass of such a call"
-    path = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
+    path = pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
     last = path.gather(1, (step.count - 1).clamp(min=0)[:, None])
     return take_nodes(found.flatten(2), last)[:, 0].unflatten(1, found.shape[2:])
 
 
-def probed(draft: Draft, probes: int, index: TreeIndex | None = None) -> Draft:
-    """A rooted draft with a chain of so many nodes behind each of its own; they come last, node by node.
-
-    Args:
-        draft: The draft.
-        probes: Nodes of a chain.
-        index: The tree of both, if it is known; None: it is computed.
-    """
-    more = draft.nodes * probes
-    tree = probed_index(draft.index, probes) if index is None else index
-    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, more)], 1)
-    return Draft(units, tree, torch.cat([draft.valid, draft.valid.repeat_interleave(probes, 1)], 1))
-
-
-def sparsely_probed(draft: Draft, counts: Tensor, places: int, probes: int) -> tuple[Draft, Tensor, Tensor]:
+def probed(
+    draft: Draft, counts: Tensor, places: int, probes: int, index: TreeIndex | None = None
+) -> tuple[Draft, Tensor, Tensor]:
     """A rooted draft with chains of probes, at most `probes` each, behind its own nodes; they come last, node by node.
 
     Args:
         draft: The draft.
-        counts: Probes behind every node, `[batch, node]`; at least one behind the root.
+        counts: Probes behind every node, `[batch | 1, node]`; at least one behind the root.
         places: Room for probes in a row; what is left over is invalid.
         probes: The number of probes.
+        index: The tree of both, if it is known; None: it is computed.
 
     Returns:
-        The draft with probes; which probe is at each place, `[batch, place]`; and the place of probe i behind node j at
-        `j * probes + i`, `[batch, node * probes]`, -1 where there is none.
+        The draft with probes; which probe is at each place, `[batch | 1, place]`; and the place of probe i behind node
+        j at `j * probes + i`, `[batch | 1, node * probes]`, -1 where there is none.
     """
-    nodes, place = draft.nodes, torch.arange(places, device=counts.device)
+    nodes, rows, place = draft.nodes, len(draft.units), torch.arange(places, device=counts.device)
     ends = counts.cumsum(1)
-    owner = (ends[:, None] <= place[:, None]).sum(-1)  # the nodes whose probes all come before
-    empty, begins = owner >= nodes, ends - counts
+    begins, owner = ends - counts, (ends[:, None] <= place[:, None]).sum(-1)  # whose probes do not all come before
+    empty = owner >= nodes
     owner = owner.masked_fill(empty, 0)
     number = (place - begins.gather(1, owner)).masked_fill(empty, 0)
-    parents = torch.cat(
-        [draft.index.parent.expand(len(counts), -1), torch.where(number == 0, owner, nodes + place - 1)], 1
-    )
-    tree = TreeIndex.dynamic(parents, draft.index.deepest + probes)
+    if index is None:
+        behind = torch.where(number == 0, owner, nodes + place - 1).expand(rows, -1)
+        parents = torch.cat([draft.index.parent.expand(rows, -1), behind], 1)
+        index = TreeIndex.dynamic(parents, draft.index.deepest + probes)
     units = torch.cat([draft.units, draft.units[:, :1].expand(-1, places)], 1)
-    valid = torch.cat([draft.valid, draft.valid.gather(1, owner) & ~empty], 1)
+    valid = torch.cat([draft.valid, draft.valid.gather(1, owner.expand(rows, -1)) & ~empty], 1)
     order = torch.arange(probes, device=counts.device)
     found = torch.where(order < counts[..., None], begins[..., None] + order, -1).flatten(1)
-    return Draft(units, tree, valid), number, found
+    return Draft(units, index, valid), number, found
 
 
-def _table(counts: Sequence[Sequence[int]]) -> Tensor:
-    most = max(map(len, counts))
-    return torch.tensor([[*row, *[0] * (most - len(row))] for row in counts], device="cpu")
-
-
-def probed_index(index: TreeIndex, probes: int) -> TreeIndex:
-    """A tree with a chain of so many nodes behind each of its own; they come last, node by node."""
-    nodes = index.nodes
-    if index.listed is not None:
-        new = (i // probes if i % probes == 0 else nodes + i - 1 for i in range(nodes * probes))
-        return TreeIndex.static([*index.listed, *new], index.parent.device)
-    order = torch.arange(nodes * probes, device=index.parent.device)
-    behind = torch.where(order % probes == 0, order // probes, nodes + order - 1)
-    parents = torch.cat([index.parent, behind.expand(len(index.parent), -1)], 1)
-    return TreeIndex.dynamic(parents, index.deepest + probes)
+def probed_index(listed: Sequence[int], probes: int, device: torch.device) -> TreeIndex:
+    """A listed tree with a chain of so many nodes behind each of its own; they come last, node by node."""
+    nodes = len(listed)
+    new = (i // probes if i % probes == 0 else nodes + i - 1 for i in range(nodes * probes))
+    return TreeIndex.static([*listed, *new], device)

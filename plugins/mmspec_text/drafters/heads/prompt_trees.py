@@ -20,6 +20,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
@@ -27,14 +28,10 @@ from mmspec.core.drafters.shapes.siblings import race
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree_by_depth, reached
 from mmspec.core.once import known
 from mmspec.core.step_costs import StepCosts
-from mmspec.core.transfer import on_device
+from mmspec.core.transfer import moved
 
 Rates = tuple[tuple[float, ...], ...]
 """The chance of the unit of every rank, by depth, to be the target's where its parent is accepted."""
-TINY = 1e-30
-"""Stands for a chance of 0, whose logarithm is that of no node."""
-STEP = 4
-"""Budgets that are compared by their costs are multiples of this."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +57,19 @@ class PromptTrees:
         return ((len(self.states),), *(tree.prompts for tree in self.states))
 
 
-def best_trees(rates: Rates, prompts: int, budget: int) -> PromptTrees:
-    """The best division of a budget of at least 2.
+def best_trees(rates: Rates, prompts: int, budget: int, costs: StepCosts | None = None) -> PromptTrees:
+    """The trees that accept most; or, by a table of costs, those that emit most units per second of a row alone.
 
     Args:
         rates: As they are; deeper levels have those of the last one.
         prompts: The number of prompt tokens that were trained.
-        budget: Candidates and prompt tokens behind them.
+        budget: Candidates and prompt tokens behind them, at least 2.
+        costs: Seconds of passes, by which less of the budget may pay.
     """
-    sizes = range(max(1, budget // (prompts + 1)), budget // 2 + 1)
-    return max((divided(rates, [size] * prompts, budget) for size in sizes), key=lambda trees: trees.accepted)
-
-
-def paying_trees(rates: Rates, prompts: int, budget: int, costs: StepCosts) -> PromptTrees:
-    """The trees of a budget, at most the given one, that emit most units per second of a row alone, by a table."""
-    found = [best_trees(rates, prompts, size) for size in {*range(STEP, budget, STEP), budget}]
-    return max(found, key=lambda trees: (1 + trees.accepted) / costs(1, most_nodes(trees)))
+    budgets = [budget] if costs is None else [*range(max(4, budget // 16), budget, max(4, budget // 16)), budget]
+    sizes = ((each, size) for each in budgets for size in range(max(1, each // (prompts + 1)), each // 2 + 1))
+    found = (divided(rates, [size] * prompts, each) for each, size in sizes)
+    return max(found, key=lambda trees: (1 + trees.accepted) / (1 if costs is None else costs(1, most_nodes(trees))))
 
 
 def most_nodes(trees: PromptTrees) -> int:
@@ -142,50 +136,47 @@ class ByState:
         return max((len(tree.ranks) for tree in self.trees.states[:k]), default=0)
 
     def fed(self, k: int) -> int:
-        return sum(_level(self.trees, depth, torch.device("cpu")).kept.shape[1] for depth in range(1, self.levels(k)))
+        return self.width(k)
 
     def parents(self, k: int) -> tuple[int, ...] | None:
         return None
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         assert isinstance(frontier.distribution, Categorical) and self.state is not None
-        table = _level(self.trees, depth, self.state.device)
-        parent, score = table.parent[self.state], table.score[self.state]
+        tables = _level(self.trees, depth, self.state.device)
+        parent, rank, kept, score = (table[self.state] for table in tables)
         best = race(frontier).topk(self.widest, -1)  # [batch, m, rank]
-        place = parent * self.widest + table.rank[self.state]
+        place = parent * self.widest + rank
         units, values = (found.flatten(1).gather(1, place) for found in (best.indices, best.values))
-        valid = (score > -torch.inf) & (values > 0)
-        return Level(units, parent, score, valid, frontier=table.kept[self.state])
+        return Level(units, parent, score, (score > -torch.inf) & (values > 0), frontier=kept)
 
     def choose(self, score: Tensor) -> Tensor | None:
         assert self.state is not None
         return _chosen(self.trees, score.shape[1], score.device)[self.state]
 
 
-@dataclass(frozen=True, eq=False)
-class LevelTable:
-    """One level of the trees of states 0, 1, …, padded to the largest: `[state, node]` each."""
-
-    parent: Tensor  # the parent's place among the kept nodes of the level above
-    rank: Tensor
-    score: Tensor  # log of the chance to be reached; -inf at padding
-    kept: Tensor  # the nodes that have children, padded with 0
-
-
 @known
-def _level(trees: PromptTrees, depth: int, device: torch.device) -> LevelTable:
-    parents, ranks, scores, kept = [], [], [], []
-    for tree in (None, *trees.states):
-        levels = [[-1], *(() if tree is None else levels_of(tree.parents))]
-        nodes = levels[depth] if depth < len(levels) else []
-        given = () if tree is None else tree.parents
-        above = [node for node in levels[depth - 1] if node in given] if nodes else []
-        parents.append([above.index(given[node]) for node in nodes])
-        ranks.append([] if tree is None else [tree.ranks[node] for node in nodes])
-        scores.append([] if tree is None else [math.log(tree.chances[node] or TINY) for node in nodes])
-        kept.append([place for place, node in enumerate(nodes) if node in given])
-    made = [on_device(_padded(rows, 0), device) for rows in (parents, ranks, kept)]
-    return LevelTable(made[0], made[1], on_device(_padded(scores, -torch.inf), device), made[2])
+def _level(trees: PromptTrees, depth: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A level of the trees of states 0, 1, …, padded to the largest one, `[state, node]` each.
+
+    Returns:
+        Parents, as places among the kept nodes of the level above; ranks; the places of nodes that are kept, since they
+        have children; and the logarithm of the chance to be accepted, -inf at padding.
+    """
+    parents: list[list[int]] = [[]]
+    ranks: list[list[int]] = [[]]
+    kept: list[list[int]] = [[]]
+    scores: list[list[float]] = [[]]
+    for tree in trees.states:
+        levels = [[-1], *levels_of(tree.parents)]
+        above, nodes = levels[depth - 1 : depth + 1] if depth < len(levels) else ([], [])
+        above = [node for node in above if node in tree.parents]
+        parents.append([above.index(tree.parents[node]) for node in nodes])
+        ranks.append([tree.ranks[node] for node in nodes])
+        kept.append([place for place, node in enumerate(nodes) if node in tree.parents])
+        scores.append([math.log(max(tree.chances[node], 1e-30)) for node in nodes])
+    made = [_padded(rows, device) for rows in (parents, ranks, kept)]
+    return made[0], made[1], made[2], _padded(scores, device, -torch.inf)
 
 
 @known
@@ -193,17 +184,15 @@ def _chosen(trees: PromptTrees, drafted: int, device: torch.device) -> Tensor:
     """The nodes of every state's tree among `drafted` ones of all levels, ascending; later ones fill up."""
     sizes: list[int] = []  # of the levels
     while sum(sizes) < drafted:
-        sizes.append(_level(trees, len(sizes) + 1, torch.device("cpu")).parent.shape[1])
-    most = max(len(tree.ranks) for tree in trees.states[: len(sizes)])
-    rows = []
-    for tree in (None, *trees.states[: len(sizes)]):
-        levels = [] if tree is None else levels_of(tree.parents)
+        sizes.append(_level(trees, len(sizes) + 1, torch.device("cpu"))[0].shape[1])
+    states = trees.states[: len(sizes)]
+    most, rows = max(len(tree.ranks) for tree in states), [list(range(drafted))]
+    for levels in (levels_of(tree.parents) for tree in states):
         own = [sum(sizes[:depth]) + place for depth, level in enumerate(levels) for place in range(len(level))]
-        rest = range(own[-1] + 1 if own else 0, drafted)
-        rows.append([*own, *rest][:most])
-    return on_device(rows, device)
+        rows.append([*own, *range(own[-1] + 1, drafted)])
+    return _padded([row[:most] for row in rows], device)
 
 
-def _padded(rows: Sequence[Sequence[float]], value: float) -> list[list[float]]:
-    most = max(map(len, rows))
-    return [[*row, *[value] * (most - len(row))] for row in rows]
+def _padded(rows: Sequence[Sequence[float]], device: torch.device, value: float = 0) -> Tensor:
+    dtype = torch.int64 if value == 0 else torch.float32
+    return moved(pad_sequence([torch.tensor(row, dtype=dtype, device="cpu") for row in rows], True, value), device)
