@@ -116,7 +116,7 @@ def test_probes_hang_behind_every_node(shared: bool) -> None:
     draft = Draft.tree(torch.tensor([[5, 6]]), parents, valid=torch.tensor([[True, False]]))
     index = probed_index((-1, 0, 1), 2, torch.device("cpu")) if shared else None
     rooted = draft.rooted(torch.tensor([4]), torch.tensor([9]))
-    tree, number, place = probed(rooted, torch.tensor([[2, 2, 2]]), 6, 2, index)
+    tree, number, place = probed(rooted, None, 6, 2, index)
     assert tree.index.parent.tolist() == [[-1, 0, 1, 0, 3, 1, 5, 2, 7]]
     assert tree.index.depth.tolist() == [[0, 1, 2, 1, 2, 2, 3, 3, 4]]
     assert tree.valid.tolist() == [[True, True, False, True, True, True, True, False, False]]
@@ -163,7 +163,8 @@ def test_a_sparse_pass_feeds_fewer_nodes_for_as_many_candidates() -> None:
     candidates = sparse.width(3)
     dense = PPD(PPDOptions(model=Prompts("random", EMBEDDINGS), form="rerank", width=9, nodes=candidates))
     assert dense.width(3) == candidates
-    fed = [each.wrap(TransformersTarget(llama())).pass_nodes(candidates + 1) for each in (sparse, dense)]  # type: ignore[attr-defined]
+    targets: list[Any] = [each.wrap(TransformersTarget(llama())) for each in (sparse, dense)]
+    fed = [target.pass_nodes(candidates + 1) for target in targets]
     assert fed == [1 + 3 + 18, (1 + candidates) * 4] and fed[0] < fed[1]
 
 
@@ -192,6 +193,12 @@ def test_sparse_drafts_of_successive_rounds(rows: dict[str, Tensor]) -> None:
             assert torch.equal(rooted.units[row, nodes], best[depth - 1, rank])
             levels.append(int(depth.max()))
     assert set(levels) == {2, 3}, "the rows were in one state, so nothing was tested"
+
+
+def test_sparse_drafts_of_a_smaller_budget(rows: dict[str, Tensor]) -> None:
+    recorded, accepted = played(decoder(Match(), k=2, **SPARSE), rows, GREEDY)
+    levels = {int((draft.index.depth[:, 1:] * draft.valid).max()) for _, _, draft in recorded[1:]}
+    assert levels == {2} and max(accepted) == 2
 
 
 @pytest.mark.filterwarnings("error:drafter PPD failed")

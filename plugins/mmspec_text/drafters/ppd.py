@@ -14,8 +14,8 @@ In the form `sparse`, the paper's, a node carries as many prompt tokens as pay, 
 of them behind the last accepted node (`mmspec_text.drafters.heads.prompt_trees`); in all others, which are ours, every
 node carries all prompt tokens. The first round of a call has no draft; the published code drafts from the prompt's end.
 Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number of prompt tokens) nodes. Of `sparse`:
-`budget` (more are accepted, and each costs), `rates` (measured on the texts at hand they give better trees), `costs`
-(measured on the device, they say how much of the budget pays).
+`budget` (more are accepted, and each costs), `rates` (measured on the texts at hand they give better trees), and
+`step_costs` (measured on the device, they say how much of the budget pays).
 """
 
 from collections.abc import Mapping
@@ -96,7 +96,6 @@ RATES = (
     (0.164, 0.118, 0.081, 0.058),
 )
 """What the authors measured for Vicuna 7B, as the trees in their repository have it."""
-Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,11 @@ class PPDOptions(TreeForm):
     budget: Annotated[int, Field(ge=2, le=512)] = field(
         default=32, metadata={"help": "sparse: candidates and prompt tokens behind them in a pass"}
     )
-    rates: tuple[tuple[Rate, ...], ...] = field(
+    rates: tuple[tuple[Annotated[float, Field(ge=0, le=1)], ...], ...] = field(
         default=RATES, metadata={"help": "sparse: chance of the unit of each rank, by depth, below an accepted one"}
     )
-    costs: str = field(
-        default="",
-        metadata={"help": "sparse: file of `mmspec bench core`; as much of the budget is used as pays by it"},
+    step_costs: str = field(
+        default="", metadata={"help": "sparse: file of `mmspec bench core`, by which less of the budget may be used"}
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
         default=4, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
@@ -138,7 +136,7 @@ class PPDOptions(TreeForm):
         """
         if self.form != "sparse":
             return None
-        costs = StepCosts.read(Path(self.costs)) if self.costs else None
+        costs = StepCosts.read(Path(self.step_costs)) if self.step_costs else None
         return best_trees(self.rates, prompts, self.budget, costs)
 
 
@@ -191,7 +189,8 @@ class PPD:
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
         if self.shape.widest > target.vocab:
-            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the target has {target.vocab} ids")
+            form, most = self.options.form, self.shape.widest
+            raise ValueError(f"the form {form} wants {most} siblings, and the target has {target.vocab} ids")
 
     def width(self, k: int) -> int:
         return self.shape.width(self._depth(k))

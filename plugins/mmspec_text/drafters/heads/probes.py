@@ -99,19 +99,20 @@ class ProbedTarget:
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             return self.target.forward(cache, draft, first)
-        nodes, probes, listed, tree = draft.nodes, len(self.embeddings), draft.index.listed, None
-        counts = torch.full_like(draft.units[:1], probes)
-        if self._counts is None and listed is not None:
-            tree = self._trees.get(listed) or probed_index(listed, probes, counts.device)
-        elif self._counts is not None:
+        nodes, probes, listed = draft.nodes, len(self.embeddings), draft.index.listed
+        counts: Tensor | None = None
+        tree: TreeIndex | None = None
+        if self._counts is not None:
             levels = (draft.index.depth * draft.valid).amax(1).clamp(max=len(self._counts) - 1)
             counts = pad(self._counts, (0, nodes - self._counts.shape[1]))[levels]
+        elif listed is not None:
+            tree = self._trees.get(listed) or probed_index(listed, probes, draft.units.device)
         whole, number, place = probed(draft, counts, self.pass_nodes(nodes) - nodes, probes, tree)
         with _probing.holding(Probing(self, nodes, number)):
             output = self.target.forward(cache, whole)
         assert output.logits is not None
         found = output.logits[:, nodes:]
-        if self._counts is not None:
+        if counts is not None:
             found = take_nodes(found, place.clamp(min=0)).masked_fill(place[..., None] < 0, -torch.inf)
         return TargetOutput(output.logits[:, :nodes], auxiliary=found.unflatten(1, (nodes, probes)))
 
@@ -167,13 +168,13 @@ def behind_root(step: Step) -> Tensor:
 
 
 def probed(
-    draft: Draft, counts: Tensor, places: int, probes: int, index: TreeIndex | None = None
+    draft: Draft, counts: Tensor | None, places: int, probes: int, index: TreeIndex | None = None
 ) -> tuple[Draft, Tensor, Tensor]:
     """A rooted draft with chains of probes, at most `probes` each, behind its own nodes; they come last, node by node.
 
     Args:
         draft: The draft.
-        counts: Probes behind every node, `[batch | 1, node]`; at least one behind the root.
+        counts: Probes behind every node, `[batch, node]`, at least one behind the root; None: all of them.
         places: Room for probes in a row; what is left over is invalid.
         probes: The number of probes.
         index: The tree of both, if it is known; None: it is computed.
@@ -182,21 +183,26 @@ def probed(
         The draft with probes; which probe is at each place, `[batch | 1, place]`; and the place of probe i behind node
         j at `j * probes + i`, `[batch | 1, node * probes]`, -1 where there is none.
     """
-    nodes, rows, place = draft.nodes, len(draft.units), torch.arange(places, device=counts.device)
-    ends = counts.cumsum(1)
-    begins, owner = ends - counts, (ends[:, None] <= place[:, None]).sum(-1)  # whose probes do not all come before
-    empty = owner >= nodes
-    owner = owner.masked_fill(empty, 0)
-    number = (place - begins.gather(1, owner)).masked_fill(empty, 0)
+    nodes, rows, place = draft.nodes, len(draft.units), torch.arange(places, device=draft.units.device)[None]
+    owner, number, found = place // probes, place % probes, place
+    if counts is None:
+        valid = draft.valid.repeat_interleave(probes, 1)
+    else:
+        ends = counts.cumsum(1)
+        # A place belongs to the first node of which not all probes lie before it.
+        begins, owner = ends - counts, (ends[:, None] <= place[..., None]).sum(-1)
+        empty = owner >= nodes
+        owner = owner.masked_fill(empty, 0)
+        number = (place - begins.gather(1, owner)).masked_fill(empty, 0)
+        valid = draft.valid.gather(1, owner) & ~empty
+        order = torch.arange(probes, device=counts.device)
+        found = torch.where(order < counts[..., None], begins[..., None] + order, -1).flatten(1)
     if index is None:
         behind = torch.where(number == 0, owner, nodes + place - 1).expand(rows, -1)
         parents = torch.cat([draft.index.parent.expand(rows, -1), behind], 1)
         index = TreeIndex.dynamic(parents, draft.index.deepest + probes)
     units = torch.cat([draft.units, draft.units[:, :1].expand(-1, places)], 1)
-    valid = torch.cat([draft.valid, draft.valid.gather(1, owner.expand(rows, -1)) & ~empty], 1)
-    order = torch.arange(probes, device=counts.device)
-    found = torch.where(order < counts[..., None], begins[..., None] + order, -1).flatten(1)
-    return Draft(units, index, valid), number, found
+    return Draft(units, index, torch.cat([draft.valid, valid], 1)), number, found
 
 
 def probed_index(listed: Sequence[int], probes: int, device: torch.device) -> TreeIndex:

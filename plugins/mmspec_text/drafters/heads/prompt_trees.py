@@ -100,11 +100,9 @@ def divided(rates: Rates, sizes: Sequence[int], budget: int) -> PromptTrees:
 def _kept(last: Sequence[float], gains: Sequence[float], most: int) -> list[int]:
     """Prompt tokens behind every candidate, at most so many in all, or one each."""
     counts = [len(gains)] * len(last)
-    missed = [(chance * gains[-1], node) for node, chance in enumerate(last)] if len(gains) > 1 else []
+    missed = [(chance * gains[-1], node) for node, chance in enumerate(last)]
     heapq.heapify(missed)
-    for _ in range(sum(counts) - most):
-        if not missed:
-            break
+    for _ in range(min(sum(counts) - most, sum(counts) - len(counts))):
         _, node = heapq.heappop(missed)
         counts[node] -= 1
         if counts[node] > 1:
@@ -114,16 +112,13 @@ def _kept(last: Sequence[float], gains: Sequence[float], most: int) -> list[int]
 
 @dataclass(frozen=True, eq=False)
 class ByState:
-    """The shape of drafts of which every row has the tree of its own state: the likeliest units, as point masses.
-
-    Under `match` the likeliest units are those that win the race with the target's own noise.
-    """
+    """Every row has the tree of its own state; its units are the likeliest, or win the race with the target's noise."""
 
     trees: PromptTrees
     state: Tensor | None = None  # `[batch]`, at most the levels of the round; 0: no draft
 
     offers = frozenset({"tree"})
-    needs = frozenset({"rerank"})  # the likeliest units have not the distribution that they come from
+    needs = frozenset({"rerank"})  # units are point masses
 
     @property
     def widest(self) -> int:
