@@ -198,7 +198,7 @@ def probed(
         order = torch.arange(probes, device=counts.device)
         found = torch.where(order < counts[..., None], begins[..., None] + order, -1).flatten(1)
     if index is None:
-        behind = torch.where(number == 0, owner, nodes + place - 1).expand(rows, -1)
+        behind = torch.where(number == 0, owner, place + (nodes - 1)).expand(rows, -1)
         parents = torch.cat([draft.index.parent.expand(rows, -1), behind], 1)
         index = TreeIndex.dynamic(parents, draft.index.deepest + probes)
     units = torch.cat([draft.units, draft.units[:, :1].expand(-1, places)], 1)
