@@ -275,5 +275,11 @@ def test_targets_that_do_not_fit(tmp_path: Path) -> None:
         Decoder(MarkovTarget(torch.rand(7, 7, 7)), PPD(PPDOptions(model=folder, form="chain")))
     with pytest.raises(ValueError, match="wants 9 siblings, and the target has 7 ids"):
         decoder(width=9)
+    with pytest.raises(ValueError, match="the form sparse wants 10 siblings, and the target has 7 ids"):
+        decoder(form="sparse")
+    with pytest.raises(ValueError, match="rates are chances of siblings, by depth, at most 1 together"):
+        PPDOptions(rates=((0.5,), (0.9, 0.2)))
+    with pytest.raises(ValueError, match=r"no-such.json"):
+        decoder(**SPARSE, step_costs=str(tmp_path / "no-such.json"))
     with pytest.raises(ValueError, match="ppd needs prompt tokens"):
         mmspec.enable(llama(), "ppd")
