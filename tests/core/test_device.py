@@ -67,6 +67,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "p-eagle": (1, 1310),
     "falcon": (1, 1450),
     "ppd": (1, 940),
+    "ppd, sparse": (1, 1000),
     "medusa": (1, 940),
     "hydra": (3, 1060),  # in the first round, its rotary frequencies move, which are two tensors; later 1
     "clover-2": (1, 1180),

@@ -70,6 +70,12 @@ def test_texts_equal_plain_of_one_width(kind: str, form: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
+def test_texts_of_sparse_trees_equal_plain_of_one_width() -> None:
+    """Rows carry different prompt tokens in a pass of one width."""
+    assert_one_width("ppd", vars(EXAMPLES["text:ppd"]()[-1].options), 4)
+
+
+@pytest.mark.slow
 def test_texts_of_two_widths_part() -> None:
     """Else the tests here would show nothing."""
     wide, narrow = (Decoder(TransformersTarget(half()), shape=shape) for shape in (9, 1))

@@ -17,13 +17,16 @@ from torch import Tensor
 import mmspec
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.heads.probes import ProbedTarget, probed
+from mmspec_text.drafters.heads.probes import ProbedTarget, probed, probed_index
+from mmspec_text.drafters.heads.prompt_trees import best_trees, divided, most_nodes
 from mmspec_text.drafters.ppd import PPD, PPDOptions, Prompts, read_prompts
+from mmspec_text.drafters.ppd import RATES as PUBLISHED
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
@@ -31,7 +34,9 @@ from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 
 EMBEDDINGS = torch.randn(3, 16, generator=torch.Generator().manual_seed(4)) * 0.05
-FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 6}]
+RATES = ((0.5, 0.2, 0.1), (0.6, 0.2), (0.6, 0.2))
+SPARSE: dict[str, Any] = {"form": "sparse", "budget": 18, "rates": RATES}
+FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 6}, SPARSE]
 CONFIG = {"peft_type": "PROMPT_TUNING", "num_special_tokens": 3, "virtual_tokens_per_special_token": 1, "num_exits": 1}
 
 
@@ -109,12 +114,94 @@ def test_nodes_do_not_see_prompt_tokens(rows: dict[str, Tensor]) -> None:
 def test_probes_hang_behind_every_node(shared: bool) -> None:
     parents = [-1, 0] if shared else torch.tensor([[-1, 0]])
     draft = Draft.tree(torch.tensor([[5, 6]]), parents, valid=torch.tensor([[True, False]]))
-    tree = probed(draft.rooted(torch.tensor([4]), torch.tensor([9])), 2)
+    index = probed_index((-1, 0, 1), 2, torch.device("cpu")) if shared else None
+    rooted = draft.rooted(torch.tensor([4]), torch.tensor([9]))
+    tree, number, place = probed(rooted, None, 6, 2, index)
     assert tree.index.parent.tolist() == [[-1, 0, 1, 0, 3, 1, 5, 2, 7]]
     assert tree.index.depth.tolist() == [[0, 1, 2, 1, 2, 2, 3, 3, 4]]
     assert tree.valid.tolist() == [[True, True, False, True, True, True, True, False, False]]
+    assert (number.tolist(), place.tolist()) == ([[0, 1, 0, 1, 0, 1]], [[0, 1, 2, 3, 4, 5]])
 
 
+def test_sparse_trees_by_hand() -> None:
+    """Two prompt tokens, budget 8. State 1 accepts 0.8. Of 3 candidates state 2 accepts 0.5 + 0.3 + 0.2 = 1.0."""
+    rates = ((0.5, 0.3), (0.4,))
+    first, second = divided(rates, [3, 3], 8).states
+    assert (first.parents, first.ranks, first.prompts) == ((-1, -1), (0, 1), (2, 2, 2))
+    # The last accepted one is [0] with 0.5 - 0.2, [1] with 0.3, [0, 0] with 0.2, which loses its second prompt token.
+    assert (second.parents, second.ranks, second.prompts) == ((-1, -1, 0), (0, 1, 0), (2, 2, 2, 1))
+    # From state 2 to state 1 in 0.2 of the rounds, and back in the next: (0.2 * 0.8 + 1.0) / 1.2.
+    assert divided(rates, [3, 3], 8).accepted == pytest.approx(1.16 / 1.2)
+    # Of 4 candidates, one prompt token each: state 2 accepts 1.12, and is left by 0.8: (0.8 * 0.8 + 1.12) / 1.8.
+    best = best_trees(rates, 2, 8)
+    assert best.states[1].prompts == (2, 1, 1, 1, 1) and best.accepted == pytest.approx(1.76 / 1.8)
+    assert most_nodes(best) == 1 + 2 + 8
+
+
+def test_sparse_trees_as_published() -> None:
+    """The numbers of the authors' `dynamic_sparse_trees_105` for Vicuna 7B, of 10, 33 and 34 candidates."""
+    one, two, three = divided(PUBLISHED, [10, 33, 34], 105).states
+    assert one.prompts == (3,) * 11
+    paths: list[tuple[int, ...]] = []
+    for parent, rank in zip(three.parents, three.ranks, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
+    assert {path for path, count in zip(paths, three.prompts[1:], strict=True) if count == 3} == {(0,), (1,), (0, 0)}
+    assert set(three.prompts) == {2, 3}
+    assert sum(two.prompts) == 3 + 105 - 33 and sum(three.prompts) == 3 + 105 - 34
+    assert [path for path in paths if len(path) == 3] == [*((0, 0, i) for i in range(4)), (0, 1, 0), (0, 1, 1)]
+
+
+def test_costs_bound_the_budget() -> None:
+    """A pass of 16 nodes costs as much as one of 1, one of 64 ten times as much; and sizes that cost nothing."""
+    steep = StepCosts({(1, 1): 1.0, (1, 16): 1.0, (1, 64): 10.0})
+    assert most_nodes(best_trees(PUBLISHED, 3, 60, steep)) == 16
+    assert most_nodes(best_trees(PUBLISHED, 3, 60, StepCosts({(1, 1): 1.0, (1, 64): 1.0}))) == 64
+
+
+def test_a_sparse_pass_feeds_fewer_nodes_for_as_many_candidates() -> None:
+    sparse = PPD(PPDOptions(model=Prompts("random", EMBEDDINGS), **SPARSE))
+    candidates = sparse.width(3)
+    dense = PPD(PPDOptions(model=Prompts("random", EMBEDDINGS), form="rerank", width=9, nodes=candidates))
+    assert dense.width(3) == candidates
+    targets: list[Any] = [each.wrap(TransformersTarget(llama())) for each in (sparse, dense)]
+    fed = [target.pass_nodes(candidates + 1) for target in targets]
+    assert fed == [1 + 3 + 18, (1 + candidates) * 4] and fed[0] < fed[1]
+
+
+def test_sparse_probes_hang_behind_their_nodes() -> None:
+    """Two rows; behind the root, node 1 and node 2 hang 2, 0 and 1 probes, or 1, 2 and none."""
+    draft = Draft.tree(torch.tensor([[5, 6]] * 2), [-1, 0], valid=torch.tensor([[True, True], [True, False]]))
+    rooted = draft.rooted(torch.tensor([4, 4]), torch.tensor([9, 9]))
+    tree, number, place = probed(rooted, torch.tensor([[2, 0, 1], [1, 2, 0]]), 4, 2)
+    assert tree.index.parent.tolist() == [[-1, 0, 1, 0, 3, 2, 0], [-1, 0, 1, 0, 1, 4, 0]]
+    assert number.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert tree.valid.tolist() == [[True] * 6 + [False], [True, True, False, True, True, True, False]]
+    assert place.tolist() == [[0, 1, -1, -1, 2, -1], [0, -1, 1, 2, -1, -1]]
+
+
+def test_sparse_drafts_of_successive_rounds(rows: dict[str, Tensor]) -> None:
+    """Greedy, rows in different states: every node is the unit of its rank at its depth."""
+    recorded, accepted = played(decoder(Match(), **SPARSE), rows, GREEDY)
+    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
+    levels = []
+    for known, done, draft in recorded[1:]:
+        rooted = draft.rooted(draft.units[:, 0], torch.full((len(known),), 9))
+        for row in (row for row in range(len(known)) if not done[row]):
+            best = block(tuple(known[row].tolist())).argsort(-1, descending=True)
+            nodes = rooted.valid[row].nonzero()[1:, 0]
+            depth, rank = rooted.index.depth[row, nodes], rooted.index.rank[row, nodes]
+            assert torch.equal(rooted.units[row, nodes], best[depth - 1, rank])
+            levels.append(int(depth.max()))
+    assert set(levels) == {2, 3}, "the rows were in one state, so nothing was tested"
+
+
+def test_sparse_drafts_of_a_smaller_budget(rows: dict[str, Tensor]) -> None:
+    recorded, accepted = played(decoder(Match(), k=2, **SPARSE), rows, GREEDY)
+    levels = {int((draft.index.depth[:, 1:] * draft.valid).max()) for _, _, draft in recorded[1:]}
+    assert levels == {2} and max(accepted) == 2
+
+
+@pytest.mark.filterwarnings("error:drafter PPD failed")
 @pytest.mark.thinned
 @pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
@@ -188,5 +275,11 @@ def test_targets_that_do_not_fit(tmp_path: Path) -> None:
         Decoder(MarkovTarget(torch.rand(7, 7, 7)), PPD(PPDOptions(model=folder, form="chain")))
     with pytest.raises(ValueError, match="wants 9 siblings, and the target has 7 ids"):
         decoder(width=9)
+    with pytest.raises(ValueError, match="the form sparse wants 10 siblings, and the target has 7 ids"):
+        decoder(form="sparse")
+    with pytest.raises(ValueError, match="rates are chances of siblings, by depth, at most 1 together"):
+        PPDOptions(rates=((0.5,), (0.9, 0.2)))
+    with pytest.raises(ValueError, match=r"no-such.json"):
+        decoder(**SPARSE, step_costs=str(tmp_path / "no-such.json"))
     with pytest.raises(ValueError, match="ppd needs prompt tokens"):
         mmspec.enable(llama(), "ppd")

@@ -65,6 +65,27 @@ def test_another_kind_of_block_head_is_named(kind: str, tensors: dict[str, tuple
         read_dflash(str(folder))
 
 
+NARROW = torch.zeros(4, 4).to(torch.float8_e4m3fn)
+QUANTISED: dict[str, dict[str, torch.Tensor]] = {
+    "compressed-tensors int8": {"weight": torch.zeros(4, 4, dtype=torch.int8), "weight_scale": torch.ones(4, 1)},
+    "compressed-tensors fp8": {"weight": NARROW, "weight_scale": torch.ones(4, 1)},
+    "compressed-tensors NVFP4": {"weight_packed": torch.zeros(4, 2, dtype=torch.uint8), "weight_scale": NARROW},
+    "ModelOpt NVFP4": {"weight": torch.zeros(4, 2, dtype=torch.uint8), "weight_scale": NARROW},
+    "fp8 without scales": {"weight": NARROW},
+}
+
+
+@pytest.mark.parametrize("how", QUANTISED)
+@pytest.mark.parametrize("name", ["eagle-3", "dspark"])
+def test_a_quantised_head_is_refused_as_such(name: str, how: str, tmp_path: Path) -> None:
+    """And not as one with tensors that nothing reads, as its scales are."""
+    layout, read = (EAGLE[name], read_checkpoint) if name in EAGLE else (DFLASH[name], read_dflash)
+    part = "layers.0.mlp.up_proj."
+    changed = {f"{part}weight": None, **{part + name: value for name, value in QUANTISED[how].items()}}
+    with pytest.raises(ValueError, match=r"is quantised \(.*up_proj.weight\w* is .*name its weights in full precision"):
+        read(str(layout.save(tmp_path, **changed)))
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -260,6 +260,8 @@ def text() -> dict[str, Runnable]:
             _, example, *_ = EXAMPLES[f"text:{method.name}"]()
             its = llama if example.target is None else example.target.model
             cases[method.name] = Case(its, prompt, method.name, options=vars(example.options))
+    sparse = EXAMPLES["text:ppd"]()[-1].options
+    cases["ppd, sparse"] = Case(llama, prompt, "ppd", options=vars(sparse))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 
-@lru_cache(maxsize=256)
 def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tree of at most `nodes` nodes and `depth` levels, root not counted, with the largest expected length.
 
@@ -24,14 +23,22 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
     Raises:
         ValueError: A rate is not a probability.
     """
-    if not all(0 <= rate <= 1 for rate in rates):
-        raise ValueError(f"rates are probabilities, got {rates}")
+    return likeliest_tree_by_depth((rates,) * depth, nodes)
+
+
+@lru_cache(maxsize=256)
+def likeliest_tree_by_depth(
+    rates: tuple[tuple[float, ...], ...], nodes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """As `likeliest_tree`, where every level has `rates` of its own; so many levels there are at most."""
+    if wrong := [rate for level in rates for rate in level if not 0 <= rate <= 1]:
+        raise ValueError(f"rates are probabilities, got {wrong}")
     taken: list[tuple[int, ...]] = []  # a node is its path of ranks
     candidates: list[tuple[float, int, tuple[int, ...]]] = []
 
     def add_children(probability: float, path: tuple[int, ...]) -> None:
-        if len(path) < depth:
-            for rank, rate in enumerate(rates):
+        if len(path) < len(rates):
+            for rank, rate in enumerate(rates[len(path)]):
                 heapq.heappush(candidates, (-probability * rate, len(path), (*path, rank)))
 
     add_children(1.0, ())
@@ -49,10 +56,15 @@ def expected_units(parents: Sequence[int], ranks: Sequence[int], rates: Sequence
 
     Nodes have the parents (-1: the root) and the ranks among their siblings, and a rank the chance `rates[rank]`.
     """
-    reached: list[float] = []
-    for parent, rank in zip(parents, ranks, strict=True):
-        reached.append(rates[rank] * (reached[parent] if parent >= 0 else 1.0))
-    return 1.0 + sum(reached)
+    return 1.0 + sum(reached(parents, ranks, [rates] * len(parents)))
+
+
+def reached(parents: Sequence[int], ranks: Sequence[int], rates: Sequence[Sequence[float]]) -> list[float]:
+    """The chance of every node of such a tree to be accepted, where a level has `rates` of its own."""
+    chances, depths = {-1: 1.0}, {-1: 0}
+    for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
+        chances[node], depths[node] = chances[parent] * rates[depths[parent]][rank], depths[parent] + 1
+    return list(chances.values())[1:]
 
 
 def levels_of(parents: Sequence[int]) -> list[list[int]]:

@@ -10,21 +10,28 @@ authors' decoding takes one embedding for each prompt token, and so does ours; m
 that are means of several layers.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. The scores of nodes do not depend on prompt tokens, which no node sees.
-Difference from the published code: every node carries all prompt tokens (published: trees chosen by measured
-acceptance, where unlikely nodes carry fewer), and the first round of a call has no draft.
-Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number of prompt tokens) nodes.
+In the form `sparse`, the paper's, a node carries as many prompt tokens as pay, and the draft has a tree for the number
+of them behind the last accepted node (`mmspec_text.drafters.heads.prompt_trees`); in all others, which are ours, every
+node carries all prompt tokens. The first round of a call has no draft; the published code drafts from the prompt's end.
+Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number of prompt tokens) nodes. Of `sparse`:
+`budget` (more are accepted, and each costs), `rates` (measured on the texts at hand they give better trees), and
+`step_costs` (measured on the device, they say how much of the budget pays).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.drafters.shapes import Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
@@ -32,6 +39,7 @@ from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
+from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
 from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
@@ -82,10 +90,31 @@ def _refuse_variants(config: Mapping[str, Any], what: str) -> None:
             raise ValueError(f"{what} were trained with {entry} = {shown(repr(given))}; {value!r} is what is computed")
 
 
+RATES = (
+    (0.483, 0.143, 0.074, 0.045, 0.031, 0.022, 0.017, 0.013, 0.009, 0.008),
+    (0.263, 0.146, 0.081, 0.058, 0.043, 0.032, 0.026, 0.022, 0.019, 0.015),
+    (0.164, 0.118, 0.081, 0.058),
+)
+"""What the authors measured for Vicuna 7B, as the trees in their repository have it."""
+
+
 @dataclass(frozen=True)
 class PPDOptions(TreeForm):
     """Options of `ppd`."""
 
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "sparse"] = field(  # type: ignore[assignment]
+        default="rerank",
+        metadata={"help": "which nodes to draft; rerank, greedy, sparse: rules match and relaxed, the others: any"},
+    )
+    budget: Annotated[int, Field(ge=2, le=512)] = field(
+        default=32, metadata={"help": "sparse: candidates and prompt tokens behind them in a pass"}
+    )
+    rates: tuple[tuple[Annotated[float, Field(ge=0, le=1)], ...], ...] = field(
+        default=RATES, metadata={"help": "sparse: chance of the unit of each rank, by depth, below an accepted one"}
+    )
+    step_costs: str = field(
+        default="", metadata={"help": "sparse: file of `mmspec bench core`, by which less of the budget may be used"}
+    )
     width: Annotated[int, Field(ge=1, le=64)] = field(
         default=4, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
     )
@@ -93,6 +122,22 @@ class PPDOptions(TreeForm):
         default=8, metadata={"help": "rerank: nodes that are verified, each of them with all prompt tokens"}
     )
     model: Any = field(default=None, metadata={"help": "the prompt tokens: a folder or a hub name"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rates or any(not level or sum(level) > 1 for level in self.rates):
+            raise ValueError(f"rates are chances of siblings, by depth, at most 1 together; got {self.rates}")
+
+    def trees(self, prompts: int) -> PromptTrees | None:
+        """The trees of so many prompt tokens; None in forms in which every node carries all of them.
+
+        Raises:
+            ValueError: The file of costs cannot be read, or holds none.
+        """
+        if self.form != "sparse":
+            return None
+        costs = StepCosts.read(Path(self.step_costs)) if self.step_costs else None
+        return best_trees(self.rates, prompts, self.budget, costs)
 
 
 @dataclass
@@ -116,13 +161,14 @@ class PPD:
     def __init__(self, options: PPDOptions = PPDOptions()) -> None:
         if options.model is None:
             raise ValueError("ppd needs prompt tokens: drafter=<folder or hub name>, or the option model=")
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "tree"}
-        self.advice = options.advice
+        self.options, self.advice = options, options.advice
         read = read_prompts(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, Prompts):
             raise TypeError(f"the prompt tokens are a folder or a hub name, not {type(read).__name__}")
         self.prompts: Prompts = read
+        self.trees = options.trees(len(read.embeddings))
+        self.shape: Shape = options.build_shape() if self.trees is None else ByState(self.trees)
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "tree"}
 
     def wrap(self, target: Target) -> Target:
         """The target, with prompt tokens in its passes.
@@ -138,12 +184,13 @@ class PPD:
                 f"the prompt tokens {self.prompts.name!r} have {own} numbers, and the target's embeddings {width}: "
                 "they are those of another target"
             )
-        return ProbedTarget(target, self.prompts.embeddings)
+        return ProbedTarget(target, self.prompts.embeddings, None if self.trees is None else self.trees.counts)
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
         if self.shape.widest > target.vocab:
-            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the target has {target.vocab} ids")
+            form, most = self.options.form, self.shape.widest
+            raise ValueError(f"the form {form} wants {most} siblings, and the target has {target.vocab} ids")
 
     def width(self, k: int) -> int:
         return self.shape.width(self._depth(k))
@@ -152,10 +199,14 @@ class PPD:
         return PPDMemory()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        scores, depth = state.memory.scores, self._depth(k)
-        if scores is None or self.shape.levels(depth) < 1:
+        scores, depth, shape = state.memory.scores, self._depth(k), self.shape
+        if scores is None or shape.levels(depth) < 1:
             return Draft.empty(state.root)
-        return drafted(Block(Scored(), scores), self.shape, state, depth, noise)
+        if self.trees is not None:
+            missing = scores.amax(-1) == -torch.inf
+            shape = ByState(self.trees, (~missing).sum(1).clamp(max=shape.levels(depth)))
+            scores = scores.masked_fill(missing[..., None], 0.0)  # of levels without nodes
+        return drafted(Block(Scored(), scores), shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:
         state.memory.scores = behind_root(step)

@@ -177,7 +177,9 @@ def falcon() -> list[Example]:
 def ppd() -> list[Example]:
     """Random prompt tokens."""
     embeddings = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), device="cpu")
-    return in_every_form(PPDOptions, Prompts("random", embeddings * 0.02))
+    prompts = Prompts("random", embeddings * 0.02)
+    sparse: dict[str, Any] = {"form": "sparse", "budget": 18, "rates": ((0.5, 0.2, 0.1), (0.6, 0.2), (0.6, 0.2))}
+    return [*in_every_form(PPDOptions, prompts), Example(options=PPDOptions(model=prompts, **sparse))]
 
 
 def mtp() -> list[Example]:

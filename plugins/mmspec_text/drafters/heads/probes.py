@@ -1,4 +1,4 @@
-"""A target whose passes carry trained inputs behind every node: probes, which are scored and never accepted.
+"""A target whose passes carry trained inputs behind their nodes: probes, which are scored and never accepted.
 
 Behind a node hangs a chain of probes, at the positions that follow it. They see the node's path and one another; no
 node sees them, so that nodes have the scores that they have without them. Probes are no units: their embeddings take
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.frozen import checksums
@@ -29,6 +31,7 @@ class Probing:
 
     target: "ProbedTarget"  # whose probes these are
     nodes: int  # the number of nodes in front of the probes
+    number: Tensor  # which probe is where, `[batch | 1, place]`
 
 
 _probing: Traceable[Probing] = Traceable("mmspec_probes")
@@ -41,10 +44,16 @@ class ProbedTarget:
     Args:
         target: The target.
         embeddings: `[probe, hidden]`.
+        counts: Probes behind every node, the root first, of a row whose draft has 0, 1, … levels; none behind further
+            nodes. None: all of them behind every node.
     """
 
-    def __init__(self, target: TransformersTarget, embeddings: Tensor) -> None:
-        self.target, self.embeddings = target, embeddings
+    def __init__(
+        self, target: TransformersTarget, embeddings: Tensor, counts: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        self.target, self.embeddings, self.counts = target, embeddings, counts
+        rows = [torch.tensor(row, device="cpu") for row in counts or ()]
+        self._counts = pad_sequence(rows, batch_first=True) if rows else None
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
         self._embed = self._embedding_hook()
         self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
@@ -59,7 +68,8 @@ class ProbedTarget:
         return self.target.prefers_one_shape
 
     def pass_nodes(self, nodes: int) -> int:
-        return nodes * (1 + len(self.embeddings))
+        behind = nodes * len(self.embeddings) if self.counts is None else max(sum(row[:nodes]) for row in self.counts)
+        return nodes + behind
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         self._place()
@@ -70,7 +80,7 @@ class ProbedTarget:
         return self.target.start_fixed(inputs, limit, self.pass_nodes(width))
 
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
-        """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`."""
+        """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`, -inf where a node carries no such probe."""
         if first:
             return self.target.verify(cache, draft, first)
         with torch.inference_mode(), self.ready(cache, draft.nodes):
@@ -89,11 +99,22 @@ class ProbedTarget:
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             return self.target.forward(cache, draft, first)
-        nodes, probes = draft.nodes, len(self.embeddings)
-        with _probing.holding(Probing(self, nodes)):
-            output = self.target.forward(cache, probed(draft, probes, self._trees.get(draft.index.listed)))
+        nodes, probes, listed = draft.nodes, len(self.embeddings), draft.index.listed
+        counts: Tensor | None = None
+        tree: TreeIndex | None = None
+        if self._counts is not None:
+            levels = (draft.index.depth * draft.valid).amax(1).clamp(max=len(self._counts) - 1)
+            counts = pad(self._counts, (0, nodes - self._counts.shape[1]))[levels]
+        elif listed is not None:
+            tree = self._trees.get(listed) or probed_index(listed, probes, draft.units.device)
+        whole, number, place = probed(draft, counts, self.pass_nodes(nodes) - nodes, probes, tree)
+        with _probing.holding(Probing(self, nodes, number)):
+            output = self.target.forward(cache, whole)
         assert output.logits is not None
-        return TargetOutput(output.logits[:, :nodes], auxiliary=output.logits[:, nodes:].unflatten(1, (nodes, probes)))
+        found = output.logits[:, nodes:]
+        if counts is not None:
+            found = take_nodes(found, place.clamp(min=0)).masked_fill(place[..., None] < 0, -torch.inf)
+        return TargetOutput(output.logits[:, :nodes], auxiliary=found.unflatten(1, (nodes, probes)))
 
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         self.target.commit(cache, path, count)
@@ -108,13 +129,13 @@ class ProbedTarget:
         return self.target.export(cache, sequences, emitted)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        """With the numbers of the probes, which a captured pass keeps."""
-        return self.target.capture_key(cache), len(self.embeddings), checksums([self.embeddings])
+        """With the numbers of the probes, and where they hang, which a captured pass keeps."""
+        return self.target.capture_key(cache), self.counts, len(self.embeddings), checksums([self.embeddings])
 
     def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
         for tree in (TreeIndex.static([-1], cache.slots.length.device), index):
-            if tree is not None and tree.listed is not None:
-                self._trees[tree.listed] = probed_index(tree, len(self.embeddings))
+            if self.counts is None and tree is not None and tree.listed is not None:
+                self._trees[tree.listed] = probed_index(tree.listed, len(self.embeddings), tree.parent.device)
         whole = None if index is None else self._trees.get(index.listed)
         return self.target.held(cache, self.pass_nodes(nodes), whole)
 
@@ -122,6 +143,7 @@ class ProbedTarget:
         """Take the embeddings to where the model is, which may have been moved or cast since the last call."""
         place = self.model.get_input_embeddings().weight
         self.embeddings = self.embeddings.to(place.device, place.dtype)
+        self._counts = None if self._counts is None else self._counts.to(place.device)
 
     def _embedding_hook(self) -> Callable[..., Tensor]:
         """A hook that gives units behind the first nodes of a pass the embeddings of probes."""
@@ -130,8 +152,8 @@ class ProbedTarget:
             now = _probing.get()
             if now is None or now.target._embed is not replaced:
                 return output
-            own = now.target.embeddings.to(output.device, output.dtype).repeat(now.nodes, 1).expand(len(output), -1, -1)
-            return torch.cat([output[:, : now.nodes], own], 1)
+            own = now.target.embeddings.to(output.device, output.dtype)[now.number]
+            return torch.cat([output[:, : now.nodes], own.repeat(len(output) // len(own), 1, 1)], 1)
 
         return replaced
 
@@ -140,32 +162,51 @@ def behind_root(step: Step) -> Tensor:
     """What the probes behind the last accepted node of a round hold, `[batch, probe, …]`; the root follows it."""
     found = step.scores.auxiliary
     assert found is not None, "the target scores probes in every pass of such a call"
-    path = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
+    path = pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
     last = path.gather(1, (step.count - 1).clamp(min=0)[:, None])
     return take_nodes(found.flatten(2), last)[:, 0].unflatten(1, found.shape[2:])
 
 
-def probed(draft: Draft, probes: int, index: TreeIndex | None = None) -> Draft:
-    """A rooted draft with a chain of so many nodes behind each of its own; they come last, node by node.
+def probed(
+    draft: Draft, counts: Tensor | None, places: int, probes: int, index: TreeIndex | None = None
+) -> tuple[Draft, Tensor, Tensor]:
+    """A rooted draft with chains of probes, at most `probes` each, behind its own nodes; they come last, node by node.
 
     Args:
         draft: The draft.
-        probes: Nodes of a chain.
+        counts: Probes behind every node, `[batch, node]`, at least one behind the root; None: all of them.
+        places: Room for probes in a row; what is left over is invalid.
+        probes: The number of probes.
         index: The tree of both, if it is known; None: it is computed.
+
+    Returns:
+        The draft with probes; which probe is at each place, `[batch | 1, place]`; and the place of probe i behind node
+        j at `j * probes + i`, `[batch | 1, node * probes]`, -1 where there is none.
     """
-    more = draft.nodes * probes
-    tree = probed_index(draft.index, probes) if index is None else index
-    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, more)], 1)
-    return Draft(units, tree, torch.cat([draft.valid, draft.valid.repeat_interleave(probes, 1)], 1))
+    nodes, rows, place = draft.nodes, len(draft.units), torch.arange(places, device=draft.units.device)[None]
+    owner, number, found = place // probes, place % probes, place
+    if counts is None:
+        valid = draft.valid.repeat_interleave(probes, 1)
+    else:
+        ends = counts.cumsum(1)
+        # A place belongs to the first node of which not all probes lie before it.
+        begins, owner = ends - counts, (ends[:, None] <= place[..., None]).sum(-1)
+        empty = owner >= nodes
+        owner = owner.masked_fill(empty, 0)
+        number = (place - begins.gather(1, owner)).masked_fill(empty, 0)
+        valid = draft.valid.gather(1, owner) & ~empty
+        order = torch.arange(probes, device=counts.device)
+        found = torch.where(order < counts[..., None], begins[..., None] + order, -1).flatten(1)
+    if index is None:
+        behind = torch.where(number == 0, owner, place + (nodes - 1)).expand(rows, -1)
+        parents = torch.cat([draft.index.parent.expand(rows, -1), behind], 1)
+        index = TreeIndex.dynamic(parents, draft.index.deepest + probes)
+    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, places)], 1)
+    return Draft(units, index, torch.cat([draft.valid, valid], 1)), number, found
 
 
-def probed_index(index: TreeIndex, probes: int) -> TreeIndex:
-    """A tree with a chain of so many nodes behind each of its own; they come last, node by node."""
-    nodes = index.nodes
-    if index.listed is not None:
-        new = (i // probes if i % probes == 0 else nodes + i - 1 for i in range(nodes * probes))
-        return TreeIndex.static([*index.listed, *new], index.parent.device)
-    order = torch.arange(nodes * probes, device=index.parent.device)
-    behind = torch.where(order % probes == 0, order // probes, nodes + order - 1)
-    parents = torch.cat([index.parent, behind.expand(len(index.parent), -1)], 1)
-    return TreeIndex.dynamic(parents, index.deepest + probes)
+def probed_index(listed: Sequence[int], probes: int, device: torch.device) -> TreeIndex:
+    """A listed tree with a chain of so many nodes behind each of its own; they come last, node by node."""
+    nodes = len(listed)
+    new = (i // probes if i % probes == 0 else nodes + i - 1 for i in range(nodes * probes))
+    return TreeIndex.static([*listed, *new], device)

@@ -222,9 +222,9 @@ def stored_head(
     names = {key: renamed(key) for key in own if not any(part in key for part in leftovers)}
     _refuse_doubles(names, what)
     headers = {new: raw[old] for old, new in names.items()}
-    packed = [key for key, tensor in headers.items() if tensor.is_integer and key not in integers]
-    if packed:
-        raise ValueError(f"{what} is quantised ({shown(packed[0])} holds integers); use its weights in full precision")
+    for key, dtype in ((key, tensor.dtype) for key, tensor in headers.items() if key not in integers):
+        if headers[key].is_integer or dtype.startswith(("F8", "F4")):
+            raise ValueError(f"{what} is quantised ({shown(key)} is {dtype}); name its weights in full precision")
     return Stored(what, kind, tuple(weight_files(folder, files)), config, tuple(raw), names, headers)
 
 
