@@ -16,14 +16,15 @@ from mmspec_text.view.command import view_text
 
 _REAL = "smollm2"
 _QUESTIONS = (
-    (
-        "SmolLM2 rewrites a function",
-        "Rewrite this with a docstring:\ndef area(radius):\n    return 3.14 * radius * radius",
-        0.0,
-    ),
+    ("SmolLM2 programs", "Write a Python class for a stack, with a docstring for every method.", 0.0),
     ("SmolLM2 answers", "What is the capital of France, and what is it known for?", 0.7),
 )
-"""What the demo asks a real model: title, question and temperature."""
+_RACERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "auto": {},
+    "eagle": {"model": "mmspec/smollm2-eagle3", "k": 2, "form": "chain"},
+}
+"""What the demo asks a real model, as title, question and temperature, and by which methods."""
 
 
 def add(app: typer.Typer) -> None:
@@ -50,7 +51,7 @@ def demo() -> None:
     from mmspec.packaged import cache
 
     if (cache() / _REAL).is_dir():
-        run_demo(_REAL, {"plain": {}, "suffix": {}, "eagle": {"model": "mmspec/smollm2-eagle3"}}, _QUESTIONS, 64)
+        run_demo(_REAL, _RACERS, _QUESTIONS, 64)
     else:
         run_demo("mmspec/text-14m")
         typer.echo(f"\nwith a real model, which answers questions: mmspec fetch {_REAL}, and mmspec demo text again")
