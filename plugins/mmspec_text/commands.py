@@ -19,12 +19,8 @@ _QUESTIONS = (
     ("SmolLM2 programs", "Write a Python class for a stack, with a docstring for every method.", 0.0),
     ("SmolLM2 answers", "What is the capital of France, and what is it known for?", 0.7),
 )
-_RACERS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "auto": {},
-    "eagle": {"model": "mmspec/smollm2-eagle3", "k": 2, "form": "chain"},
-}
-"""What the demo asks a real model, as title, question and temperature, and by which methods."""
+_EAGLE = {"model": "mmspec/smollm2-eagle3", "k": 2, "form": "chain"}
+"""What the demo asks a real model, as title, question and temperature; and how its head drafts."""
 
 
 def add(app: typer.Typer) -> None:
@@ -51,7 +47,7 @@ def demo() -> None:
     from mmspec.packaged import cache
 
     if (cache() / _REAL).is_dir():
-        run_demo(_REAL, _RACERS, _QUESTIONS, 64)
+        run_demo(_REAL, {"plain": {}, "auto": {}, "eagle": _EAGLE}, _QUESTIONS, 64)
     else:
         run_demo("mmspec/text-14m")
         typer.echo(f"\nwith a real model, which answers questions: mmspec fetch {_REAL}, and mmspec demo text again")
