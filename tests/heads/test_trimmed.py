@@ -133,6 +133,7 @@ def test_captured_rounds(rule: Any, rows: dict[str, Tensor]) -> None:
 def test_rows_follow_their_layer() -> None:
     """Trained, they are copied to where they were; cast, they are new."""
     layer = nn.Linear(3, 6)
+    layer.load_state_dict({"weight": torch.arange(18.0).view(6, 3), "bias": torch.arange(6.0)})
     trimmed = Trimmed(torch.tensor([1, 4]))
     trimmed.take(layer)
     first, place = trimmed(torch.ones(1, 3)), trimmed.weight.data_ptr()
