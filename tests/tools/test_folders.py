@@ -77,7 +77,7 @@ def test_every_recipe_is_one_of_its_folder(plugin: Any, tmp_path: Path, monkeypa
 
 
 def test_all_cards_are_written(tmp_path: Path) -> None:
-    for model in SHIPPED:
+    for model in (model for model in SHIPPED if model.measured):
         shutil.copytree(shipped.asset(model.name), tmp_path / "assets" / model.name)
     write_cards(SHIPPED, tmp_path / "assets", tmp_path / "cards")
     assert {path.stem for path in (tmp_path / "cards").iterdir()} == {model.name for model in SHIPPED}
