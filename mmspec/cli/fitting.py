@@ -223,13 +223,8 @@ def first(found: Fits, order: list[str]) -> list[Fit]:
     owner, _, _ = found.target.partition(":")
     near = [fit for fit in found.methods if fit.fits and fit.owner in (owner, HOME) and fit.method not in (PLAIN, AUTO)]
     fits = [fit for fit in near if fit.exactness == EXACTNESS[0]]
-    fits.sort(
-        key=lambda fit: (
-            -max((e.speedup for e in fit.expected), default=0.0),
-            fit.needs in WAYS,
-            order.index(fit.method),
-        )
-    )
+    fits.sort(key=lambda fit: (fit.needs in WAYS, order.index(fit.method)))
+    fits.sort(key=lambda fit: -max((e.speedup for e in fit.expected), default=0.0))
     return [fit for way in WAYS for fit in [fit for fit in fits if fit.needs.startswith(way)][:FIRST]]
 
 

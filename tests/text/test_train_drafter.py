@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mmspec.training.losses import draft_loss
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.training import heads, run
+from mmspec_text.training import eagle, heads, run
 from mmspec_text.training import written as written_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
@@ -123,6 +124,13 @@ def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: 
             train(data, name="none", head=name, **dict.fromkeys(("draft_vocab", "intermediate")))
     with pytest.raises(ValueError, match="has its own sizes"):
         train(data, name="none", head=str(first), draft_vocab=64)
+    other = dict(fused=False), dict(projected=False), dict(latent=object())
+    for changes in other:  # what would not be written as it was read is refused before training
+        stored = read_checkpoint(str(first))
+        changed = replace(stored, architecture=replace(stored.architecture, **changes))
+        monkeypatch.setattr(eagle, "read_checkpoint", lambda _, changed=changed: changed)
+        with pytest.raises(ValueError, match="goes on from plain EAGLE-3 heads"):
+            eagle.trained_before(load_model("mmspec/text-1m"), "it")
 
 
 @pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash", "ppd", "pard"])

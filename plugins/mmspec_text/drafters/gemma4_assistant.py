@@ -236,7 +236,7 @@ class Asking:
                 position_ids=lookup.position.expand(-1, nodes),
                 shared_kv_states=dict(lookup.keys),
                 use_cache=False,
-                logits_to_keep=torch.arange(nodes),  # of a number it makes a slice of inputs that there are none of
+                logits_to_keep=torch.arange(nodes, device=row.device),  # a number, 0 too, would slice ids
             )
         states: Tensor = made.last_hidden_state
         return states

@@ -89,11 +89,13 @@ def trained_before(model: Any, name: str) -> tuple[EagleNetwork, tuple[int, ...]
         ValueError: It cannot be read, has another layout, or is for a target of other sizes.
     """
     stored, config = read_checkpoint(name), model.config.get_text_config(decoder=True)
-    if stored.layout is not SPECULATORS or len(stored.layer_ids) != stored.architecture.features:
-        raise ValueError(f"training goes on from heads in the format of speculators, and {name!r} is of another layout")
-    if stored.architecture.target_hidden != config.hidden_size or max(stored.layer_ids) > config.num_hidden_layers:
+    a = stored.architecture
+    plain = a.fused and a.projected and a.latent is None and len(stored.layer_ids) == a.features
+    if stored.layout is not SPECULATORS or not plain:
+        raise ValueError(f"training goes on from plain EAGLE-3 heads in the format of speculators; {name!r} is another")
+    if a.target_hidden != config.hidden_size or max(stored.layer_ids) > config.num_hidden_layers:
         raise ValueError(
-            f"the head {name!r} reads states of {stored.architecture.target_hidden} numbers at layers "
+            f"the head {name!r} reads states of {a.target_hidden} numbers at layers "
             f"{stored.layer_ids}, and the target has {config.num_hidden_layers} layers of {config.hidden_size}"
         )
     head = stored.network(config.vocab_size).requires_grad_(True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
+from mmspec.api.choice import AUTO
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Plan, Run, planned, race, tune, tuning_calls
@@ -50,6 +51,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)  # the rows of the result so far
     peers: dict[str, Peer] = field(default_factory=dict)  # the peers' rows so far
     given: int | None = GIVEN  # tokens of a prompt; None: the pieces are prompts
+    chosen: str = ""  # what `auto` takes here, and why
     memory: Mapping[str, Footprint] = field(default_factory=dict)  # memory of methods, where it was measured
     # Further contestants of a race, by name: they bound the loop. Given: how `generate` is called; prompt and plain
     # output by prompt
@@ -72,7 +74,7 @@ class Bench:
             rows=self.rows,
             peers=self.peers,
             limits=Limits(),
-            how="" if self.options.dtype is None else f"Weights are in {self.options.dtype}.",
+            how=" ".join(filter(None, (self.options.dtype and f"Weights are in {self.options.dtype}.", self.chosen))),
         )
 
     @property
@@ -135,11 +137,12 @@ def prepared(
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
-    for name, how in live.items():  # names and options are checked before anything is timed
-        decoder_for(model, **decoder_arguments({"method": name, **how}))
+    # Names and options are checked before anything is timed.
+    why = {name: decoder_for(model, **decoder_arguments({"method": name, **how})).why for name, how in live.items()}
     pieces = texts(load_tokenizer(subject.target), own)
     given = GIVEN if own is None else None
-    return Bench(subject, model, drafter, live, pieces, options, device, lambda: None, given=given)
+    chosen = f"{AUTO}: {why[AUTO]}." if AUTO in why else ""
+    return Bench(subject, model, drafter, live, pieces, options, device, lambda: None, given=given, chosen=chosen)
 
 
 def _plan(run: Bench) -> Plan:
