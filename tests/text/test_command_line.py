@@ -201,6 +201,18 @@ def test_the_demo_shows_every_method_with_its_numbers(small_demo: None) -> None:
     assert run.output.count("class Stack:") == run.output.count("KING RICHARD II:") == 1
 
 
+def test_the_demo_asks_a_real_model_where_one_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Any]()
+    monkeypatch.setattr(demo, "run_demo", lambda *args: asked.append(args))
+    monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path))
+    assert "mmspec fetch smollm2" in CliRunner().invoke(build(), ["demo", "text"]).output
+    (tmp_path / "smollm2").mkdir()
+    assert "mmspec fetch" not in CliRunner().invoke(build(), ["demo", "text"]).output
+    (shipped,), (fetched, methods, questions) = asked
+    assert (shipped, fetched) == ("mmspec/text-14m", "smollm2") and list(methods) == ["plain", "auto", "eagle"]
+    assert all("SmolLM2" in title for title, _, _ in questions)
+
+
 def test_the_demo_tells_when_a_text_differs() -> None:
     tokens = torch.tensor([1, 2])
     tracks = {name: Track([[Run(1.0, [tokens])]]) for name in ("transformers", "plain", "prompt-lookup")}

@@ -40,7 +40,6 @@ def run_demo(
     target: str,
     methods: Mapping[str, Mapping[str, Any]] = METHODS,
     written: Sequence[tuple[str, str, float]] = WRITTEN,
-    new: int = NEW_TOKENS,
 ) -> None:
     """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
 
@@ -48,7 +47,6 @@ def run_demo(
         target: The model's name.
         methods: The methods with their options, as in `METHODS`.
         written: The prompts, as in `WRITTEN`; questions for a model with a chat template.
-        new: Tokens of every output.
     """
     disable_progress_bar()
     console = terminal.terminal()
@@ -58,7 +56,7 @@ def run_demo(
     for title, prompt, temperature in written:
         inputs = encoded(asked(prompt, tokenizer), tokenizer)
         shown = inputs["input_ids"][0, :0] if tokenizer.chat_template else inputs["input_ids"][0]
-        call = GenerateCall(model, new, temperature, seed=0)
+        call = GenerateCall(model, NEW_TOKENS, temperature, seed=0)
         ours = {name: OurMethod(call, {"method": name, **options}) for name, options in live.items()}
         with without_kernel_notices():
             tracks = race({"transformers": PeerGenerate(call), **ours}, [inputs], REPEATS)
