@@ -24,7 +24,7 @@ def main(target: str = "mmspec/text-14m", head: str = "mmspec/text-14m-eagle3") 
 
     timed()  # the first call loads kernels
     stock, without = timed()
-    with mmspec.enable(model, "eagle", drafter=head, k=3, nodes=7, width=3) as spec:
+    with mmspec.enable(model, "eagle", drafter=head) as spec:
         timed()
         ours, with_head = timed()
     assert torch.equal(ours, stock)

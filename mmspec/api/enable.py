@@ -173,7 +173,7 @@ def enable(
         drafter: A drafter's name, a smaller model (live, or its name), or an object with `propose`.
         rule: A rule's name or object; default: the method's, which is `match`.
         k: Units to draft per round (`num_speculative_tokens`).
-        policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
+        policy: `fixed`, `confidence`, `goodput`, `payoff`, or an object (see `mmspec.core.policies`).
         seed: Seed of philox noise; default: torch's generator decides, as without mmspec. Under `match` the seed alone
             determines the output. Under a lossless rule the lengths of the drafts do, too, which the policy `goodput`
             chooses by measured times (`report.repeatable`).

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from mmspec.core.goodput import Goodput, GoodputOptions
+from mmspec.core.payoff import Payoff, PayoffOptions
 from mmspec.core.policies import Confidence, Fixed, Policy
 from mmspec.registry.suggest import unknown
 
@@ -18,7 +19,12 @@ class ConfidenceOptions:
     )
 
 
-POLICIES: dict[str, type | None] = {"fixed": None, "confidence": ConfidenceOptions, "goodput": GoodputOptions}
+POLICIES: dict[str, type | None] = {
+    "fixed": None,
+    "confidence": ConfidenceOptions,
+    "goodput": GoodputOptions,
+    "payoff": PayoffOptions,
+}
 """The names of policies and the options that each takes, if it takes any."""
 
 
@@ -44,4 +50,6 @@ def make(
         return policy
     if policy == "goodput":
         return Goodput(k, options, width=width)
+    if policy == "payoff":
+        return Payoff(k, options)
     return Confidence(k, options.threshold) if policy == "confidence" else Fixed(k)

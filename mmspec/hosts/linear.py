@@ -51,7 +51,7 @@ RARELY = 4
 _packed: Any = WeakIdKeyDictionary()
 """`Packed` by weight. This holds the only reference to a copy, so deleting an entry frees its memory."""
 _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
-"""Trials by number of threads and layer shapes, then by the power of two of the number of rows."""
+"""Trials by number of threads and layer shapes, then by `_size` of the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
 
 
 def trial_of(kernels: Kernels, rows: int) -> Trial:
-    """The trial for passes over `rows` rows, rounded up to a power of two."""
-    size, others = (rows - 1).bit_length(), _trials.setdefault((torch.get_num_threads(), kernels.shapes), {})
+    """The trial for passes over about `rows` rows."""
+    size, others = _size(rows), _trials.setdefault((torch.get_num_threads(), kernels.shapes), {})
     if size not in others:
         others[size] = Trial()
     trial = others[size]
@@ -193,6 +193,11 @@ def trial_of(kernels: Kernels, rows: int) -> Trial:
         if known:
             trial.likely = others[min(known, key=lambda other: abs(other - size))].won
     return trial
+
+
+def _size(rows: int) -> int:
+    """The number of rows up to 4, where MKL changes its way with each; beyond, rounded up to a power of two."""
+    return rows if rows <= 4 else 2 + (rows - 1).bit_length()
 
 
 @contextmanager

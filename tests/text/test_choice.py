@@ -15,6 +15,7 @@ from mmspec.api.build import decoder_for
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.goodput import Goodput
+from mmspec.core.payoff import Payoff
 from mmspec.core.policies import Fixed
 from mmspec.core.warp import Warp
 from mmspec.hosts.budget import BudgetedTarget
@@ -33,7 +34,7 @@ def test_a_draft_model_decides(target: Any, good: Any) -> None:
 
 def test_without_anything_drafts_that_need_no_model_as_deep_as_they_pay(target: Any) -> None:
     decoder = decoder_for(target)
-    assert isinstance(decoder.drafter, Suffix) and isinstance(decoder.policy, Goodput)
+    assert isinstance(decoder.drafter, Suffix) and isinstance(decoder.policy, Payoff)
     assert (decoder.name, decoder.k) == ("suffix", 10) and "no draft model and no card" in decoder.why
     assert isinstance(decoder_for(target, policy="fixed").policy, Fixed) and decoder_for(target, k=3).k == 3
 

@@ -92,7 +92,8 @@ def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.name, found.k, found.drafter.width(10)) == ("auto", 10, 32), "on cuda it chooses the general one"
     chosen = decoder_for(llama(), "token-recycling", k=2, options={"nodes": 4})
     assert chosen.k == 2 and chosen.drafter.options.nodes == 4
-    assert decoder_for(llama(), "token-recycling", drafter="suffix").k == DEFAULT_K  # which has no such options
+    for method in ("token-recycling", "eagle"):
+        assert decoder_for(llama(), method, drafter="suffix").k == DEFAULT_K  # which has no such options
 
 
 def test_integers_of_other_libraries(target: Any) -> None:

@@ -207,7 +207,7 @@ def test_a_pass_that_fails_is_not_timed(passing, monkeypatch):
         with pytest.raises(RuntimeError), narrow(kernels(net), 3):
             raise RuntimeError
     (trials,) = linear._trials.values()
-    assert not trials[2].timed and trials[2].won is None
+    assert not trials[3].timed and trials[3].won is None
 
 
 @pytest.mark.usefixtures("always")

@@ -50,7 +50,7 @@ def matches(guess: Any, right: Any, tie: Callable[[int], Any]) -> None:
     top = max(counts.values())
     best = max((unit for unit in counts if counts[unit] == top), key=lambda unit: tie(latest[unit], unit))
     assert (guess.unit, guess.count, guess.total, guess.matched) == (best, top, sum(counts.values()), n)
-    assert guess.chance == top / (sum(counts.values()) + 1)
+    assert guess.chance == top / (sum(counts.values()) + 3 / n**1.5)
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (1, 4), (2, 3), (3, 6)])
@@ -125,9 +125,9 @@ def reference(text: list[int], k: int, options: SuffixOptions) -> list[tuple[int
         right = by_hand([text], whole, options.min_match, options.max_match)
         if right is None:
             break
-        counts, latest, _ = right
+        counts, latest, n = right
         unit = max(counts, key=lambda u: (counts[u], latest[u]))
-        survival *= counts[unit] / (sum(counts.values()) + 1)
+        survival *= counts[unit] / (sum(counts.values()) + 3 / n**1.5)
         if survival < options.threshold:
             break
         drafted.append((unit, math.log(survival)))

@@ -9,8 +9,8 @@ DEFAULT_METHODS = (
     DefaultMethod(
         method="prompt-lookup", when="rule", why="prompt-lookup, because every rule takes its chains of copies"
     ),
-    # On the CPU every node costs: chains, whose depth the policy decides. Elsewhere trees.
-    DefaultMethod(method="suffix", when="cpu", k=10, policy="goodput", why=f"suffix, as deep as it pays: {_NOTHING}"),
+    # On the CPU every node costs: chains, of which the policy takes what pays. Elsewhere trees.
+    DefaultMethod(method="suffix", when="cpu", k=10, policy="payoff", why=f"suffix, as deep as it pays: {_NOTHING}"),
     DefaultMethod(
         method="auto",
         policy="goodput",

@@ -29,7 +29,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup, k=5": {"method": "prompt-lookup", "k": 5},
     "prompt-lookup, k=10": {"method": "prompt-lookup", "k": 10},
     "suffix, k=5": {"method": "suffix", "k": 5},
-    "suffix, k=10, goodput": {"method": "suffix", "k": 10, "policy": "goodput"},
+    "suffix, k=10, payoff": {"method": "suffix", "k": 10, "policy": "payoff"},
     "token-recycling, 8 nodes": {"method": "token-recycling", "k": 5, "nodes": 8},
     "token-recycling, 16 nodes": {"method": "token-recycling", "k": 5, "nodes": 16},
     "token-recycling, 32 nodes": {"method": "token-recycling", "k": 6, "nodes": 32},

@@ -30,7 +30,7 @@ class GrammarOptions:
     """Options of `grammar`."""
 
     threshold: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=0.05, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
+        default=0.1, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
     )
 
 

@@ -4,8 +4,8 @@ SuffixDecoding (Oliaro et al., arXiv 2411.04975), as a chain. Counts come from t
 output of earlier calls (`remember`), and from a corpus (`corpus`); the source that knows the longest suffix is used.
 Rows of one prompt, the samples of `num_return_sequences`, have their counts in common (`siblings`): what one of them
 wrote is a draft for those that come to the same suffix later. Rows of other prompts count for themselves.
-The draft ends when the estimated probability of its whole path falls below a threshold (the paper drafts a tree whose
-length is in proportion to the match).
+The draft ends when the estimated probability of its whole path falls below a threshold, which is later behind a longer
+suffix (the paper drafts a tree whose length is in proportion to the match).
 Guarantee: drafts are point masses; exact under every rule that takes chains of them.
 Knobs: a higher `threshold` drafts less and is accepted more often; a larger `min_match` drafts less often; a larger
 `max_match` tells contexts apart better and costs memory; `siblings=False` makes a row's drafts depend on its own text
@@ -50,7 +50,7 @@ class SuffixOptions:
         default=1, metadata={"help": "shortest suffix that is enough to draft"}
     )
     threshold: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=0.05, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
+        default=0.1, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
     )
     remember: Annotated[int, Field(ge=0)] = field(
         default=0, metadata={"help": "tokens of earlier calls' output to keep counts of; 0: every call by itself"}

@@ -8,6 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+UNSEEN = 3.0
+"""Occurrences that are reserved for unseen units after a suffix of one unit.
+
+Of SmolLM2's answers to 63 questions of mt_bench, gsm8k and humaneval (greedy and at temperature 0.7) the guess was
+right in 20, 50, 59, 73, 74 and 88 of 100 places behind suffixes of 1, 2, 3, 4, 5 and 8 tokens. Most of these had been
+seen once, so PPM's method A, which reserves 1 for every length, calls all of them even.
+"""
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -20,8 +28,8 @@ class Guess:
 
     @property
     def chance(self) -> float:
-        """The unit's probability, with one occurrence reserved for unseen units (PPM's method A)."""
-        return self.count / (self.total + 1)
+        """The unit's probability: a longer suffix reserves less for unseen units."""
+        return self.count / (self.total + UNSEEN / self.matched**1.5)
 
 
 class Statistics(Protocol):
