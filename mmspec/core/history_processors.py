@@ -18,7 +18,6 @@ class Processor(Protocol):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab]` after `input_ids [rows, length]`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ class TakesCondition(Protocol):
         Raises:
             ValueError: It cannot read it.
         """
-        ...
 
 
 def begun_behind(condition: Condition, vocab: int, inputs: Any, begin: Callable[[Any], Prefill]) -> Prefill:

@@ -28,15 +28,12 @@ class Sampler(Protocol):
 
     def time(self, step: int) -> float:
         """Time that the network reads at a step; step 0 is pure noise."""
-        ...
 
     def begin(self, noise: Tensor) -> Tensor:
         """The state at step 0, from standard normal noise."""
-        ...
 
     def advance(self, x: Tensor, out: Tensor, step: int, noise: Tensor | None) -> Tensor:
         """The state at `step + 1` (after the last step: the frame), given the network's output `out` at `step`."""
-        ...
 
 
 @dataclass(frozen=True)

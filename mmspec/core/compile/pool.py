@@ -36,7 +36,6 @@ class Captured(Protocol):
 
     def load(self, state: State) -> None:
         """Take over a call."""
-        ...
 
 
 Held = TypeVar("Held", bound=Captured)

@@ -55,7 +55,6 @@ class Middle(Target, Protocol):
         Returns:
             The output after the root, and the known units as the inner call's prompt.
         """
-        ...
 
 
 class CascadeDrafter:

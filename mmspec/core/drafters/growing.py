@@ -28,22 +28,18 @@ class Rows(Protocol):
     @property
     def root(self) -> Tensor:
         """`[batch, *unit]`: the last known unit."""
-        ...
 
     @property
     def room(self) -> Tensor:
         """`[batch]`: how deep each row may draft."""
-        ...
 
     @property
     def warp(self) -> Warp:
         """Turns scores into distributions."""
-        ...
 
     @property
     def prefix(self) -> Prefix:
         """The known units."""
-        ...
 
 
 @dataclass(frozen=True)

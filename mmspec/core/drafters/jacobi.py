@@ -41,14 +41,12 @@ class Initialisation(Protocol):
     @property
     def reach(self) -> int:
         """Number of units emitted last whose distributions it needs (`window.past`); mostly 0."""
-        ...
 
     def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
         """Units for all slots, `[batch, k, *unit]` (only those of new slots are read), and their distribution.
 
         The distribution is None for point masses; else the units were drawn from it with `noise.chain(1, k)`.
         """
-        ...
 
 
 @runtime_checkable

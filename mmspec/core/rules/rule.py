@@ -32,7 +32,6 @@ class Rule(Protocol):
 
     def draft_noise(self, round: Round) -> DraftNoise:
         """The noise that a sampled draft must use under this rule."""
-        ...
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         """Accept a path of the draft. Pure, on the device, no host sync.
@@ -42,7 +41,6 @@ class Rule(Protocol):
             scores: The target's distributions at its nodes.
             round: The round's noise.
         """
-        ...
 
 
 @runtime_checkable

@@ -39,7 +39,6 @@ class Trial(Protocol):
             x: The children's units, `[batch, 1]`.
             child: Their nodes, `[batch, 1]`; 0: no child is left, and what is returned does not count.
         """
-        ...
 
 
 def siblings_walked(draft: Draft, distribution: Categorical, round: Round, trial: Trial) -> Verdict:

@@ -41,7 +41,6 @@ class FrameModel(Protocol):
         /,
     ) -> Tensor:
         """The prediction that the sampler needs, for every frame."""
-        ...
 
 
 class StoppedError(Exception):

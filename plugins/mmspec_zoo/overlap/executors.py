@@ -29,15 +29,12 @@ class Lane(Protocol):
 
     def submit(self, request: Request) -> None:
         """Take a request, which costs `request.count` passes of the draft model; a lane's run in order."""
-        ...
 
     def verified(self) -> None:
         """The target's pass of this round is over."""
-        ...
 
     def collect(self) -> list[Ahead]:
         """The answers that have arrived since the last time. Waits for those that were asked for since `verified`."""
-        ...
 
 
 class Executor(Protocol):
@@ -45,7 +42,6 @@ class Executor(Protocol):
 
     def open(self, model: Target, how: Beginning) -> Lane:
         """The lane of a new call."""
-        ...
 
 
 @dataclass

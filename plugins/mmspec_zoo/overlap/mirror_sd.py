@@ -45,7 +45,6 @@ class EarlyExit(Protocol):
         Returns:
             A function that takes this back.
         """
-        ...
 
 
 @dataclass
