@@ -42,8 +42,6 @@ class ScriptFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a script."""
-
     plain: list[Recording]  # runs without mmspec, or with its plain decoding, at least one
     ours: list[Recording]  # as many runs with mmspec
     again: Recording | None  # A last plain run, which judges the differences; None if there are none

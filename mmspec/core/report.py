@@ -154,7 +154,6 @@ class Report:
 
     @property
     def accepted(self) -> int:
-        """Accepted nodes."""
         return sum(self.accepted_by_depth)
 
     @property
@@ -222,7 +221,6 @@ class Report:
         return json.dumps(self.to_dict(), indent=indent)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return report_views.table(self)
 
     def __str__(self) -> str:

@@ -56,8 +56,6 @@ _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed weight."""
-
     version: int  # torch's count of writes to the weight when it was packed
     address: int  # the address of its numbers
     checksum: Tensor  # `[out]`: the products of its rows with a fixed vector

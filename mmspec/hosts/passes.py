@@ -59,7 +59,6 @@ class Passes:
 
     @once
     def cache_argument(self) -> str:
-        """The argument in which the model's forward takes its cache."""
         return cache_name(self.model_info.model)
 
     @once

@@ -81,7 +81,6 @@ class TransformersTarget:
 
     @property
     def model(self) -> Any:
-        """The live model."""
         return self.model_info.model
 
     def layers(self) -> int:

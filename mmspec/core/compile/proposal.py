@@ -16,8 +16,6 @@ from mmspec.core.types import Draft
 
 @dataclass(frozen=True)
 class Family:
-    """A family of drafts' distributions."""
-
     random: bool  # whether units are drawn from a categorical distribution
     # Whether units are point masses that the draft's distribution marks as such; both: a window mixes them
     points: bool = False

@@ -70,7 +70,6 @@ class DenoisingChain:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The head's steps."""
         return Schedule.of(self.head)
 
     def draw(self, noise: Noise) -> Tensor:

@@ -22,7 +22,6 @@ class External:
 
     @staticmethod
     def cat(distributions: "Sequence[External]") -> "External":
-        """Joined along the nodes."""
         return External(torch.cat([distribution.nodes for distribution in distributions], 1))
 
     def draw(self, noise: Noise) -> Tensor:

@@ -28,7 +28,6 @@ class Mixed:
 
     @staticmethod
     def cat(distributions: "Sequence[Mixed]") -> "Mixed":
-        """Distributions joined along the nodes."""
         distribution = type(distributions[0].distribution).cat([mixed.distribution for mixed in distributions])
         return Mixed(
             distribution,

@@ -22,7 +22,6 @@ class PointMass:
 
     @staticmethod
     def cat(distributions: "Sequence[PointMass]") -> "PointMass":
-        """Distributions joined along the nodes."""
         return PointMass(torch.cat([distribution.points for distribution in distributions], 1))
 
     def draw(self, noise: Noise) -> Tensor:

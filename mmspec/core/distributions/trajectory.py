@@ -53,7 +53,6 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Denoising steps."""
         return len(self.sigmas)
 
     def refuse_another_length(self, draft: "Schedule") -> None:

@@ -16,8 +16,6 @@ from mmspec.core.types import Draft, Scores, Verdict
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """Options of `synthetic`."""
-
     rate: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.7, metadata={"help": "chance of each drafted node, given that its parent was accepted"}
     )

@@ -64,7 +64,6 @@ class DrivenCall:
         return draft.rooted(self.root, torch.full_like(self.count, WIDTH))
 
     def verify(self, draft: Draft, first: int = 0) -> TargetOutput:
-        """The target's pass."""
         return self.bench.target.verify(self.started.cache, draft, first)
 
     def commit(self, draft: Draft, path: Tensor, length: Tensor) -> None:

@@ -57,12 +57,10 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The check's name."""
         return self.promise.name
 
     @property
     def component(self) -> Spec:
-        """The component that is checked."""
         return self.subject.component
 
     def __call__(self) -> str:

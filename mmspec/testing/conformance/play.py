@@ -62,7 +62,6 @@ class Played:
 
     @property
     def drafts(self) -> int:
-        """The number of drafts."""
         return sum(map(len, self.rounds))
 
     def by_row(self) -> dict[int, list[tuple[int, Any]]]:
@@ -108,7 +107,6 @@ class Player:
 
 
 def seeds(rows: Sequence[int]) -> list[int]:
-    """One seed per row."""
     return [1000 + row for row in rows]
 
 

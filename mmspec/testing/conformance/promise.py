@@ -16,8 +16,6 @@ class Untried(unittest.SkipTest):
 
 
 class Broken(AssertionError):
-    """A promise is broken."""
-
     def __init__(self, reason: str, number: str = NOTHING) -> None:
         super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
         self.reason, self.number = reason, number

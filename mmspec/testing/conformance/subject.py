@@ -63,7 +63,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The bench's name, for messages."""
         return self.bench.name
 
     @property

@@ -11,8 +11,6 @@ from mmspec.testing.toys.cache import UnitsCache
 
 @dataclass(kw_only=True)
 class GridCache(UnitsCache):
-    """Committed codes."""
-
     kind: Tensor  # `[batch]`: the class of each row
 
 

@@ -15,8 +15,6 @@ from mmspec_video.specs import ACTION_REPEAT
 
 
 class ActionRepeat:
-    """A drafter of chains of the last action."""
-
     needs, offers = ACTION_REPEAT.needs, ACTION_REPEAT.offers
 
     def bind(self, target: Target) -> None:

@@ -31,8 +31,6 @@ from mmspec_zoo.specs import AMBEDKAR
 
 @dataclass(frozen=True)
 class AmbedkarOptions(SmallModelOptions):
-    """Options of `ambedkar`."""
-
     condition: Any = field(default=None, metadata={"help": "what the target reads inside of every prompt: text or ids"})
     behind: Annotated[int, Field(ge=0)] = field(
         default=0,

@@ -66,8 +66,6 @@ class RapidOptions(SmallModelOptions):
 
 @dataclass
 class RapidMemory(DraftModelMemory):
-    """The drafter's memory of a call."""
-
     short: int = 0  # tokens of the longest short prompt
     passes: int = 0  # passes of the draft model so far
 

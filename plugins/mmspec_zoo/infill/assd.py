@@ -29,8 +29,6 @@ from mmspec_zoo.specs import ASSD
 
 
 class Assd:
-    """See the module."""
-
     needs, offers = ASSD.needs, ASSD.offers
     runs_target = True
 

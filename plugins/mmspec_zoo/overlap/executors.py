@@ -38,8 +38,6 @@ class Lane(Protocol):
 
 
 class Executor(Protocol):
-    """Runs draft models."""
-
     def open(self, model: Target, how: Beginning) -> Lane:
         """The lane of a new call."""
 
@@ -84,8 +82,6 @@ class Streams:
 
 @dataclass
 class StreamLane:
-    """One call's requests and answers."""
-
     thread: ThreadPoolExecutor  # runs them in order
     stream: torch.cuda.Stream | None  # on which stream; None: the device has none
     worker: "Future[Continuation]"  # the draft model of the call, once its prefill is done

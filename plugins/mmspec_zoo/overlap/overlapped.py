@@ -43,8 +43,6 @@ OnMiss = Literal["plain", "draft"]
 
 @dataclass
 class OverlappedMemory:
-    """The drafter's memory of a call."""
-
     lane: Lane  # where its requests go
     asked: Tensor | None = None  # `[batch]`: the tag of the request that is not answered yet; None: all are
     discarded: int = field(default=0)  # answers that nobody waited for

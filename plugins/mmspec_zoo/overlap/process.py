@@ -112,8 +112,6 @@ class Process:
 
 @dataclass
 class ProcessLane:
-    """One call's requests and answers."""
-
     owner: Process
     number: int  # of the call
     device: torch.device  # where the call's units are

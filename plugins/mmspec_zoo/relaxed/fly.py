@@ -35,8 +35,6 @@ LIKELIEST = 3
 
 @dataclass(frozen=True)
 class FlyOptions:
-    """Options of `fly`."""
-
     entropy: Annotated[float, Field(ge=0)] = field(
         default=0.3, metadata={"help": "least entropy, in nats, where a unit may differ; smaller accepts more"}
     )
@@ -50,8 +48,6 @@ class FlyOptions:
 
 
 class Fly:
-    """The rule `fly`."""
-
     exactness: str = FLY.exactness
     needs, offers = FLY.needs, FLY.offers
 

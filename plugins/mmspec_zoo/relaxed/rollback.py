@@ -30,8 +30,6 @@ from mmspec_zoo.specs import ROLLBACK
 
 @dataclass(frozen=True)
 class RollbackOptions:
-    """Options of `rollback`."""
-
     threshold: Annotated[float, Field(ge=0)] = field(
         default=2.0, metadata={"help": "largest cross entropy of a unit that stays, in nats; 0 is exact"}
     )
@@ -41,8 +39,6 @@ class RollbackOptions:
 
 
 class Rollback:
-    """The rule `rollback`."""
-
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers
 

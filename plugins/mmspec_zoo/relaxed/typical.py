@@ -27,8 +27,6 @@ from mmspec_zoo.specs import TYPICAL
 
 @dataclass(frozen=True)
 class TypicalOptions:
-    """Options of `typical`."""
-
     epsilon: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.09, metadata={"help": "probability above which a unit passes; smaller accepts more and alters more"}
     )
@@ -41,8 +39,6 @@ class TypicalOptions:
 
 
 class Typical:
-    """The rule `typical`."""
-
     exactness: str = TYPICAL.exactness
     needs, offers = TYPICAL.needs, TYPICAL.offers
 

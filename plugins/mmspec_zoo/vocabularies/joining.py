@@ -50,7 +50,6 @@ class NgramCache:
         self._clock = 0
 
     def to(self, device: torch.device) -> None:
-        """Go on on a device."""
         for name in ("_fits", "_keys", "_sizes", "tokens", "stamps"):
             setattr(self, name, moved(getattr(self, name), device))
 

@@ -26,8 +26,6 @@ from mmspec.core.drafters.shapes.siblings import best_nodes, distribution_of, ra
 
 @dataclass(frozen=True)
 class Heap:
-    """See the module."""
-
     children: int = 6  # most children of a node
     nodes: int = 24  # nodes that are verified
 

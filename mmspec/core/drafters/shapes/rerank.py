@@ -27,8 +27,6 @@ from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 
 @dataclass(frozen=True)
 class Rerank:
-    """See the module."""
-
     frontier: int | None = 6  # nodes expanded per level; None: those that are among the `nodes` best so far
     children: int = 6  # children of each of them
     nodes: int = 24  # nodes that are verified
