@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from mmspec.core.tree import TreeIndex
+from mmspec.core.tree import TreeIndex, picked
 
 
 class Substream(IntEnum):
@@ -80,8 +80,7 @@ class SpreadNoise:
         return self.substream(substream) if isinstance(each, SpreadNoise) else each.where(mask, substream)
 
     def at(self, index: Tensor) -> "SpreadNoise":
-        rows = max(len(self.index), len(index))
-        return replace(self, index=self.index.expand(rows, -1).gather(1, index.expand(rows, -1)))
+        return replace(self, index=picked(self.index, index))
 
     def exponential(self, size: int) -> Tensor:
         return self._spread(self.noise.exponential(size))

@@ -133,7 +133,7 @@ class Joined:
         return self.units.gather(1, first), order < self.count[:, None], last
 
 
-class JoiningChain:
+class JoiningChain(Chain):
     """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have.
 
     `draft_of [target]` are the draft ids of the target's units.
@@ -142,31 +142,17 @@ class JoiningChain:
         joined: The pieces so far, and their units.
     """
 
-    offers, needs, widest = frozenset({"chain"}), frozenset[str](), 1
+    offers = frozenset({"chain"})
 
     def __init__(self, cache: NgramCache, draft_of: Tensor, noise: DraftNoise) -> None:
-        self._chain, self._cache, self._draft_of, self._noise = Chain(), cache, draft_of, noise
+        super().__init__()
+        self._cache, self._draft_of, self._noise = cache, draft_of, noise
         self.joined = Joined.none(len(noise.round.emitted), draft_of.device)
-
-    def levels(self, k: int) -> int:
-        return self._chain.levels(k)
-
-    def width(self, k: int) -> int:
-        return self._chain.width(k)
-
-    def fed(self, k: int) -> int:
-        return self._chain.fed(k)
-
-    def parents(self, k: int) -> tuple[int, ...] | None:
-        return self._chain.parents(k)
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         if self._noise.shared and not frontier.greedy:
             noise = self._noise.chain(1, depth).at(self.joined.count[:, None])
             frontier = replace(frontier, noise=noise)
-        level = self._chain.level(frontier, depth)
+        level = super().level(frontier, depth)
         self.joined = self.joined.added(level.units, self._draft_of[level.units], self._cache)
         return level
-
-    def choose(self, score: Tensor) -> Tensor | None:
-        return None
