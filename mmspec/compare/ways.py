@@ -173,8 +173,7 @@ def way_of(task: Mapping[str, Any]) -> Way:
 
 def read_task(file: Path) -> dict[str, Any]:
     """The task that the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `plainly`, `judge`."""
-    task: dict[str, Any] = json.loads(file.read_text())
-    return task
+    return json.loads(file.read_text())
 
 
 def _judge(ids: Any, stock: Any, call: RecordedCall) -> None:

@@ -68,8 +68,7 @@ def rotated(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args
 def _normalised(norm: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     # Gated norms take more arguments, and without them are norms like others.
     if args or kwargs or torch.compiler.is_compiling() or x.dtype != norm.weight.dtype:
-        own: Tensor = type(norm).forward(norm, x, *args, **kwargs)
-        return own
+        return type(norm).forward(norm, x, *args, **kwargs)
     from mmspec.core.kernels import layers
 
     return layers.normalised(x, norm.weight, _eps(norm))

@@ -81,8 +81,7 @@ class Kernel:
         packed = self.packed() if self.packed is not None and self.weight is weight else None
         if packed is None or not packed.matches(weight):
             packed = self._pack(weight)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
-        return out
+        return torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
 
     def _pack(self, weight: Tensor) -> Packed:
         packed: Packed | None = _packed.get(weight)

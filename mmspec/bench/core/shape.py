@@ -59,8 +59,7 @@ class Shape:
         """The model with random weights, made on the device in the dtype."""
         module, _, name = self.make.partition(":")
         make = getattr(importlib.import_module(module), name)
-        workload: Workload = make(device, dtype, **{**self.numbers, **(self.small if small else {})})
-        return workload
+        return make(device, dtype, **{**self.numbers, **(self.small if small else {})})
 
 
 def known_shapes(registry: Registry | None = None) -> dict[str, Shape]:

@@ -55,8 +55,7 @@ class DrivenCall:
     @property
     def root(self) -> Tensor:
         """`[batch, *unit]`."""
-        root: Tensor = take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
-        return root
+        return take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
 
     def draft(self, parents: tuple[int, ...]) -> Draft:
         """A rooted draft of random units."""

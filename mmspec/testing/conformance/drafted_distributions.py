@@ -138,8 +138,7 @@ def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
     cache = trial.subject.cache
     if (trial, seed) not in cache:
         cache[trial, seed] = _drawn(trial, seed)
-    found: tuple[Log, list[Draft]] = cache[trial, seed]
-    return found
+    return cache[trial, seed]
 
 
 def _runs(trial: Trial) -> int:

@@ -130,15 +130,13 @@ class Subject:
     def drafter(self, example: Example) -> Drafter | None:
         """A new drafter: the component itself, or the method's; None for a method without drafts."""
         if self.component.kind == "drafter":
-            drafter: Drafter = self.instance(example)
-            return drafter
+            return self.instance(example)
         return None if self.pairing.drafter is None else self._part(self.pairing.drafter, example)
 
     def rule(self, example: Example | None = None) -> Rule:
         """A new rule: the component itself, with the options of its first example or of `example`; or the method's."""
         if self.component.kind == "rule":
-            rule: Rule = self.instance(example or self.examples[0])
-            return rule
+            return self.instance(example or self.examples[0])
         rule = self._part(self.pairing.rule)
         return rule
 
@@ -237,8 +235,7 @@ def remembered(measure: Callable[[Subject], T]) -> Callable[[Subject], T]:
     def look(subject: Subject) -> T:
         if measure not in subject.cache:
             subject.cache[measure] = measure(subject)
-        found: T = subject.cache[measure]
-        return found
+        return subject.cache[measure]
 
     return look
 

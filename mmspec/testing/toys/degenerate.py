@@ -98,7 +98,4 @@ def _broken(distribution: Any, where: Tensor) -> Distribution:
     """A continuous distribution with NaN in it at the nodes `where [batch, node]`."""
     field = {Gaussian: "mean", GaussianMixture: "weights", Trajectory: "draws"}[type(distribution)]
     values = getattr(distribution, field)
-    broken: Distribution = replace(
-        distribution, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)}
-    )
-    return broken
+    return replace(distribution, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)})
