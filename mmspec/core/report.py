@@ -122,13 +122,7 @@ class Report:
         self._read = [a + b for a, b in zip_longest(self._read, (drafted, *accepted), fillvalue=0)]
 
     def add_bias(self, draft: Draft, verdict: Verdict, count: Tensor) -> None:
-        """Add one round's bias, if the rule measured it, without a host sync.
-
-        Args:
-            draft: The rooted draft.
-            verdict: The rule's decision.
-            count: `[batch]` units emitted, after truncation; 0 in rows that were done.
-        """
+        """Add one round's bias, if the rule measured it, without a host sync; rows with a count of 0 were done."""
         if verdict.tv is not None:
             new = bias_sums(draft, verdict, count)
             self._bias_sums = new if self._bias_sums is None else self._bias_sums + new
@@ -247,10 +241,7 @@ def _add(a: Tensor, b: Tensor) -> Tensor:
 def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
     """One round's sums, without a host sync, `[3]`: total variation, excess acceptance, decided nodes.
 
-    Args:
-        draft: The rooted draft.
-        verdict: The decision of a rule that measured.
-        count: `[batch]` units emitted, after truncation.
+    The verdict's rule has measured, and `count [batch]` are the units emitted, after truncation.
     """
     assert verdict.tv is not None and verdict.excess_acceptance is not None
     emitted, wide = verdict.emitted(count), widest(count.device)

@@ -95,12 +95,8 @@ class Pool(Generic[Held]):
     def lend(self, key: Key, state: State, capture: Callable[[], Held | None]) -> Held | None:
         """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
 
-        A call may have several, and go back to one of them.
-
-        Args:
-            key: How it is captured, and the shape of the call.
-            state: The call.
-            capture: Captures it anew and loads the call; None if the eager loop is faster.
+        A call may have several, and go back to one of them. The key is how it is captured, and the shape of the call;
+        `capture` captures it anew and loads the call, or returns None if the eager loop is faster.
         """
         with self._lock:
             lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one

@@ -71,25 +71,14 @@ def couple(target: Distribution, draft: Distribution | None, x: Tensor, noise: N
 
 
 def drawn_part(draft: Distribution | None, follows: Tensor) -> tuple[Distribution | None, Tensor]:
-    """The distribution that a draft was drawn from (None: all point masses), and where in `follows` it was.
-
-    Args:
-        draft: Of the nodes in question.
-        follows: `[batch, node]` bool.
-    """
+    """What a draft was drawn from (None: all point masses), and where in `follows [batch, node]` it was drawn."""
     if isinstance(draft, Mixed):
         return drawn_part(draft.distribution, follows & draft.random)
     return (None if isinstance(draft, PointMass) else draft), follows
 
 
 def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
-    """Probabilities of a categorical draft, point masses as one-hot rows: `[batch, node, size]` float32.
-
-    Args:
-        draft: Categorical, mixed, point mass or None.
-        units: The drafted units, `[batch, node]` int64.
-        size: Vocabulary size.
-    """
+    """Probabilities of a draft `units [batch, node]`, point masses as one-hot rows: `[batch, node, size]` float32."""
     if isinstance(draft, Categorical):
         return draft.on(None)
     one_hot = torch.zeros(*units.shape, size, dtype=torch.float32, device=units.device)

@@ -136,9 +136,7 @@ def _distributions(steps: list[Step], k: int) -> Distribution:
 class FromHistory:
     """A `Middle` over any target: in every round the known units are the prompt, prefilled anew.
 
-    Args:
-        target: Any target.
-        prompt: Turns units `[batch, known, *unit]` and their padding on the left `[batch]` into the target's prompt.
+    `prompt` turns units `[batch, known, *unit]` and their padding on the left `[batch]` into the target's prompt.
     """
 
     def __init__(self, target: Target, prompt: Callable[[Tensor, Tensor], Any]) -> None:

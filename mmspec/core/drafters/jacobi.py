@@ -140,13 +140,10 @@ class Jacobi:
 
 
 class WindowInside(InsideDrafts):
-    """`Jacobi` inside a captured round: its memory is a window that never changes its size.
+    """`Jacobi` inside a captured round: its memory is a window of `k` slots that never changes its size.
 
-    Before the first pass no slot is drawn, so that what the buffers hold is not read.
-
-    Args:
-        drafter: Drafts, for nobody else.
-        k: Slots of the window.
+    Before the first pass no slot is drawn, so that what the buffers hold is not read. The drafter drafts for nobody
+    else.
     """
 
     def __init__(self, drafter: Jacobi, k: int) -> None:

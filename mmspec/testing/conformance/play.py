@@ -74,13 +74,7 @@ class Played:
 
 
 class Player:
-    """A decoder with a new, watched drafter.
-
-    Args:
-        trial: The drafter and its bench.
-        rule: The rule.
-        policy: Budgets of the rounds; default: always `K`.
-    """
+    """A decoder with a new, watched drafter; without a policy, the budget of all rounds is `K`."""
 
     def __init__(self, trial: Trial, rule: Rule, policy: Policy | None = None) -> None:
         self.bench = trial.bench

@@ -39,9 +39,7 @@ DECLARED: list[Promise] = []
 def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measure], Measure]:
     """Declare a function as a promise; users see its name and the first line of its docstring.
 
-    Args:
-        *kinds: The kinds of component that make the promise.
-        when: Whether one of them makes it; sees the manifest only.
+    Components of these kinds make it, if `when` says so, which sees the manifest only.
     """
 
     def add(measure: Measure) -> Measure:

@@ -24,13 +24,7 @@ UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: py
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to try a drafter or a method.
-
-    Attributes:
-        subject: The component.
-        bench: The target and its prompts.
-        example: The component's options and limits.
-    """
+    """One way to try a drafter or a method."""
 
     subject: "Subject"
     bench: Bench
@@ -73,13 +67,10 @@ class Trial:
 
 
 class Subject:
-    """A component under test.
+    """A component of a registry under test.
 
-    Args:
-        component: The component.
-        registry: The registry that it comes from.
-        thorough: Whether statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %.
-        given: Examples by qualified name; None: there are only those that factories name.
+    If `thorough`, statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %. `given` are examples by
+    qualified name; without, there are only those that factories name.
 
     Attributes:
         cache: Results that several checks share.

@@ -197,11 +197,7 @@ class _Unchanged:
 
 
 class Snapshot:
-    """The tensors in a value, which can be compared with their present state.
-
-    Args:
-        value: A prompt, a draft, scores or a step.
-    """
+    """The tensors in a prompt, a draft, scores or a step, which can be compared with their present state."""
 
     def __init__(self, value: Any) -> None:
         self._copies = [(tensor, tensor.clone()) for tensor in tensors(value)]

@@ -31,13 +31,10 @@ KINDS: tuple[Kind, ...] = ("broken", "empty", "one unit")
 
 
 class DegenerateDrafts:
-    """Passes calls on to a drafter, and spoils some of its nodes.
+    """Passes calls on to a drafter, and spoils a share of its nodes.
 
-    Args:
-        drafter: The drafter. Drafts without a distribution, and point masses, stay as they are.
-        kinds: What distributions become. Continuous ones have no ids to put mass on and become broken.
-        share: The share of nodes that are spoiled.
-        seed: The seed of the generator.
+    Drafts without a distribution, and point masses, stay as they are. The distributions of the others become of these
+    kinds; continuous ones have no ids to put mass on and become broken.
     """
 
     def __init__(self, drafter: Drafter, kinds: Sequence[Kind] = KINDS, share: float = 0.4, seed: int = 0) -> None:
