@@ -101,12 +101,9 @@ class XgrammarMatcher:
 
 
 class LlguidanceMatcher:
-    """A matcher of llguidance, as `Matcher`, `Rollback` and `Foresees`.
+    """A matcher of llguidance, at the beginning of a text, as `Matcher`, `Rollback` and `Foresees`.
 
     It stops where the grammar does. The end of the text, which it allows there and does not consume, is counted here.
-
-    Args:
-        inner: The live matcher, at the beginning of a text.
     """
 
     def __init__(self, inner: _Llguidance) -> None:

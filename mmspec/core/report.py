@@ -189,11 +189,7 @@ class Report:
 
     @classmethod
     def total(cls, reports: Iterable["Report"]) -> "Report":
-        """The report of several calls as of one: counts and times are sums, the promise is the weakest.
-
-        Args:
-            reports: Those of the calls; none: an empty report.
-        """
+        """The report of several calls, or none, as of one: counts and times are sums, the promise is the weakest."""
         reports = list(reports)
         whole = cls(**report_views.summed(reports)) if reports else cls()
         for report in reports:

@@ -59,16 +59,9 @@ def decided(
 def play_round(
     target: Capturable, cache: Any, live: Live, draft: Draft, warp: Warp, rule: Rule, round: Round
 ) -> tuple[Live, Step]:
-    """Verify, warp, accept, append and commit; torch can trace it over a held cache.
+    """Verify, warp, accept, append and commit; torch can trace it over a held cache, inside of `Capturable.ready`.
 
-    Args:
-        target: Runs the pass; called inside of `Capturable.ready`.
-        cache: The target's cache.
-        live: The rows.
-        draft: The rooted draft.
-        warp: Turns the target's output into distributions; its processors are element-wise.
-        rule: Decides which nodes are accepted.
-        round: The round's noise.
+    The warp's processors are element-wise.
 
     Returns:
         The rows after the round, and the round itself.

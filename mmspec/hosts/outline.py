@@ -39,10 +39,7 @@ class Outline:
 
 
 def outline(name: str) -> Outline:
-    """The outline of a model; only its `config.json` is read.
-
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name.
+    """The outline of a model by its name, as in `load_model`; only its `config.json` is read.
 
     Raises:
         ValueError: transformers can read no config there, or has no class for it.

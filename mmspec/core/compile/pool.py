@@ -62,10 +62,8 @@ class Pool(Generic[Held]):
         """Decide whether weights are baked in; drop what has earlier weights. Called when a call begins.
 
         Weights that changed once are not baked in again, because compiling takes longer than most calls. Others are
-        read where they lie, so that only new places count.
-
-        Args:
-            models: All modules whose weights are read; none, if that is not known.
+        read where they lie, so that only new places count. The models are all whose weights are read; none, if that is
+        not known.
         """
         self.frozen = self.frozen and bool(models) and all(map(freezable, models))
         weights = {model: (numbers if self.frozen else places)(model) for model in models}

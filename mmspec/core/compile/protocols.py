@@ -101,11 +101,7 @@ class InsideDrafts(Protocol):
 
 
 class DraftsOfRows(InsideDrafts):
-    """Drafts that depend on the rows alone.
-
-    Args:
-        draft: Drafts for the rows.
-    """
+    """Drafts that depend on the rows alone."""
 
     def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft], key: Hashable = ()) -> None:
         self.parents, self._draft, self.key = parents, draft, key

@@ -61,11 +61,7 @@ class Traceable(Protocol):
 
 
 class Jacobi:
-    """A window over the next units, refined in place.
-
-    Args:
-        independent: Draw the units that stay in the window anew, with independent noise.
-    """
+    """A window over the next units, refined in place; `independent` draws those that stay in it anew."""
 
     offers = frozenset({"chain", "window", "q"})
     needs = frozenset({"redraw"})

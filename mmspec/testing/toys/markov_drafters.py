@@ -22,12 +22,7 @@ def last_two(state: State) -> tuple[Tensor, Tensor]:
 
 
 class MarkovChain:
-    """A sampled chain.
-
-    Args:
-        table: `[vocab, vocab, vocab]` logits.
-        top: Sample from the likeliest `top` units only (a sparse distribution); 0 samples from all.
-    """
+    """A chain that is sampled from logits `[vocab, vocab, vocab]`; from the `top` likeliest units only, if above 0."""
 
     offers = frozenset({"chain", "q"})
     needs: frozenset[str] = frozenset()
@@ -62,13 +57,11 @@ class MarkovChain:
 
 
 class MarkovTree:
-    """A tree of one shape for all rows.
+    """A tree of one shape for all rows, from logits `[vocab, vocab, vocab]`; `branching` counts children by depth.
 
-    Args:
-        table: `[vocab, vocab, vocab]` logits.
-        branching: Children of every node, by depth.
-        siblings: `with` or `without` replacement, or `top`: the likeliest units, which are point masses. An exponential
-            race orders `without` siblings as sequential draws would, and with the target's noise they are Gumbel-top-k.
+    Siblings are drawn `with` or `without` replacement, or are the `top`: the likeliest units, which are point masses.
+    An exponential race orders `without` siblings as sequential draws would, and with the target's noise they are
+    Gumbel-top-k.
     """
 
     offers = frozenset({"tree", "q"})

@@ -113,8 +113,7 @@ class FramePlay:
     def ahead(self, until: Callable[[], bool] | None = None) -> None:
         """Make frames for guesses of the next action; nothing where it is known, or where no frame is wanted.
 
-        Args:
-            until: Called before every pass: whether the action is there. A frame that is not finished then is dropped.
+        `until` is called before every pass: whether the action is there. A frame that is not finished then is dropped.
         """
         state = self._state
         if state is None or self.actions.shape[1] > self.shown or self.shown >= self.length:

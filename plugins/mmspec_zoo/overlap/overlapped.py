@@ -49,13 +49,10 @@ class OverlappedMemory:
 
 
 class Overlapped:
-    """Drafts chains ahead.
+    """Drafts chains ahead with a draft model, which offers `grow` and has the same units as the call's target.
 
-    Args:
-        model: The draft model: any target that offers `grow` and has the same units as the call's target.
-        executor: Runs it; default: serially, in the same thread.
-        fan: Chooses them; default: the likeliest.
-        on_miss: What a row does whose round had another outcome: decode without a draft, or wait for one.
+    By default it runs serially, in the same thread, and drafts for the likeliest outcomes. `on_miss` is what a row does
+    whose round had another outcome: decode without a draft, or wait for one.
     """
 
     offers = frozenset({"chain"})

@@ -35,10 +35,8 @@ DIED = "the draft model's process has died; rounds go on without drafts"
 class Process:
     """A child process with a draft model, which begins with the first call and serves all of them in turn.
 
-    Args:
-        model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
-        patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
-        device: Where the child's model is, which `model` puts there.
+    `model` makes the draft model in the child, on its device; it can be pickled (`functools.partial(load, "name")`).
+    After `patience` seconds without an answer, rounds go on without one, until answers come again.
 
     Attributes:
         alive: Whether the child runs.

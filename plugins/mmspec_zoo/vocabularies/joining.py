@@ -79,9 +79,8 @@ class NgramCache:
     def ending(self, pieces: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """The longest n-gram with which drafted pieces end; of equally long ones the latest token's.
 
-        Args:
-            pieces: `[batch, longest]`: the last draft ids; -2 where there are fewer.
-            begins: `[batch, longest]` bool: whether a unit begins one, two, … pieces before the end.
+        `pieces [batch, longest]` are the last draft ids, -2 where there are fewer; `begins [batch, longest]` bool says
+        whether a unit begins one, two, … pieces before the end.
 
         Returns:
             `[batch]` the target's token, -1 where there is none; and the number of its pieces.
