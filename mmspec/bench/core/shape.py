@@ -35,25 +35,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of a published size.
-
-    Attributes:
-        name: Name of the shape.
-        make: `module:function`, which makes the workload from a device, a dtype and the numbers.
-        numbers: Arguments of `make`: the configuration of the published size.
-        small: Changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds.
-        contexts: Units of context; None: as in the benchmark.
-        nodes: Nodes of a pass; None: as in the benchmark.
-        generates: Whether transformers' own `generate` runs the model.
-    """
+    """A model of a published size."""
 
     name: str
-    make: str
-    numbers: Mapping[str, Any]
-    small: Mapping[str, Any]
-    contexts: tuple[int, ...] | None = None
-    nodes: tuple[int, ...] | None = None
-    generates: bool = True
+    make: str  # `module:function`, which makes the workload from a device, a dtype and the numbers
+    numbers: Mapping[str, Any]  # arguments of `make`: the configuration of the published size
+    small: Mapping[str, Any]  # changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds
+    contexts: tuple[int, ...] | None = None  # units of context; None: as in the benchmark
+    nodes: tuple[int, ...] | None = None  # nodes of a pass; None: as in the benchmark
+    generates: bool = True  # whether transformers' own `generate` runs the model
 
     def workload(self, device: torch.device, dtype: torch.dtype, small: bool) -> Workload:
         """The model with random weights, made on the device in the dtype."""

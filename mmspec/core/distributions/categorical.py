@@ -18,19 +18,14 @@ from mmspec.core.noise import Noise, Substream
 
 @dataclass(frozen=True)
 class Categorical:
-    """A categorical distribution at every node.
+    """A categorical distribution at every node."""
 
-    Attributes:
-        probs: `[batch, node, size]` float32, normalised.
-        ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary.
-        vocab: Vocabulary size of a sparse distribution; dense ones do not need it.
-        logits: `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied
-            by `replace`, so that it cannot contradict other `probs`.
-    """
-
-    probs: Tensor
+    probs: Tensor  # `[batch, node, size]` float32, normalised
+    # `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary
     ids: Tensor | None = None
-    vocab: int = 0
+    vocab: int = 0  # vocabulary size of a sparse distribution; dense ones do not need it
+    # `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied by
+    # `replace`, so that it cannot contradict other `probs`.
     logits: Tensor | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod

@@ -12,13 +12,9 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class External:
-    """No distribution: the nodes only. Drawing from it is an error, because the truth has to be given.
+    """No distribution: the nodes only. Drawing from it is an error, because the truth has to be given."""
 
-    Attributes:
-        nodes: `[batch, node]`; its shape and device are used, its values are not read.
-    """
-
-    nodes: Tensor
+    nodes: Tensor  # `[batch, node]`; its shape and device are used, its values are not read
 
     @staticmethod
     def cat(distributions: "Sequence[External]") -> "External":

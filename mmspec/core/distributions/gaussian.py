@@ -17,15 +17,11 @@ from mmspec.core.noise import ContinuousNoise, Substream
 
 @dataclass(frozen=True)
 class Gaussian:
-    """An isotropic Gaussian at every node.
+    """An isotropic Gaussian at every node."""
 
-    Attributes:
-        mean: `[batch, node, *unit]` float.
-        sigma: Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Comparing two tensors
-            is a host sync; comparing numbers is not.
-    """
-
-    mean: Tensor
+    mean: Tensor  # `[batch, node, *unit]` float
+    # Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Comparing two tensors is a
+    # host sync; comparing numbers is not.
     sigma: float | Tensor
 
     def __post_init__(self) -> None:

@@ -14,17 +14,11 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class Mixed:
-    """`distribution` where `random`, a point mass elsewhere; of drafts only.
+    """`distribution` where `random`, a point mass elsewhere; of drafts only."""
 
-    Attributes:
-        distribution: The distribution that random nodes were drawn from.
-        random: `[batch, node]` bool.
-        points: The point masses, `[batch, node, *unit]`; values at random nodes are not read.
-    """
-
-    distribution: Distribution
-    random: Tensor
-    points: Tensor
+    distribution: Distribution  # the distribution that random nodes were drawn from
+    random: Tensor  # `[batch, node]` bool
+    points: Tensor  # the point masses, `[batch, node, *unit]`; values at random nodes are not read
 
     @staticmethod
     def cat(distributions: "Sequence[Mixed]") -> "Mixed":

@@ -29,22 +29,15 @@ from mmspec.core.noise import Noise
 class GaussianMixture:
     """A mixture of Gaussians with diagonal covariances at every node.
 
-    Attributes:
-        weights: `[batch, node, component]`, normalised.
-        means: `[batch, node, component, dim]`.
-        sigmas: `[batch, node, component]` or `[batch, node, component, dim]`, positive. The draft's may differ.
-        coupling: `common` or `maximal`; see the module.
-        slack: In (0, 1); see the module.
-
     Raises:
         ValueError: `slack` is out of range, or no coupling has that name.
     """
 
-    weights: Tensor
-    means: Tensor
-    sigmas: Tensor
-    coupling: str = "common"
-    slack: float = 1e-3
+    weights: Tensor  # `[batch, node, component]`, normalised
+    means: Tensor  # `[batch, node, component, dim]`
+    sigmas: Tensor  # `[batch, node, component]` or `[batch, node, component, dim]`, positive. The draft's may differ.
+    coupling: str = "common"  # `common` or `maximal`; see the module
+    slack: float = 1e-3  # in (0, 1); see the module
 
     def __post_init__(self) -> None:
         if not 0 < self.slack < 1:

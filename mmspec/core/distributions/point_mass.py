@@ -12,13 +12,9 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class PointMass:
-    """All mass on one unit per node.
+    """All mass on one unit per node."""
 
-    Attributes:
-        points: `[batch, node, *unit]`.
-    """
-
-    points: Tensor
+    points: Tensor  # `[batch, node, *unit]`
 
     @staticmethod
     def cat(distributions: "Sequence[PointMass]") -> "PointMass":
