@@ -44,10 +44,8 @@ class Process:
         child: The process; None before the first call.
     """
 
-    def __init__(
-        self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1, device: str = "cpu"
-    ) -> None:
-        self.model, self.patience, self.threads, self.device = model, patience, threads, device
+    def __init__(self, model: Callable[[], Target], patience: float = 10.0, device: str = "cpu") -> None:
+        self.model, self.patience, self.device = model, patience, device
         self.alive = self.ready = False
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
@@ -59,8 +57,8 @@ class Process:
         if self.child is not None:
             return self.child
         self._link, end = Pipe()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads), self.device]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", WORKER, str(end.fileno()), self.device]
         self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()], env=environment)
         end.close()  # so that the child's end is the only one, and its death is seen
         self.alive = True
