@@ -16,16 +16,15 @@ Knobs: `children`: most siblings; `nodes`: nodes that are verified.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.drafters.shapes.best_first import best_so_far, expanded, promising
+from mmspec.core.drafters.shapes.best_first import BestFirst, best_so_far, promising
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import best_nodes, distribution_of, race
+from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 
 @dataclass(frozen=True)
-class Heap:
+class Heap(BestFirst):
     children: int = 6  # most children of a node
     nodes: int = 24  # nodes that are verified
 
@@ -35,22 +34,6 @@ class Heap:
     def __post_init__(self) -> None:
         if min(self.children, self.nodes) < 1:
             raise ValueError("children and nodes must be at least 1")
-
-    @property
-    def widest(self) -> int:
-        return self.children
-
-    def levels(self, k: int) -> int:
-        return k
-
-    def width(self, k: int) -> int:
-        return min(self.nodes, self.children * sum(expanded(k, self.nodes, self.children)))
-
-    def fed(self, k: int) -> int:
-        return sum(expanded(k, self.nodes, self.children)[1:])
-
-    def parents(self, k: int) -> tuple[int, ...] | None:
-        return None
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         distribution = frontier.distribution
@@ -69,6 +52,3 @@ class Heap:
         valid = (best.values.flatten(1) > 0) & (slot > -torch.inf)
         carried = below.gather(1, kept), seen
         return Level(best.indices.flatten(1), parent, slot, valid, drawn_from, kept, carried)
-
-    def choose(self, score: Tensor) -> Tensor | None:
-        return best_nodes(score, self.nodes)
