@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
 from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(DrawsUnits):
     """A categorical distribution at every node."""
 
     probs: Tensor  # `[batch, node, size]` float32, normalised
@@ -102,12 +102,6 @@ class Categorical:
         else:
             dense = self.probs.new_zeros(*self.probs.shape[:-1], self.size).scatter_(-1, self.ids, self.probs)
         return dense if ids is None else dense.gather(-1, ids)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Categorical":
-        return self
 
     def take(self, nodes: Tensor) -> "Categorical":
         ids = None if self.ids is None else take_nodes(self.ids, nodes)

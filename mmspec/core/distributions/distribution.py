@@ -57,6 +57,16 @@ class Distribution(Protocol):
         """Whether each node's distribution is valid, neither NaN nor without mass: `[batch, node]` bool."""
 
 
+class DrawsUnits:
+    """A distribution whose draws are its units."""
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def with_draws(self, draws: Tensor) -> Self:
+        return self
+
+
 def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
     """Gather `values [batch, node, …]` at `nodes [batch, m]` or `[1, m]`: `[batch, m, …]`."""
     rows, count = values.shape[:2]

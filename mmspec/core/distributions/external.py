@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class External:
+class External(DrawsUnits):
     """No distribution: the nodes only. Drawing from it is an error, because the truth has to be given."""
 
     nodes: Tensor  # `[batch, node]`; its shape and device are used, its values are not read
@@ -27,12 +27,6 @@ class External:
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         return self.draw(noise)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "External":
-        return self
 
     def take(self, nodes: Tensor) -> "External":
         return External(take_nodes(self.nodes, nodes))

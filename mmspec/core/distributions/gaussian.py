@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, finite_nodes, take_nodes
 from mmspec.core.distributions.reflection import reflect
 from mmspec.core.noise import ContinuousNoise, Substream
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(DrawsUnits):
     """An isotropic Gaussian at every node."""
 
     mean: Tensor  # `[batch, node, *unit]` float
@@ -52,12 +52,6 @@ class Gaussian:
         self._refuse_another_sigma(draft)
         coin = torch.log(noise.substream(Substream.COIN).uniform())
         return reflect(x, draft.mean, self.mean, self.sigma, coin)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Gaussian":
-        return self
 
     def take(self, nodes: Tensor) -> "Gaussian":
         sigma = take_nodes(self._spread(), nodes) if isinstance(self.sigma, Tensor) else self.sigma

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.categorical import Categorical
-from mmspec.core.distributions.distribution import Distribution, take_nodes, where_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes, where_nodes
 from mmspec.core.distributions.point_mass import PointMass
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(DrawsUnits):
     """`distribution` where `random`, a point mass elsewhere; of drafts only."""
 
     distribution: Distribution  # the distribution that random nodes were drawn from
@@ -34,12 +34,6 @@ class Mixed:
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         raise TypeError("a target's nodes have distributions of one family; only drafts may be mixed")
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Mixed":
-        return self
 
     def take(self, nodes: Tensor) -> "Mixed":
         return Mixed(self.distribution.take(nodes), take_nodes(self.random, nodes), take_nodes(self.points, nodes))

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
 from mmspec.core.distributions.mixture_coupling import COUPLINGS
 from mmspec.core.distributions.mixture_density import MixtureDensity
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(DrawsUnits):
     """A mixture of Gaussians with diagonal covariances at every node.
 
     Raises:
@@ -74,12 +74,6 @@ class GaussianMixture:
             raise TypeError(f"a mixture of Gaussians cannot be coupled with a {type(draft).__name__} draft")
         same_size = self.weights.shape[-1] == draft.weights.shape[-1]
         return COUPLINGS[self.coupling if same_size else "maximal"](self.density, draft.density, x, noise, self.slack)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "GaussianMixture":
-        return self
 
     def take(self, nodes: Tensor) -> "GaussianMixture":
         weights, means, sigmas = (take_nodes(values, nodes) for values in (self.weights, self.means, self.sigmas))

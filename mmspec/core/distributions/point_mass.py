@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, finite_nodes, take_nodes
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class PointMass:
+class PointMass(DrawsUnits):
     """All mass on one unit per node."""
 
     points: Tensor  # `[batch, node, *unit]`
@@ -25,12 +25,6 @@ class PointMass:
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         return self.points
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "PointMass":
-        return self
 
     def take(self, nodes: Tensor) -> "PointMass":
         return PointMass(take_nodes(self.points, nodes))
