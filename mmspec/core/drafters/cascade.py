@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Bounded
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Distribution, take_nodes
+from mmspec.core.distributions import Distribution
 from mmspec.core.noise import DraftNoise
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
@@ -147,11 +147,7 @@ class FromHistory:
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: State, limit: int, width: int) -> Prefill:
-        known = inputs.prompt_length + max(inputs.host_emitted)
-        behind = known - inputs.known
-        index = torch.arange(known, device=behind.device) - behind[:, None]
-        units = take_nodes(inputs.history, index.clamp(min=0))
-        return self.target.start(self.prompt(units, inputs.pads + behind), limit, width)
+        return self.target.start(self.prompt(*inputs.as_prompt()), limit, width)
 
     def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)
