@@ -43,19 +43,15 @@ Key = tuple[str, Hashable]
 
 
 class Pool(Generic[Held]):
-    """What is captured of calls, by shape. A copy of it is empty, because what is captured holds buffers and weights.
-
-    Attributes:
-        frozen: Whether what is captured next bakes in the weights (`mmspec.core.frozen`).
-        passes: The codes of compiled passes, by what two plans must share for one to serve both.
-    """
+    """What is captured of calls, by shape. A copy is empty, because what is captured holds buffers and weights."""
 
     def __init__(self) -> None:
         self._shapes: dict[Key, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
         self._eager: set[Key] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
         self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
-        self.frozen = True
+        self.frozen = True  # whether what is captured next bakes in the weights (`mmspec.core.frozen`)
+        # The codes of compiled passes, by what two plans must share for one to serve both
         self.passes: WeakValueDictionary[Hashable, CodeType] = WeakValueDictionary()
 
     def renew(self, models: Sequence[nn.Module]) -> None:

@@ -52,17 +52,12 @@ class Log:
 
 
 class Watched:
-    """A drafter that passes every call on to another one, records faults, and never raises.
-
-    Attributes:
-        log: The record of faults.
-        rounds: The budget and the repaired draft of every round; drafts are not rooted.
-    """
+    """A drafter that passes every call on to another one, records faults, and never raises."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.log = Log()
-        self.rounds: list[tuple[int, Draft]] = []
+        self.rounds: list[tuple[int, Draft]] = []  # the budget and the repaired draft, not rooted, of every round
         self.offers, self.needs = drafter.offers, drafter.needs
         self.advice = drafter.advice if isinstance(drafter, Advising) else ""
         self._vocab: int | None = None

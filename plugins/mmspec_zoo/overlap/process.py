@@ -37,19 +37,14 @@ class Process:
 
     `model` makes the draft model in the child, on its device; it can be pickled (`functools.partial(load, "name")`).
     After `patience` seconds without an answer, rounds go on without one, until answers come again.
-
-    Attributes:
-        alive: Whether the child runs.
-        ready: Whether it has answered before.
-        child: The process; None before the first call.
     """
 
     def __init__(self, model: Callable[[], Target], patience: float = 10.0, device: str = "cpu") -> None:
         self.model, self.patience, self.device = model, patience, device
-        self.alive = self.ready = False
+        self.alive = self.ready = False  # whether the child runs; whether it has answered before
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | None = None  # None before the first call
         self._link: Connection
 
     def start(self) -> "subprocess.Popen[bytes]":

@@ -26,12 +26,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 
 class NgramCache:
-    """N-grams of draft ids that stand for one token of the target: at most `capacity`, of at most `longest` pieces.
-
-    Attributes:
-        tokens: `[slot]` int64: the tokens, the latest first; -1 in free slots.
-        stamps: `[slot]` int64: when each of them was emitted last; -1 in free slots.
-    """
+    """N-grams of draft ids that stand for one token of the target: at most `capacity`, of at most `longest` pieces."""
 
     def __init__(self, vocabulary: VocabularyMap, capacity: int, longest: int) -> None:
         self.longest = longest
@@ -45,6 +40,7 @@ class NgramCache:
         self._keys = torch.where(place >= 0, spelling.gather(1, place.clamp(0, longest - 1)), -1)
         self._sizes = length
         slots = max(1, min(capacity, int(self._fits.sum())))
+        # `[slot]` int64: the tokens, the latest first, and when each was emitted last; -1 in free slots
         self.tokens = torch.full((slots,), -1, dtype=torch.int64, device=draft_of.device)
         self.stamps = torch.full_like(self.tokens, -1)
         self._clock = 0
@@ -136,9 +132,6 @@ class JoiningChain(Chain):
     """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have.
 
     `draft_of [target]` are the draft ids of the target's units.
-
-    Attributes:
-        joined: The pieces so far, and their units.
     """
 
     offers = frozenset({"chain"})
@@ -146,7 +139,7 @@ class JoiningChain(Chain):
     def __init__(self, cache: NgramCache, draft_of: Tensor, noise: DraftNoise) -> None:
         super().__init__()
         self._cache, self._draft_of, self._noise = cache, draft_of, noise
-        self.joined = Joined.none(len(noise.round.emitted), draft_of.device)
+        self.joined = Joined.none(len(noise.round.emitted), draft_of.device)  # the pieces so far, and their units
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         if self._noise.shared and not frontier.greedy:
