@@ -43,6 +43,13 @@ class Rule(Protocol):
         """
 
 
+class DraftsAfresh:
+    """A rule under which sampled drafts have noise of their own, new in every round."""
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
+
+
 @runtime_checkable
 class ByPosition(Protocol):
     """A rule that is not invariant, and yet draws with the noise of positions alone.

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.specs import FLY
 
@@ -47,16 +47,13 @@ class FlyOptions:
     )
 
 
-class Fly:
+class Fly(DraftsAfresh):
     exactness: str = FLY.exactness
     needs, offers = FLY.needs, FLY.offers
 
     def __init__(self, options: FlyOptions = FlyOptions()) -> None:
         self.options = options
         self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, there = scores.distribution, draft.valid[:, 1:]

@@ -21,8 +21,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, dense
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.relaxed.typical import variation
 from mmspec_zoo.specs import ROLLBACK
@@ -38,16 +38,13 @@ class RollbackOptions:
     )
 
 
-class Rollback:
+class Rollback(DraftsAfresh):
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers
 
     def __init__(self, options: RollbackOptions = RollbackOptions()) -> None:
         self.options = options
         self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution

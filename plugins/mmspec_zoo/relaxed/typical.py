@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, dense, take_nodes
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk, walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.specs import TYPICAL
 
@@ -38,16 +38,13 @@ class TypicalOptions:
     )
 
 
-class Typical:
+class Typical(DraftsAfresh):
     exactness: str = TYPICAL.exactness
     needs, offers = TYPICAL.needs, TYPICAL.offers
 
     def __init__(self, options: TypicalOptions = TypicalOptions()) -> None:
         self.options = options
         self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, parent = scores.distribution, draft.index.parent[:, 1:].expand(len(draft.units), -1)
