@@ -53,7 +53,6 @@ class Fly(DraftsAfresh):
 
     def __init__(self, options: FlyOptions = FlyOptions()) -> None:
         self.options = options
-        self.measure = options.measure
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, there = scores.distribution, draft.valid[:, 1:]
@@ -63,7 +62,7 @@ class Fly(DraftsAfresh):
         hesitates = self._hesitates(scores)[:, :-1] & there
         agrees = _products(same.float(), there, self.options.window) > 0
         verdict = walk_where(draft, same | (hesitates & agrees), drawn, units)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         x, own = draft.drafted[..., None], same.float()
         if isinstance(distribution, Categorical):

@@ -44,7 +44,6 @@ class Rollback(DraftsAfresh):
 
     def __init__(self, options: RollbackOptions = RollbackOptions()) -> None:
         self.options = options
-        self.measure = options.measure
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution
@@ -53,7 +52,7 @@ class Rollback(DraftsAfresh):
         stays = self._stays(scores)[:, :-1]
         accepted = stays.gather(-1, x)[..., 0] | (units[:, :-1] == draft.drafted)
         verdict = walk_where(draft, accepted, drawn, units)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         p = dense(distribution, units, stays.shape[-1])[:, :-1]
         tv, excess = bias(p, dense(draft.distribution, draft.drafted, stays.shape[-1]), stays)

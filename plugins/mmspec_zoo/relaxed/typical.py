@@ -44,7 +44,6 @@ class Typical(DraftsAfresh):
 
     def __init__(self, options: TypicalOptions = TypicalOptions()) -> None:
         self.options = options
-        self.measure = options.measure
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, parent = scores.distribution, draft.index.parent[:, 1:].expand(len(draft.units), -1)
@@ -53,7 +52,7 @@ class Typical(DraftsAfresh):
         none = torch.zeros_like(draft.valid, dtype=torch.float32)
         if not isinstance(distribution, Categorical) or draft.nodes == 1:  # p of a greedy call is one unit
             verdict = walk(draft, drawn, units)
-            return replace(verdict, tv=none, excess_acceptance=none) if self.measure else verdict
+            return replace(verdict, tv=none, excess_acceptance=none) if self.options.measure else verdict
         p = distribution.on(None)
         passes = p > self.bound(p)[..., None]
         above, x = take_nodes(p, parent), draft.drafted[..., None]
@@ -62,7 +61,7 @@ class Typical(DraftsAfresh):
         logs = torch.nn.functional.pad(own.clamp(min=torch.finfo(own.dtype).tiny).log(), (1, 0))
         likely = (draft.index.ancestor * logs[:, None]).sum(-1)  # of the path to every node
         verdict = walk_where(draft, accepted, drawn, units, likely)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         if draft.index.is_chain:
             q = dense(draft.distribution, draft.drafted, p.shape[-1])
