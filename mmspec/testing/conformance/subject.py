@@ -128,8 +128,7 @@ class Subject:
         """A new rule: the component itself, with the options of its first example or of `example`; or the method's."""
         if self.component.kind == "rule":
             return self.instance(example or self.examples[0])
-        rule = self._part(self.pairing.rule)
-        return rule
+        return self._part(self.pairing.rule)
 
     def _part(self, component: Any, example: Example | None = None) -> Any:
         """A method's drafter or rule, with the option values that the method sets."""
