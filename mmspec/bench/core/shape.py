@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mmspec.registry import Registry, installed
+from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 
 HOOK = "mmspec_bench_shapes"
@@ -52,9 +52,9 @@ class Shape:
         return make(device, dtype, **{**self.numbers, **(self.small if small else {})})
 
 
-def known_shapes(registry: Registry | None = None) -> dict[str, Shape]:
+def known_shapes() -> dict[str, Shape]:
     """The shapes of all plugins by name, in the order of loading."""
-    registry = installed() if registry is None else registry
+    registry = installed()
     answers: Iterable[Iterable[Shape]] = (
         shapes for plugin in registry.plugins() for shapes in registry.ask(plugin.name, HOOK) or ()
     )

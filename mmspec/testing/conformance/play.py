@@ -82,16 +82,14 @@ class Player:
         self.drafter = None if drafter is None else Watched(drafter)
         self.decoder = Decoder(self.bench.target, self.drafter, rule, k=K, policy=policy)
 
-    def play(
-        self, batches: Batches, *, limit: int = LIMIT, warp: Warp | None = None, ends: int | None = None
-    ) -> Played:
+    def play(self, batches: Batches, *, warp: Warp | None = None, ends: int | None = None) -> Played:
         """Decode batches; each row has a seed of its own, the same in every batch."""
         played = Played(batches, Log())
         for rows in batches:
             if self.drafter is not None:
                 self.drafter.log, self.drafter.rounds = played.log, []
             output = self.decoder.generate(
-                self.bench.prompt(rows), limit, seed=seeds(rows), warp=warp or self.bench.warp, ends=ends
+                self.bench.prompt(rows), LIMIT, seed=seeds(rows), warp=warp or self.bench.warp, ends=ends
             )
             played.units += [row.clone() for row in output.units]
             played.rounds.append([] if self.drafter is None else self.drafter.rounds)
