@@ -74,8 +74,7 @@ class Scratch:
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
 
-        The draft may be padded. A path is no longer than
-        what was fed: behind it, the cache may have no slots.
+        The draft may be padded. A path is no longer than what was fed: behind it, the cache may have no slots.
         """
         path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]
         place = picked(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))

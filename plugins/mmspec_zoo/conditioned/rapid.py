@@ -11,8 +11,7 @@ Here chunks are scored by BM25 over token ids: what is kept decides how much is 
 all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
 numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
 in their order. Those that share no token with the end are left out.
-Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows
-neither.
+Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows neither.
 Knobs: `eta`, `alpha` (of p̂); `first`, `chunk`, `chunks`, `end` (more is accepted more often, and costs more);
 `context` (ids, or a function of a prompt's ids, in the place of what is retrieved); `k`.
 """

@@ -3,11 +3,10 @@
 DySpec (Xiong et al., arXiv 2410.11744), whose steps are a reconstruction, since the paper could not be read here. A
 slot is a place for one more child of a node; the first one at the root has value 1. Drawing y from R, which is q
 without the earlier siblings, renormalised, turns a slot of value v into a node and two more slots: v (1 - R(y)) is the
-value of the next sibling's, and v R(y) of y's first child. The slot with the largest value is drawn next, until
-there are `nodes`. Of a node whose first slot has value V, slot j has value V (1 - Σ_{i<j} q(y_i)), and the first slot
-of its child j has V q(y_j). A new slot is never worth more than the one that it came from; so drawing level by level,
-and keeping the `nodes` best slots, gives the same tree. A node gets children if its first slot is among the best so
-far.
+value of the next sibling's, and v R(y) of y's first child. The slot with the largest value is drawn next, until there
+are `nodes`. Of a node whose first slot has value V, slot j has value V (1 - Σ_{i<j} q(y_i)), and the first slot of its
+child j has V q(y_j). A new slot is never worth more than the one that it came from; so drawing level by level, and
+keeping the `nodes` best slots, gives the same tree. A node gets children if its first slot is among the best so far.
 A slot is kept for a value that its own draw does not change, so that the units keep their distribution.
 Exact under `recursive-rejection` and `match`. If greedy, children are the likeliest units, valued likewise.
 Knobs: `children`: most siblings; `nodes`: nodes that are verified.
