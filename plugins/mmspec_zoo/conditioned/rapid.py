@@ -32,8 +32,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.draft_models import own_target
+from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_zoo.conditioned.ambedkar import as_ids
 from mmspec_zoo.conditioned.augmented import AugmentedTarget
 from mmspec_zoo.specs import RAPID
 
