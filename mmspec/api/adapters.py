@@ -18,14 +18,11 @@ HANDLE = "_mmspec_enabled"
 
 @runtime_checkable
 class Replaceable(Protocol):
-    """A handle that gives way where its object is enabled again, as when a notebook's cell is run twice.
-
-    Attributes:
-        held: Why it may not give way now, such as an open `with` block; empty where it may.
-    """
+    """A handle that gives way where its object is enabled again, as when a notebook's cell is run twice."""
 
     @property
-    def held(self) -> list[str]: ...
+    def held(self) -> list[str]:
+        """Why it may not give way now, such as an open `with` block; empty where it may."""
 
     def disable(self) -> None: ...
 

@@ -6,7 +6,6 @@ up without their knowledge. Components that a pipeline builds later are enabled 
 
 import sys
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from torch import nn
@@ -159,9 +158,7 @@ class EnabledComponents:
         self._open.append(BLOCK)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._open.remove(BLOCK)
         self.disable()
 

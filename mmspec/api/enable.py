@@ -8,7 +8,6 @@ keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mmspec.api import adapters
@@ -137,9 +136,7 @@ class Enabled:
         self.held.append(adapters.BLOCK)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.held.remove(adapters.BLOCK)
         self.disable()
 

@@ -23,10 +23,7 @@ def learning_of(learn: Any) -> Learning | None:
 
 
 def refuse_unteachable(registry: Registry, drafter: Any, compile: Compile) -> None:
-    """Refuse a drafter that cannot learn, before any weights are read.
-
-    The drafter is live, a spec, or None.
-    """
+    """Refuse a drafter that cannot learn, before any weights are read. The drafter is live, a spec, or None."""
     if compile:
         raise ValueError(
             "learn= and compile= do not go together: captured rounds may hold copies of a drafter's weights, which a "

@@ -81,7 +81,6 @@ def lifted_constraint(
 def _stand(forced: Tensor, processors: Sequence[Any], vocab: int | None) -> bool:
     """Whether known units keep all mass under the processors that follow their constraint.
 
-    Scores `[id, vocab]` that leave one known id each go through these processors, of which none may read the history.
 
     Scores `[id, vocab]` that leave one of the known ids (`forced`, `[units]`) each go through these processors, of
     which none may read the history.

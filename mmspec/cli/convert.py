@@ -24,7 +24,6 @@ class Layout(Protocol):
 
     def convert(self, files: Sequence[Path], folder: Path, values: Mapping[str, Any]) -> None:
         """Write the pipeline of published files into a folder."""
-        ...
 
 
 def convert(

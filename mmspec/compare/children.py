@@ -24,26 +24,17 @@ REFERENCES: tuple[Reference, ...] = ("generate", PLAIN)
 
 
 class ScriptFailed(RuntimeError):
-    """The script did not end with exit code 0.
-
-    Attributes:
-        speculating: Whether mmspec was enabled.
-        code: The exit code.
-        trace: The end of what it wrote to stderr.
-        how: How it was run, for the message.
-    """
+    """The script did not end with exit code 0; `how` says in the message how it was run."""
 
     def __init__(self, speculating: bool, code: int, trace: str, how: str) -> None:
         super().__init__(f"the script failed {how} (exit code {code})")
-        self.speculating = speculating
+        self.speculating = speculating  # whether mmspec was enabled
         self.code = code
-        self.trace = trace
+        self.trace = trace  # the end of what it wrote to stderr
 
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a script."""
-
     plain: list[Recording]  # runs without mmspec, or with its plain decoding, at least one
     ours: list[Recording]  # as many runs with mmspec
     again: Recording | None  # A last plain run, which judges the differences; None if there are none

@@ -42,10 +42,7 @@ class NearTie:
 
 
 def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate_kwargs: Any) -> Stock:
-    """Run unmodified transformers.
-
-    Without a seed for `torch.manual_seed` the generator goes on as it is.
-    """
+    """Run unmodified transformers. Without a seed for `torch.manual_seed` the generator goes on as it is."""
     assert "generate" not in model.__dict__, "this model's generate is replaced; disable() first"
     if seed is not None:
         torch.manual_seed(seed)

@@ -116,7 +116,7 @@ class Recorder:
             first = model not in self._known_models
             self._known_models.add(model)
             call = RecordedCall(len(self.calls) + 1, type(model).__name__, first, columns, _generators())
-            call.half = _half(model)
+            call.half = any(w.is_floating_point() and w.element_size() < 4 for w in model.parameters())
             self.calls.append(call)
         return call
 
@@ -151,10 +151,6 @@ def _print(error: Exception, script: str) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
-
-
-def _half(model: Any) -> bool:
-    return any(weight.is_floating_point() and weight.element_size() < 4 for weight in model.parameters())
 
 
 def _generators() -> str:

@@ -19,16 +19,14 @@ Generate = Callable[..., Any]
 
 class Way(Protocol):
     def prepare(self, model: Any) -> None:
-        """Prepare a model, before the clock starts."""
+        """Prepare a model, before the clock starts; by default there is nothing to do."""
+        return
 
     def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
         """Run a call with these arguments. Returns its result; notes on it go into `call`."""
 
 
-class Plain:
-    def prepare(self, model: Any) -> None:
-        pass
-
+class Plain(Way):
     def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
         return original(model, **arguments)
 
@@ -61,7 +59,7 @@ class _PerModel:
         vars(model)[self._name] = _Attached(value)
 
 
-class Speculating:
+class Speculating(Way):
     """Runs the call with mmspec; what mmspec refuses is left to transformers, with the reason.
 
     `plainly` is the reference of one shape: plain decoding in passes of the width that the method of `how` has.
@@ -123,15 +121,12 @@ class Speculating:
         return handle
 
 
-class Judging:
+class Judging(Way):
     """Runs the call as it is, and says whether a near-tie explains where the ids of another run differ."""
 
     def __init__(self, folder: Path, numbers: Sequence[int]) -> None:
         self._folder = folder
         self._numbers = frozenset(numbers)
-
-    def prepare(self, model: Any) -> None:
-        pass
 
     def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
         if call.number not in self._numbers:
@@ -173,8 +168,7 @@ def way_of(task: Mapping[str, Any]) -> Way:
 
 def read_task(file: Path) -> dict[str, Any]:
     """The task that the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `plainly`, `judge`."""
-    task: dict[str, Any] = json.loads(file.read_text())
-    return task
+    return json.loads(file.read_text())
 
 
 def _judge(ids: Any, stock: Any, call: RecordedCall) -> None:

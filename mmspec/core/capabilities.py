@@ -43,7 +43,6 @@ class OneShape(Protocol):
     @property
     def prefers_one_shape(self) -> bool:
         """Whether width costs little there, and widths round differently: on CUDA in half precision."""
-        ...
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         """`start` for a call whose passes after the prefill all have `width` nodes.
@@ -51,7 +50,6 @@ class OneShape(Protocol):
         No shape inside a pass may depend on how far the rows are, and no kernel on measured times; how much the cache
         holds depends on prompt, limit and width only.
         """
-        ...
 
 
 @runtime_checkable
@@ -60,7 +58,6 @@ class Widening(Protocol):
 
     def pass_nodes(self, nodes: int) -> int:
         """Nodes of the pass over a draft of so many nodes, the root included."""
-        ...
 
 
 @runtime_checkable
@@ -74,7 +71,6 @@ class LengthAware(Protocol):
             cache: The target's cache of the call.
             emitted: The units that every row has emitted. No row has committed more of them.
         """
-        ...
 
 
 @runtime_checkable
@@ -89,7 +85,6 @@ class Exporting(Protocol):
             sequences: Prompts and emitted units as the call returns them, `[batch, prompt + longest]`.
             emitted: `[batch]` int64.
         """
-        ...
 
 
 @runtime_checkable
@@ -132,7 +127,6 @@ class RunsTarget(Protocol):
     @property
     def runs_target(self) -> bool:
         """Whether they are; asked after `bind`."""
-        ...
 
 
 @runtime_checkable
@@ -158,7 +152,6 @@ class Renumbering(Protocol):
             nodes: `[batch, node]`: which of the drafter's own nodes each node of the draft is, the root not counted;
                 beyond their number: none.
         """
-        ...
 
 
 @runtime_checkable
@@ -177,7 +170,6 @@ class Lesson(Protocol):
 
     def weights(self) -> Sequence[nn.Parameter]:
         """The weights that learning changes, in place; never the target's."""
-        ...
 
     def loss(self, units: Tensor, counted: Tensor) -> Tensor:
         """How far the drafter's distributions are from the target's, along a text: a scalar with a gradient.
@@ -186,7 +178,6 @@ class Lesson(Protocol):
             units: The text, `[batch, unit]` int64.
             counted: `[batch, unit]` bool: the units whose distributions count.
         """
-        ...
 
     def save(self, folder: Path) -> None:
         """Write the drafter's network in a form that its option `model` takes.
@@ -194,7 +185,6 @@ class Lesson(Protocol):
         Raises:
             ValueError: There is no form for it.
         """
-        ...
 
 
 @runtime_checkable
@@ -209,7 +199,6 @@ class Conditioning(Protocol):
 
     def wrap(self, target: Target) -> Target:
         """The target to decode with, as in `TargetWrapping`. Wrapped again, it is wrapped once."""
-        ...
 
 
 @runtime_checkable
@@ -226,7 +215,6 @@ class Learns(Protocol):
         Raises:
             ValueError: It cannot learn for this target, or there is no such loss.
         """
-        ...
 
 
 @runtime_checkable
@@ -236,7 +224,6 @@ class OwnLength(Protocol):
     @property
     def own_length(self) -> int | None:
         """Units of its longest path; None: the checkpoint does not say."""
-        ...
 
 
 @runtime_checkable
@@ -260,7 +247,6 @@ class TargetAware(Protocol):
         Raises:
             ValueError: The two cannot work together.
         """
-        ...
 
 
 @runtime_checkable
@@ -269,4 +255,3 @@ class TargetWrapping(Protocol):
 
     def wrap(self, target: Target) -> Target:
         """The target to decode with: a copy or a wrapper, so that other decoders of `target` are not affected."""
-        ...

@@ -18,11 +18,7 @@ from mmspec.core.warp import Warp
 def with_forced(draft: Draft, warp: Warp, live: Live, nodes: int) -> Draft:
     """A draft, not rooted, with the call's forced units (`Warp.forced`); unchanged where there are none, or a tree.
 
-    Args:
-        draft: What was proposed.
-        warp: The call's warp.
-        live: Its rows.
-        nodes: Most units of a chain in the place of an empty one.
+    In the place of an empty draft, a chain has at most `nodes` units.
     """
     if warp.forced is None or not draft.index.is_chain:
         return draft

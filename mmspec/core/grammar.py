@@ -16,11 +16,7 @@ from mmspec.core.processors import HISTORY
 
 
 class Followed:
-    """A matcher and the units that it has accepted.
-
-    Args:
-        matcher: At the beginning of a text.
-    """
+    """A matcher, which stood at the beginning of a text, and the units that it has accepted."""
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher, self._units = matcher, list[int]()

@@ -25,13 +25,9 @@ from mmspec.registry.warn import warn
 def contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool = False) -> Iterator[None]:
     """Run a block of a drafter's or a policy's code: exceptions are counted, and the first one of a call is reported.
 
-    What the block draws from torch's generator is undone: a draft must never change the output.
-
-    Args:
-        state: The call.
-        who: Whose code it is, for the warning.
-        fatal: Later drafts depend on this block: after a fault the rest of the call runs without drafts.
-        may_refuse: A `ValueError` is not a fault but the drafter's refusal of this call, and is raised.
+    What the block draws from torch's generator is undone: a draft must never change the output. `who` names whose code
+    it is. After a `fatal` fault, on which later drafts depend, the rest of the call runs without drafts. Under
+    `may_refuse`, a `ValueError` is not a fault but the drafter's refusal of this call, and is raised.
 
     Raises:
         MemoryError: There is no memory left; likewise `torch.OutOfMemoryError`.
@@ -63,12 +59,7 @@ def draft_or_none(
 
 
 def checked(draft: Any, state: State, vocab: int | None) -> Draft:
-    """The draft, if it can be verified, without nodes whose id is outside the vocabulary or whose parent is wrong.
-
-    Args:
-        draft: What a drafter or a policy returned, not rooted yet.
-        state: The call.
-        vocab: Number of unit ids of a discrete target.
+    """The draft, not rooted yet, without nodes whose id is outside the vocabulary or whose parent is wrong.
 
     Raises:
         TypeError: The object is not a `Draft`.
@@ -91,12 +82,7 @@ def checked(draft: Any, state: State, vocab: int | None) -> Draft:
 
 
 def form_error(draft: Any, root: Tensor) -> str:
-    """What is wrong with a draft's shapes and types; "" if nothing is.
-
-    Args:
-        draft: What was proposed, not rooted yet.
-        root: `[batch, *unit]`.
-    """
+    """What is wrong with the form of a draft, not rooted yet, behind roots `[batch, *unit]`; "" if nothing is."""
     if not isinstance(draft, Draft):
         return f"propose returned a {type(draft).__name__}, not a Draft (Draft.chain, Draft.tree, Draft.empty)"
     units = draft.units

@@ -18,4 +18,3 @@ class TakesNull(Protocol):
             inputs: The prompt, as `start` takes it.
             null: `input_ids` and `attention_mask` of what guidance leads away from.
         """
-        ...

@@ -27,12 +27,10 @@ class GivesHidden(Protocol):
         Raises:
             ValueError: The layers cannot be told from the model's other parts.
         """
-        ...
 
     @property
     def hidden_size(self) -> int:
         """Numbers of a state at one boundary."""
-        ...
 
     def with_hidden(self, boundaries: Sequence[int]) -> Target:
         """This target, with outputs that carry the states at these boundaries, one behind the other.
@@ -47,7 +45,6 @@ class GivesHidden(Protocol):
         Raises:
             ValueError: There is no such boundary.
         """
-        ...
 
 
 @runtime_checkable
@@ -87,13 +84,10 @@ class Lends(GivesHidden, Protocol):
     @property
     def model(self) -> Any:
         """The live model."""
-        ...
 
     @property
     def vocab(self) -> int | None:
         """Number of unit ids."""
-        ...
 
     def lend(self) -> Lent:
         """What heads use of the model, which may have been moved or cast since the last call."""
-        ...

@@ -18,7 +18,6 @@ class Processor(Protocol):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab]` after `input_ids [rows, length]`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,9 @@ class Prefix:
 
 
 def with_histories(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
-    """Run a processor on every node with its own history.
+    """Run a processor, a pure function of ids and scores, on every node with its own history.
 
-    Args:
-        processor: A pure function of ids and scores.
-        logits: `[batch, node, vocab]` of the nodes in `nodes`.
-        draft: The rooted draft.
-        prefix: The known units.
-        nodes: Which of the draft's nodes have logits.
+    The logits are those of the rooted draft's nodes `nodes`: `[batch, node, vocab]`.
     """
     run = _row_by_row if knows_rows(processor) else _length_by_length
     return run(processor, logits, draft, prefix, nodes)

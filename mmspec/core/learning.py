@@ -127,21 +127,14 @@ class Notes:
 
 
 class Learner:
-    """The rows that are kept of several calls, and the lessons on them.
-
-    Attributes:
-        kept: The rows, the oldest first.
-        steps: Optimiser steps so far.
-        seconds: The time that lessons took.
-        loss: That of the latest step; None before the first.
-        stopped: Whether learning ended early, after a loss that was not finite or another fault.
-    """
+    """The rows that are kept of several calls, and the lessons on them."""
 
     def __init__(self, lesson: Lesson, learning: Learning) -> None:
         self.lesson, self.learning = lesson, learning
-        self.kept: deque[Row] = deque(maxlen=learning.capacity)
-        self.steps, self.seconds, self.stopped = 0, 0.0, False
-        self.loss: float | None = None
+        self.kept: deque[Row] = deque(maxlen=learning.capacity)  # the oldest first
+        self.steps, self.seconds = 0, 0.0  # of the optimiser, and of all lessons
+        self.stopped = False  # whether learning ended early, after a loss that was not finite or another fault
+        self.loss: float | None = None  # that of the latest step; None before the first
         self._calls = 0
         self._draws = random.Random(0)
         self._lock = threading.Lock()

@@ -17,11 +17,9 @@ class Matcher(Protocol):
 
     def accept(self, unit: int) -> bool:
         """Go on behind `unit`; False, and nothing changes, if the grammar does not allow it here."""
-        ...
 
     def allowed(self) -> Tensor | None:
         """The units that the grammar allows next: `[ids]` bool, on the CPU; None: all, because the text has ended."""
-        ...
 
 
 @runtime_checkable
@@ -30,7 +28,6 @@ class Rollback(Protocol):
 
     def rollback(self, count: int) -> None:
         """Undo the last `count` accepted units."""
-        ...
 
 
 @runtime_checkable
@@ -39,7 +36,6 @@ class Foresees(Protocol):
 
     def forced(self) -> Sequence[int]:
         """The next units, as far as the grammar decides them; a guess where a text has several encodings."""
-        ...
 
 
 @runtime_checkable
@@ -105,12 +101,9 @@ class XgrammarMatcher:
 
 
 class LlguidanceMatcher:
-    """A matcher of llguidance, as `Matcher`, `Rollback` and `Foresees`.
+    """A matcher of llguidance, at the beginning of a text, as `Matcher`, `Rollback` and `Foresees`.
 
     It stops where the grammar does. The end of the text, which it allows there and does not consume, is counted here.
-
-    Args:
-        inner: The live matcher, at the beginning of a text.
     """
 
     def __init__(self, inner: _Llguidance) -> None:

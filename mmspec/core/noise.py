@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from mmspec.core.tree import TreeIndex
+from mmspec.core.tree import TreeIndex, picked
 
 
 class Substream(IntEnum):
@@ -38,15 +38,12 @@ class ContinuousNoise(Protocol):
 
     def substream(self, substream: Substream) -> "ContinuousNoise":
         """The same addresses in another substream."""
-        ...
 
     def uniform(self) -> Tensor:
         """Uniform in (0, 1): `[batch, node]`."""
-        ...
 
     def normal(self, *unit: int) -> Tensor:
         """Standard normal: `[batch, node, *unit]`."""
-        ...
 
 
 class Noise(ContinuousNoise, Protocol):
@@ -54,23 +51,18 @@ class Noise(ContinuousNoise, Protocol):
 
     def substream(self, substream: Substream) -> "Noise":
         """The same addresses in another substream."""
-        ...
 
     def where(self, mask: Tensor, substream: Substream) -> "Noise":
         """The same addresses, in another substream at the nodes of `mask [batch, node]`."""
-        ...
 
     def at(self, index: Tensor) -> "Noise":
         """The noise at the nodes `index [batch, m]` (or `[1, m]`): `[batch, m]` addresses."""
-        ...
 
     def exponential(self, size: int) -> Tensor:
         """Exp(1) for the unit ids `0 … size - 1`: `[batch, node, size]`."""
-        ...
 
     def exponential_at(self, ids: Tensor) -> Tensor:
         """Exp(1) for the unit ids `[batch, node, k]`; the same numbers that `exponential` has for them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,8 +80,7 @@ class SpreadNoise:
         return self.substream(substream) if isinstance(each, SpreadNoise) else each.where(mask, substream)
 
     def at(self, index: Tensor) -> "SpreadNoise":
-        rows = max(len(self.index), len(index))
-        return replace(self, index=self.index.expand(rows, -1).gather(1, index.expand(rows, -1)))
+        return replace(self, index=picked(self.index, index))
 
     def exponential(self, size: int) -> Tensor:
         return self._spread(self.noise.exponential(size))
@@ -114,7 +105,6 @@ class Source(Protocol):
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Begin a round: noise of positions before `host_emitted` will not be needed again."""
-        ...
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
         """Noise of the positions `emitted + 0 … deepest`: addresses `[batch, deepest + 1]`.
@@ -124,19 +114,15 @@ class Source(Protocol):
             host_emitted: `emitted`, on the host.
             deepest: Depth of the deepest node.
         """
-        ...
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
         """Noise of the nodes `first … first + count - 1`, new in every round: addresses `[batch, count]`."""
-        ...
 
     def sheltered(self) -> AbstractContextManager[None]:
         """A block after which torch's generator is where it was: what drafters draw from it has no effect."""
-        ...
 
     def finish(self, steps: int) -> None:
         """End the call: leave torch's generator where `steps` steps of plain decoding would have left it."""
-        ...
 
 
 @runtime_checkable
@@ -146,7 +132,6 @@ class Counting(Protocol):
     @property
     def fresh_key(self) -> Tensor:
         """`[batch, 2]` int64; a `PhiloxSource` with this key has the same `fresh`."""
-        ...
 
 
 @runtime_checkable
@@ -155,7 +140,6 @@ class Unread(Protocol):
 
     def by_tensors(self, emitted: Tensor, deepest: int, ahead: int) -> Noise:
         """`Source.by_position`; `begin` was told an earlier `emitted`, by at most `ahead` units a row."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,8 @@ def shape_to_compile(shape: Shape, target: Target) -> Shape:
 def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int, compiled: bool) -> int | None:
     """Nodes of every pass, root and padding included; None if passes may have any number of nodes.
 
-    Args:
-        shape: As in `Decoder`.
-        target: The target.
-        drafter: The drafter, bound.
-        rule: The rule.
-        k: Budget of a round.
-        compiled: Whether rounds are to be compiled, which need one shape, whatever the rule promises.
+    The shape is as in `Decoder`, and the drafter is bound. Rounds that are to be `compiled` need one shape, whatever
+    the rule promises.
 
     Raises:
         ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.
@@ -123,11 +118,7 @@ def differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
     """Whether equal calls may part: measured on CUDA, in half precision, in passes of one node over two rows.
 
     Why is not known; a plain loop of torch's own calls does the same there. Passes of more nodes repeat themselves.
-
-    Args:
-        target: The target.
-        rows: Rows of a pass; under guidance two for every row of the call.
-        width: Nodes of every pass after the prefill; None: any number, and then no such promise is made.
+    Under guidance a pass has two rows for every row of the call; without a width no such promise is made.
     """
     return width == 1 and rows > 1 and _half_off_cpu(target)
 

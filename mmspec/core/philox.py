@@ -15,6 +15,7 @@ from torch import Tensor
 from mmspec.core import kernels
 from mmspec.core.noise import Noise, Substream, unmoved
 from mmspec.core.transfer import on_device
+from mmspec.core.tree import picked
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
@@ -72,8 +73,8 @@ class PhiloxNoise:
         return replace(self, current=torch.where(mask, int(substream), now))
 
     def at(self, index: Tensor) -> "PhiloxNoise":
-        current = _picked(self.current, index) if isinstance(self.current, Tensor) else self.current
-        return replace(self, address=_picked(self.address, index), current=current)
+        current = picked(self.current, index) if isinstance(self.current, Tensor) else self.current
+        return replace(self, address=picked(self.address, index), current=current)
 
     def exponential(self, size: int) -> Tensor:
         if _launches(self.key.device):
@@ -118,12 +119,6 @@ class PhiloxNoise:
             substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
         counter = (block, self.address[..., None], substream, self.round[..., None])
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
-
-
-def _picked(values: Tensor, index: Tensor) -> Tensor:
-    """Values `[batch, node]` (or `[1, node]`) at `index [batch, m]` (or `[1, m]`)."""
-    rows = max(len(values), len(index))
-    return values.expand(rows, -1).gather(1, index.expand(rows, -1))
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,9 @@ class Policy(Protocol):
 
     def budget(self) -> int:
         """Units to draft in this round; 0 is plain decoding."""
-        ...
 
     def trim(self, draft: Draft) -> Draft:
         """Invalidate drafted nodes, or return the draft unchanged. The draft is not rooted yet."""
-        ...
 
     def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
         """See a finished round, after its host sync.
@@ -32,7 +30,6 @@ class Policy(Protocol):
                 that has the fewest units so far comes first.
             seconds: Wall time of the whole round.
         """
-        ...
 
 
 @runtime_checkable

@@ -32,7 +32,6 @@ class Target(Protocol):
         Raises:
             ValueError: The prompt is empty or does not fit.
         """
-        ...
 
     def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """Score a rooted draft in one pass. Nothing is committed: only scratch parts of the cache are written.
@@ -43,18 +42,15 @@ class Target(Protocol):
             first: Above 0 only for targets that offer `grow`: the nodes before `first` were already scored since the
                 last commit, as the same nodes of a smaller draft, and only scores from `first` on are returned.
         """
-        ...
 
     def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
         """Keep the root and the first `count - 1` nodes of `path [batch, depth]`; `count` is 0 in finished rows.
 
         If a truth was given and drafted, `path[:, count - 1]` is the node of the new root: its state may be kept.
         """
-        ...
 
     def truncate(self, cache: Any, length: Tensor) -> None:
         """Drop all but the first `length [batch]` units, prompt included, padding excluded; for `truncate`."""
-        ...
 
 
 class Drafter(Protocol):
@@ -74,11 +70,9 @@ class Drafter(Protocol):
         Raises:
             ValueError: The two cannot work together; says why.
         """
-        ...
 
     def width(self, k: int) -> int:
         """Most nodes that a draft of budget `k` has, the root not counted."""
-        ...
 
     def start(self, state: State, inputs: Any) -> Any:
         """Begin a call, after prefill (the prompt is in `state.history`). The result is kept as `state.memory`.
@@ -87,7 +81,6 @@ class Drafter(Protocol):
             ValueError: The drafter cannot serve this call; says why. All other exceptions, here or later, are faults
                 (`mmspec.core.guard`): the call goes on without drafts.
         """
-        ...
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """Draft at most `k` units per path.
@@ -100,8 +93,6 @@ class Drafter(Protocol):
         Returns:
             The draft; units have the dtype of `state.root`. A malformed draft is a fault: this round runs without it.
         """
-        ...
 
     def observe(self, state: State, step: Step) -> None:
         """See a settled round; called every round, also after an empty draft."""
-        ...

@@ -41,11 +41,7 @@ class Sharded(Protocol):
 
 
 class Ranks:
-    """The ranks that decode one call together.
-
-    Args:
-        group: Their process group. Its first rank decides.
-    """
+    """The ranks of a process group that decode one call together; the first one decides."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -55,9 +51,7 @@ class Ranks:
     def meet(self, inputs: Any, *call: int | str) -> None:
         """Compare the calls that the ranks begin; before the prefill, whose collectives have the prompt's shape.
 
-        Args:
-            inputs: The target's prompt: tensors, or a mapping to them; what else it holds is not compared.
-            *call: What else must be the same: the decoder's name, sizes.
+        Of the inputs tensors are compared, alone or in a mapping; `call` is what else must be the same.
 
         Raises:
             ValueError: The ranks' versions of mmspec, prompts or calls differ.

@@ -122,13 +122,7 @@ class Report:
         self._read = [a + b for a, b in zip_longest(self._read, (drafted, *accepted), fillvalue=0)]
 
     def add_bias(self, draft: Draft, verdict: Verdict, count: Tensor) -> None:
-        """Add one round's bias, if the rule measured it, without a host sync.
-
-        Args:
-            draft: The rooted draft.
-            verdict: The rule's decision.
-            count: `[batch]` units emitted, after truncation; 0 in rows that were done.
-        """
+        """Add one round's bias, if the rule measured it, without a host sync; rows with a count of 0 were done."""
         if verdict.tv is not None:
             new = bias_sums(draft, verdict, count)
             self._bias_sums = new if self._bias_sums is None else self._bias_sums + new
@@ -154,7 +148,6 @@ class Report:
 
     @property
     def accepted(self) -> int:
-        """Accepted nodes."""
         return sum(self.accepted_by_depth)
 
     @property
@@ -196,11 +189,7 @@ class Report:
 
     @classmethod
     def total(cls, reports: Iterable["Report"]) -> "Report":
-        """The report of several calls as of one: counts and times are sums, the promise is the weakest.
-
-        Args:
-            reports: Those of the calls; none: an empty report.
-        """
+        """The report of several calls, or none, as of one: counts and times are sums, the promise is the weakest."""
         reports = list(reports)
         whole = cls(**report_views.summed(reports)) if reports else cls()
         for report in reports:
@@ -222,7 +211,6 @@ class Report:
         return json.dumps(self.to_dict(), indent=indent)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return report_views.table(self)
 
     def __str__(self) -> str:
@@ -249,10 +237,7 @@ def _add(a: Tensor, b: Tensor) -> Tensor:
 def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
     """One round's sums, without a host sync, `[3]`: total variation, excess acceptance, decided nodes.
 
-    Args:
-        draft: The rooted draft.
-        verdict: The decision of a rule that measured.
-        count: `[batch]` units emitted, after truncation.
+    The verdict's rule has measured, and `count [batch]` are the units emitted, after truncation.
     """
     assert verdict.tv is not None and verdict.excess_acceptance is not None
     emitted, wide = verdict.emitted(count), widest(count.device)

@@ -46,15 +46,7 @@ def with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scor
 def decided(
     live: Live, draft: Draft, scores: Scores, rule: Rule, round: Round, most: int | None = None
 ) -> tuple[Live, Step]:
-    """Accept, and append what was accepted to the rows.
-
-    Args:
-        live: The rows.
-        draft: The rooted draft.
-        scores: The target's distributions at its nodes.
-        rule: Decides which nodes are accepted.
-        round: The round's noise.
-        most: Most units that a row may emit; None: no bound.
+    """Accept, and append what was accepted to the rows, at most `most` units a row; None: no bound.
 
     Returns:
         The rows after the round, and the round itself.
@@ -67,16 +59,9 @@ def decided(
 def play_round(
     target: Capturable, cache: Any, live: Live, draft: Draft, warp: Warp, rule: Rule, round: Round
 ) -> tuple[Live, Step]:
-    """Verify, warp, accept, append and commit; torch can trace it over a held cache.
+    """Verify, warp, accept, append and commit; torch can trace it over a held cache, inside of `Capturable.ready`.
 
-    Args:
-        target: Runs the pass; called inside of `Capturable.ready`.
-        cache: The target's cache.
-        live: The rows.
-        draft: The rooted draft.
-        warp: Turns the target's output into distributions; its processors are element-wise.
-        rule: Decides which nodes are accepted.
-        round: The round's noise.
+    The warp's processors are element-wise.
 
     Returns:
         The rows after the round, and the round itself.

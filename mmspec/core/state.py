@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.budget import Budget
+from mmspec.core.distributions import take_nodes
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import NOWHERE, Live, nonfinite_message, with_room
 from mmspec.core.noise import Round, Source
@@ -138,6 +139,13 @@ class State:
     def known(self) -> Tensor:
         """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
         return self.live.known
+
+    def as_prompt(self) -> tuple[Tensor, Tensor]:
+        """The known units as a prompt `[batch, known, *unit]`, padded on the left, and its padding `[batch]`."""
+        known = self.prompt_length + max(self.host.emitted)
+        behind = known - self.known
+        order = torch.arange(known, device=behind.device) - behind[:, None]
+        return take_nodes(self.history, order.clamp(min=0)), self.pads + behind
 
     @property
     def room(self) -> Tensor:

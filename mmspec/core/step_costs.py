@@ -71,9 +71,7 @@ class StepCosts:
 def on_line(known: Sequence[tuple[int, float]], at: int) -> float:
     """Seconds at a size: on the line through its two measured neighbours, or through the last two behind them.
 
-    Args:
-        known: Sizes in ascending order with their seconds, at least one; before the first one, its seconds hold.
-        at: The size.
+    The known sizes, at least one, are in ascending order; before the first one, its seconds hold.
     """
     place = bisect_left(known, (at, 0.0))
     if len(known) == 1 or place == 0:

@@ -64,13 +64,7 @@ def _emitted(rounds: Sequence[TracedRound]) -> int:
 
 
 def _rounds(state: State, step: Step, before: Sequence[int]) -> list[TracedRound]:
-    """The round of every row.
-
-    Args:
-        state: The call, after the round.
-        step: The round.
-        before: How many units every row had emitted.
-    """
+    """A settled round in every row; `before` is how many units each had emitted."""
     draft = step.draft
     probability, margin = _certainty(step.scores)  # [batch, node, vocab], [batch, node]
     parent = draft.index.parent.expand(draft.units.shape)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A drafted node."""
-
     unit: int
     parent: int  # number of the parent among the round's nodes; -1: the root
     accepted: bool  # whether the rule accepted it

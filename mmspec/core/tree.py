@@ -124,3 +124,9 @@ def _computed(parents: tuple[int, ...], device: torch.device) -> tuple[Tensor, .
 
 _tensors: Callable[..., tuple[Tensor, ...]] = torch.compiler.assume_constant_result(_computed)
 """`_computed`, which torch takes for constants of what it traces."""
+
+
+def picked(values: Tensor, index: Tensor) -> Tensor:
+    """Values `[batch, node]` (or `[1, node]`) at `index [batch, m]` (or `[1, m]`)."""
+    rows = max(len(values), len(index))
+    return values.expand(rows, -1).gather(1, index.expand(rows, -1))

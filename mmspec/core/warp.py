@@ -20,21 +20,14 @@ from mmspec.registry.numbers import integers, numbers
 
 @dataclass(frozen=True, eq=False)
 class Warp:
-    """How scores become a distribution.
+    """How scores become a distribution."""
 
-    Attributes:
-        processors: transformers' logits processors, in order.
-        sample: Draw (True), or take the likeliest unit (a point mass).
-        guidance: Classifier-free guidance scale; used if the target returns unconditional logits.
-        pad: Id behind the end of a shorter row, in the ids that stateful processors get.
-        forced: `[n]`, or `[batch, n]` if rows differ, int64: ids that the emitted units `0 … n - 1` must have, -1 where
-            they are free. The distribution of a forced unit has all its mass on its id.
-    """
-
-    processors: Sequence[Processor] = field(default_factory=tuple)
-    sample: bool = True
-    guidance: float | None = None
-    pad: int = 0
+    processors: Sequence[Processor] = field(default_factory=tuple)  # transformers' logits processors, in order
+    sample: bool = True  # draw (True), or take the likeliest unit (a point mass)
+    guidance: float | None = None  # classifier-free guidance scale; used if the target returns unconditional logits
+    pad: int = 0  # id behind the end of a shorter row, in the ids that stateful processors get
+    # `[n]`, or `[batch, n]` if rows differ, int64: ids that the emitted units `0 … n - 1` must have, -1 where they are
+    # free. The distribution of a forced unit has all its mass on its id.
     forced: Tensor | None = None
 
     @staticmethod

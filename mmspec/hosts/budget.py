@@ -94,10 +94,7 @@ class BudgetedTarget:
         root = Draft.alone(inputs.root)
         output = self.target.verify(cache, root)
         self.target.commit(cache, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
-        known = inputs.prompt_length + max(inputs.host_emitted)
-        behind = known - inputs.known  # shorter rows are padded on the left, as in a prompt
-        order = torch.arange(known, device=behind.device) - behind[:, None]
-        return Prefill(cache, output, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
+        return Prefill(cache, output, *inputs.as_prompt())
 
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)

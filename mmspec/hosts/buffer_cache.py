@@ -23,13 +23,10 @@ from mmspec.hosts.tree_op import Branches
 
 
 class BufferCache(SlotCache):
-    """An empty cache for calls like a given one.
+    """An empty cache for calls like `call`, with `most` slots a row, at least the call's.
 
-    Args:
-        layers: Empty cache layers as transformers makes them for the model.
-        call: The cache of a call.
-        most: The number of slots of a row, at least the call's.
-        index: The tree of every pass; None: each pass brings its own.
+    The layers are empty cache layers as transformers makes them for the model. Without an index each pass brings a tree
+    of its own.
     """
 
     def __init__(self, layers: Sequence[Any], call: SlotCache, most: int, index: TreeIndex | None = None) -> None:

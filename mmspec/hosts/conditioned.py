@@ -80,17 +80,10 @@ class TakesCondition(Protocol):
         Raises:
             ValueError: It cannot read it.
         """
-        ...
 
 
 def begun_behind(condition: Condition, vocab: int, inputs: Any, begin: Callable[[Any], Prefill]) -> Prefill:
-    """Prefill a prompt with a condition inside.
-
-    Args:
-        condition: The condition.
-        vocab: Number of the target's ids.
-        inputs: The prompt, as `TransformersTarget.start` takes it: ids and padding alone.
-        begin: Prefills the prompt that holds the condition.
+    """Prefill a prompt of a target of `vocab` ids with a condition inside; `begin` prefills the prompt that holds it.
 
     Raises:
         ValueError: There is more than ids and padding, or no place for the condition.

@@ -16,10 +16,7 @@ from torch import nn
 
 
 def refuse_device(device: Any) -> None:
-    """Refuse a device that this machine does not have, before anything is loaded for it.
-
-    Args:
-        device: The device as torch takes it: a name, a CUDA number, or a `torch.device`.
+    """Refuse a device, as torch takes it, that this machine does not have, before anything is loaded for it.
 
     Raises:
         ValueError: The device does not exist; the message lists those that do.

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from mmspec.hosts.fused_layers import ROTARY, rotated
+from mmspec.hosts.fused_layers import ROTARY, globals_of, rotated
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.traceable import Traceable
 from mmspec.hosts.tree_op import Branches, TreeOp
@@ -56,7 +56,7 @@ A name gets the same dispatcher in every pass, which compiled code checks.
 def sites(model: nn.Module, ops: Mapping[str, TreeOp]) -> Sites:
     """The places where the recurrent layers of a model look up the functions that `ops` replaces."""
     kinds = {type(module) for module in mixers(model)}
-    modules = {id(names): names for names in map(_globals, kinds)}
+    modules = {id(names): names for names in map(globals_of, kinds)}
     return [(names, name) for names in modules.values() for name in ops if name in names]
 
 
@@ -99,7 +99,7 @@ def called_functions(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[
     found: set[str] = set()
     kinds: set[Any] = {type(module) for module in mixers(model)}
     for kind in kinds:
-        names = _globals(kind)
+        names = globals_of(kind)
         found |= {name for name in _called(kind) if inspect.isfunction(names.get(name))}
     return sorted(found & set(ops)), sorted(found - set(ops))
 
@@ -135,12 +135,6 @@ def _leave(sites: Sites) -> None:
 def _is_mixer(module: nn.Module) -> bool:
     kind: Any = type(module)
     return bool(_called(kind) & _STATE_UPDATES)
-
-
-def _globals(kind: type[nn.Module]) -> dict[str, Any]:
-    """The globals of the module in which a layer's forward is written; a class may inherit it from elsewhere."""
-    names: dict[str, Any] = getattr(inspect.unwrap(kind.forward), "__globals__", {})
-    return names
 
 
 @functools.lru_cache(maxsize=4096)

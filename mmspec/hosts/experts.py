@@ -46,10 +46,7 @@ class Experts:
 
     @contextmanager
     def decoding(self, units: int, device: str, fixed: bool) -> Iterator[None]:
-        """Inside the block, products are made as in a decoding pass.
-
-        `fixed` says that the call has one shape.
-        """
+        """Inside the block, products are made as in a decoding pass. `fixed` says that the call has one shape."""
         grouped = [config for config in self.configs if config._experts_implementation == GROUPED]
         if not grouped or not (fixed or device != "cpu") or not self.batched(units):
             yield

@@ -3,7 +3,6 @@
 import hashlib
 import sys
 from collections.abc import Hashable, Iterator, Mapping
-from functools import partial
 from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
@@ -138,18 +137,14 @@ def _serial(owner: Any) -> Hashable:
         return None
     if isinstance(owner, MethodType):
         return _serial(owner.__self__), _serial(owner.__func__)
-    known = _serials.get(id(owner))
+    known = _serials.get(address := id(owner))
     if known is None or known[0]() is not owner:
         try:
-            gone = ref(owner, partial(_forget, id(owner)))
+            gone = ref(owner, lambda _: _serials.pop(address, None))
         except TypeError:  # nothing tells when it is gone, so it is a new one every time
             return next(_numbers)
-        known = _serials[id(owner)] = (gone, next(_numbers))
+        known = _serials[address] = (gone, next(_numbers))
     return known[1]
-
-
-def _forget(address: int, _: Any) -> None:
-    _serials.pop(address, None)
 
 
 def rounding(model: Any) -> float:
@@ -169,11 +164,9 @@ def _weights(model: nn.Module) -> int:
     Addresses are left out if hooks move the weights between devices.
     """
     moving = bool(hooks_of(model))
-    return hash(tuple((_writes(weight), 0 if moving else _address(weight)) for weight in model.parameters()))
-
-
-def _writes(weight: Tensor) -> int:
-    return 0 if weight.is_inference() else weight._version
+    return hash(
+        tuple((0 if w.is_inference() else w._version, 0 if moving else _address(w)) for w in model.parameters())
+    )
 
 
 def _address(weight: Tensor) -> int:

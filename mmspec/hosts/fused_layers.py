@@ -38,7 +38,7 @@ class FusedLayers:
             return cls()
         norms = [module for module in model.modules() if _may_be_norm(module, first.dtype)]
         right = {kind: _is_norm(next(n for n in norms if type(n) is kind)) for kind in set(map(type, norms))}
-        named = {id(names): names for names in map(_globals, set(map(type, model.modules()))) if ROTARY in names}
+        named = {id(names): names for names in map(globals_of, set(map(type, model.modules()))) if ROTARY in names}
         sites = [(names, ROTARY) for names in named.values() if _is_rotary(names[ROTARY], first)]
         return cls([norm for norm in norms if right[type(norm)]], sites)
 
@@ -68,8 +68,7 @@ def rotated(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args
 def _normalised(norm: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     # Gated norms take more arguments, and without them are norms like others.
     if args or kwargs or torch.compiler.is_compiling() or x.dtype != norm.weight.dtype:
-        own: Tensor = type(norm).forward(norm, x, *args, **kwargs)
-        return own
+        return type(norm).forward(norm, x, *args, **kwargs)
     from mmspec.core.kernels import layers
 
     return layers.normalised(x, norm.weight, _eps(norm))
@@ -114,6 +113,6 @@ def _numbers(tensor: Tensor) -> torch.Generator:
     return torch.Generator(tensor.device).manual_seed(0)
 
 
-def _globals(kind: type[nn.Module]) -> dict[str, Any]:
-    names: dict[str, Any] = getattr(inspect.unwrap(kind.forward), "__globals__", {})
-    return names
+def globals_of(kind: type[nn.Module]) -> dict[str, Any]:
+    """The globals of the module in which a layer's forward is written; a class may inherit it from elsewhere."""
+    return getattr(inspect.unwrap(kind.forward), "__globals__", {})

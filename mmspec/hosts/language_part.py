@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-_OTHER_SENSES = ("vision", "visual", "image", "audio")
+OTHER_SENSES = ("vision", "visual", "image", "audio")
 """Parts of a module's name that say that its layers do not read the text."""
 
 
@@ -39,7 +39,7 @@ class LanguagePart:
         lists = [
             (name, module)
             for name, module in model.named_modules()
-            if isinstance(module, nn.ModuleList) and not any(sense in name for sense in _OTHER_SENSES)
+            if isinstance(module, nn.ModuleList) and not any(sense in name for sense in OTHER_SENSES)
         ]
         exact = [found for found in lists if len(found[1]) == count]
         blocks = [found for found in lists if found[0].endswith(".layers") and found[0].count(".") == 1]  # of two parts

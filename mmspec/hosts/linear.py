@@ -56,8 +56,6 @@ _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed weight."""
-
     version: int  # torch's count of writes to the weight when it was packed
     address: int  # the address of its numbers
     checksum: Tensor  # `[out]`: the products of its rows with a fixed vector
@@ -83,8 +81,7 @@ class Kernel:
         packed = self.packed() if self.packed is not None and self.weight is weight else None
         if packed is None or not packed.matches(weight):
             packed = self._pack(weight)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
-        return out
+        return torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
 
     def _pack(self, weight: Tensor) -> Packed:
         packed: Packed | None = _packed.get(weight)

@@ -21,7 +21,7 @@ from transformers.cache_utils import (
 
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.dispatch import called_functions, mixers, replaced_forwards
-from mmspec.hosts.language_part import LanguagePart
+from mmspec.hosts.language_part import OTHER_SENSES, LanguagePart
 from mmspec.hosts.tree_op import TreeOp
 
 _RECURRENT = (
@@ -193,7 +193,7 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
 def _has_position_table(model: Any) -> bool:
     """Whether the language part has an embedding of positions, judged by the names of its embeddings."""
     tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
-    text = [name for name in tables if not any(sense in name for sense in ("vision", "visual", "image", "audio"))]
+    text = [name for name in tables if not any(sense in name for sense in OTHER_SENSES)]
     return any("pos" in last or last == "wpe" for last in (name.rpartition(".")[2] for name in text))
 
 

@@ -6,10 +6,8 @@ A small model gets random weights, so that a target's checks can run it. A large
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
+from mmspec.threads import asked
 
 SMALL = 50_000_000
 """The most parameters of a model that gets random weights: a second or two on two cores."""
@@ -39,10 +38,7 @@ class Outline:
 
 
 def outline(name: str) -> Outline:
-    """The outline of a model; only its `config.json` is read.
-
-    Args:
-        name: `mmspec/…` for a shipped model, a folder, or a hub name.
+    """The outline of a model by its name, as in `load_model`; only its `config.json` is read.
 
     Raises:
         ValueError: transformers can read no config there, or has no class for it.
@@ -113,7 +109,8 @@ def refuse_unreachable(name: str) -> None:
         return
     try:
         if not isinstance(try_to_load_from_cache(name, CONFIG), str):
-            _within(SECONDS, lambda: get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=SECONDS))
+            # In a thread, which may be left behind: looking up the hub's address has no timeout.
+            asked(lambda: get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=SECONDS), "hub").result(SECONDS)
     except HFValidationError as error:
         raise ValueError("a name there is written organisation/name") from error
     except OfflineModeIsEnabled as error:
@@ -124,17 +121,3 @@ def refuse_unreachable(name: str) -> None:
         raise ValueError(f"it does not answer within {SECONDS} s") from error
     except Exception as error:  # the hub's client may use one of several HTTP libraries
         raise ValueError(f"it cannot be reached: {error}") from error
-
-
-def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """The result of `ask`, or TimeoutError. DNS lookups have no timeout, so the thread may be left behind."""
-    answer: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:
-            answer.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return answer.result(seconds)

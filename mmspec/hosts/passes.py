@@ -59,7 +59,6 @@ class Passes:
 
     @once
     def cache_argument(self) -> str:
-        """The argument in which the model's forward takes its cache."""
         return cache_name(self.model_info.model)
 
     @once
@@ -151,9 +150,7 @@ class Passes:
     def attending(self, attention: str, fused: FusedLayers = SlotCache.fused) -> Iterator[None]:
         """Inside the block `forward` runs: the model attends through our attention, its operations through ours.
 
-        Args:
-            attention: The name of the attention function, for models that take theirs from the interface.
-            fused: The parts of layers that kernels compute.
+        `attention` names the function, for models that take theirs from the interface; `fused` parts run as kernels.
         """
         ours = tree_attention(self.model_info.config, attention) if self.manner == "interface" else nullcontext()
         with model_lock(self.model_info.model), ours, dispatched([*self.sites, *fused.sites]), fused.used():
@@ -227,13 +224,7 @@ STATES = (
 
 
 def warned_of_limits(passes: Passes, slots: SlotCache, units: int) -> bool:
-    """Warn of what rounds otherwise in a call of one shape; whether anything does.
-
-    Args:
-        passes: Runs the model.
-        slots: The call's cache.
-        units: The units of a pass, all rows together.
-    """
+    """Warn of what rounds otherwise in a call of one shape, whose passes have `units` units; whether anything does."""
     experts = passes.model_info.has_experts and not passes.experts.batched(units)
     states = bool(passes.model_info.ops) and not slots.exact
     if experts:

@@ -54,8 +54,7 @@ def holds_units(cache: Cache) -> bool:
 
 def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
     """Append a prompt to `cache`; the logits after every row's last unit, `[batch, vocab]`. Padding is not written, and
-    recurrent states do not see it. `ids [batch, prompt]` are padded on the left; `mask` is 1 for units, 0 for
-    padding.
+    recurrent states do not see it. `ids [batch, prompt]` are padded on the left; `mask` is 1 for units, 0 for padding.
     """
     present, lengths = cache.length, mask.sum(1)
     units, longest = int(lengths.max()), cache.longest

@@ -1,6 +1,6 @@
 """Reading a call's inputs: ids and padding, and the part of them that a draft model can read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,3 +127,9 @@ def _has_width(output: Any, width: int) -> bool:
     features = getattr(output, "pooler_output", None)
     parts = features if isinstance(features, list | tuple) else [features]
     return all(isinstance(part, Tensor) and part.shape[-1] == width for part in parts)
+
+
+def as_ids(given: Tensor | Sequence[int]) -> Tensor:
+    """Ids as users give them, `[n]`; their range is the target's to check."""
+    ids = given if isinstance(given, Tensor) else torch.tensor(list(given))
+    return ids.long() if not ids.numel() else ids.squeeze(0) if ids.dim() == 2 else ids

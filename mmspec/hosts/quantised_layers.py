@@ -123,8 +123,7 @@ def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:
     crowd[-1] = 12.0
 
     def run(*rows: Tensor) -> Tensor:
-        out: Tensor = layer(torch.stack(rows)[None].to(device, model.dtype))[0].float()
-        return out
+        return layer(torch.stack(rows)[None].to(device, model.dtype))[0].float()
 
     zero = torch.zeros_like(x)
     out = run(x, y, x + y, zero)
@@ -156,8 +155,7 @@ def _stand_in(layer: Any, number: int) -> Callable[..., Tensor]:
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if get_ident() != thread:  # another thread's generate, of the live model
-            result: Tensor = own(x, *args, **kwargs)
-            return result
+            return own(x, *args, **kwargs)
         unit = nn.functional.rms_norm(x, x.shape[-1:])
         return unit[..., taken.to(x.device)] * sign.to(x.device, x.dtype)
 

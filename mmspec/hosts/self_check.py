@@ -56,8 +56,6 @@ tolerance covers; a wrong mask or position is wrong in every draft."""
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of the check."""
-
     manner: Manner | None  # how to run the model; None if it is refused
     error: float = 0.0  # the largest difference of logits, for the manner with the smallest one
     tolerance: float = 0.0  # the largest difference that is allowed

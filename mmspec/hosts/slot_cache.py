@@ -185,9 +185,7 @@ class SlotCache(Cache):
     def make_room(self, most: int, layers: Sequence[Any]) -> "SlotCache":
         """The cache to go on with if rows may need `most` slots, more than was known when the call began.
 
-        Args:
-            most: The slots needed.
-            layers: Empty cache layers as transformers makes them for the model.
+        The layers are empty cache layers as transformers makes them for the model.
         """
         self.most = max(self.most, in_blocks(most))
         return self

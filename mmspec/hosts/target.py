@@ -81,7 +81,6 @@ class TransformersTarget:
 
     @property
     def model(self) -> Any:
-        """The live model."""
         return self.model_info.model
 
     def layers(self) -> int:
@@ -246,9 +245,7 @@ class TransformersTarget:
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
         """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.
 
-        Args:
-            stock: The model's own call behind the prompt.
-            inputs: The inputs of the call.
+        `stock` is the model's own call behind the prompt.
 
         Raises:
             ValueError: Positions are others than in the model's own `generate`.

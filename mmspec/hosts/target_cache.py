@@ -15,8 +15,6 @@ from mmspec.hosts.slot_cache import SlotCache
 
 @dataclass
 class TransformersTargetCache:
-    """What the target keeps of one call."""
-
     slots: SlotCache  # keys, values and states
     passes: Passes  # runs the model; found when the call began, because the model may have been moved or cast before
     # `[batch, prompt]` int64: 1 for units, 0 for padding, of the prompt's columns as transformers counts them

@@ -21,7 +21,6 @@ class Traceable(Generic[Value]):
         self._traced: list[Value] = []
 
     def get(self) -> Value | None:
-        """The value here."""
         if torch.compiler.is_compiling():
             return self._traced[-1] if self._traced else None
         return self._variable.get()

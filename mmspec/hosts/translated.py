@@ -34,8 +34,6 @@ class TranslatedDraft:
 
 @dataclass
 class TranslatedTargetCache:
-    """What the target keeps of one call."""
-
     cache: Any  # the draft model's own cache
     vocabulary: VocabularyMap  # the map, on the call's device
     length: Tensor  # `[batch]` int64: the committed pieces in the cache

@@ -267,11 +267,7 @@ def _part(key: str) -> str:
 
 
 def differences(**keys: Collection[str]) -> str:
-    """A text that lists missing, unexpected or otherwise wrong keys, three of each kind; "" if there are none.
-
-    Args:
-        **keys: The keys by what is wrong with them, with underscores for spaces.
-    """
+    """A text that lists wrong keys by what is wrong with them, three of each kind; "" if there are none."""
     parts = []
     for what, wrong in keys.items():
         listed = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)

@@ -161,8 +161,7 @@ def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
     """What training measured; nothing of a model that others trained."""
     if shipped.measured is None:
         return {}
-    facts: dict[str, Any] = json.loads((assets / shipped.name / "training.json").read_text())
-    return facts
+    return json.loads((assets / shipped.name / "training.json").read_text())
 
 
 def _bench_of(name: str) -> str:

@@ -7,7 +7,7 @@ all rounds shows earlier than a shift spread over the hundreds of cells of a joi
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,15 +41,11 @@ class Lean:
         return mean_sees(self.variance, self.count)
 
 
-@dataclass
-class Leaning:
-    """A rule that passes every call on to another rule and counts where units come out."""
+class Around:
+    """A rule that passes every call on to another rule."""
 
-    rule: Rule  # the other rule
-    lean: Lean = field(default_factory=Lean)  # the counts
-
-    def __post_init__(self) -> None:
-        self.exactness, self.needs, self.offers = self.rule.exactness, self.rule.needs, self.rule.offers
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.exactness, self.needs, self.offers = rule, rule.exactness, rule.needs, rule.offers
 
     def bind(self, target: Target) -> None:
         if isinstance(self.rule, TargetAware):
@@ -60,6 +56,14 @@ class Leaning:
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return self.rule.draft_noise(round)
+
+
+class Leaning(Around):
+    """Counts where units come out."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(rule)
+        self.lean = Lean()
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         verdict = self.rule.accept(draft, scores, round)

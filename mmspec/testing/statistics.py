@@ -68,8 +68,7 @@ def joint_p_value(units: Tensor, joint: Tensor) -> float:
 def pooled(expected: Tensor) -> tuple[Tensor, Tensor]:
     """Cells that χ² takes one by one, `[n]` int64, and the rows that all others expect together.
 
-    Args:
-        expected: `[cells]` float64: the rows that each cell expects.
+    `expected [cells]` float64 are the rows that each cell expects.
     """
     kept = (expected >= POOLED).nonzero()[:, 0]
     small = expected.clone()

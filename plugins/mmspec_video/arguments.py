@@ -52,13 +52,10 @@ def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
 
 
 def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions") -> Tensor:
-    """Actions as `[row, n]` int64.
+    """Numbers or names of actions as `[row, n]` int64.
 
-    Args:
-        given: Numbers or names: a sequence for one row; for several, a sequence of sequences, or a tensor `[row, n]`.
-        rows: Rows of the call; one sequence serves all of them.
-        names: Names of the actions, by number.
-        what: The word for them in messages.
+    A sequence serves all rows; several rows have a sequence of sequences, or a tensor `[row, n]`. `what` is the word
+    for them in messages.
 
     Raises:
         ValueError: An action is outside the action space, or the number of sequences is neither 1 nor `rows`.

@@ -1,8 +1,6 @@
 """A call of `NextFramePipeline` that makes frames, one by one, and its output."""
 
-import threading
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from diffusers.utils import BaseOutput
 from torch import Tensor
 
 from mmspec.core.report import Report
+from mmspec.threads import asked
 from mmspec_video.arguments import Player, answer_in
 from mmspec_video.clips import save_clip
 from mmspec_video.codec import Codec
@@ -133,22 +132,8 @@ def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
     try:
         if not play.guesses:
             return ask()
-        answer = _in_thread(ask)
+        answer = asked(ask, "player")
         play.ahead(answer.done)
         return answer.result()
     except StopIteration:
         return None
-
-
-def _in_thread(ask: Callable[[], Any]) -> "Future[Any]":
-    """The answer, asked for in a daemon thread: neither CTRL-C nor the interpreter's exit waits for it."""
-    answer: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except BaseException as error:  # whoever waits for the answer gets it
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="player", daemon=True).start()
-    return answer

@@ -17,11 +17,9 @@ class Codec(Protocol):
 
     def encode(self, frames: Tensor) -> Tensor:
         """Codes or latents `[n, …]` of frames."""
-        ...
 
     def decode(self, encoded: Tensor) -> Tensor:
         """Frames of codes or latents."""
-        ...
 
 
 @dataclass(frozen=True)

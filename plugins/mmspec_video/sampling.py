@@ -28,15 +28,12 @@ class Sampler(Protocol):
 
     def time(self, step: int) -> float:
         """Time that the network reads at a step; step 0 is pure noise."""
-        ...
 
     def begin(self, noise: Tensor) -> Tensor:
         """The state at step 0, from standard normal noise."""
-        ...
 
     def advance(self, x: Tensor, out: Tensor, step: int, noise: Tensor | None) -> Tensor:
         """The state at `step + 1` (after the last step: the frame), given the network's output `out` at `step`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,18 +55,11 @@ class FlowSampler:
 
 
 @dataclass(frozen=True)
-class ConsistencySampler:
+class ConsistencySampler(FlowSampler):
     """Multistep consistency sampling (arXiv 2303.01469, Algorithm 1): predict the frame, then add noise again."""
 
     steps: int = 2  # number of predictions; a student is trained for one to four
-    context_time: float = 0.0  # time of finished frames
     noisy: bool = True
-
-    def time(self, step: int) -> float:
-        return 1.0 - step / self.steps
-
-    def begin(self, noise: Tensor) -> Tensor:
-        return noise
 
     def advance(self, x: Tensor, out: Tensor, step: int, noise: Tensor | None) -> Tensor:
         clean = x - self.time(step) * out

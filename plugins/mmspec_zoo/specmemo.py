@@ -37,8 +37,6 @@ from mmspec_zoo.specs import SPECMEMO
 
 @dataclass(frozen=True)
 class SpecMemoOptions(DraftTreeOptions):
-    """Options of `specmemo`."""
-
     memory_budget: Annotated[ByteSize, Field(gt=0)] | None = field(
         default=None,
         metadata={"help": "bytes of the caches of both models, as a number or like 2GiB, 500MB; less shortens drafts"},

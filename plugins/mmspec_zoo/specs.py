@@ -14,7 +14,7 @@ PEARL = DrafterSpec(
     offers=frozenset({"chain"}),
     summary="A smaller model that drafts while the target verifies, in its own process.",
     paper="https://arxiv.org/abs/2408.11850",
-    options="mmspec_zoo.overlap.pearl:PearlOptions",
+    options="mmspec_zoo.overlap.overlapped:AheadOptions",
 )
 SAGUARO = DrafterSpec(
     name="saguaro",

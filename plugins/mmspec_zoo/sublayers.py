@@ -117,8 +117,7 @@ def _add_nothing(members: int, *args: Any, **kwargs: Any) -> Any:
 
 
 def _states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    given: Tensor = args[0] if args else kwargs["hidden_states"]
-    return given
+    return args[0] if args else kwargs["hidden_states"]
 
 
 def _as_returned(states: Tensor, members: int) -> Any:

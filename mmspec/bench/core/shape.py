@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mmspec.registry import Registry, installed
+from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 
 HOOK = "mmspec_bench_shapes"
@@ -35,37 +35,26 @@ class Workload:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of a published size.
-
-    Attributes:
-        name: Name of the shape.
-        make: `module:function`, which makes the workload from a device, a dtype and the numbers.
-        numbers: Arguments of `make`: the configuration of the published size.
-        small: Changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds.
-        contexts: Units of context; None: as in the benchmark.
-        nodes: Nodes of a pass; None: as in the benchmark.
-        generates: Whether transformers' own `generate` runs the model.
-    """
+    """A model of a published size."""
 
     name: str
-    make: str
-    numbers: Mapping[str, Any]
-    small: Mapping[str, Any]
-    contexts: tuple[int, ...] | None = None
-    nodes: tuple[int, ...] | None = None
-    generates: bool = True
+    make: str  # `module:function`, which makes the workload from a device, a dtype and the numbers
+    numbers: Mapping[str, Any]  # arguments of `make`: the configuration of the published size
+    small: Mapping[str, Any]  # changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds
+    contexts: tuple[int, ...] | None = None  # units of context; None: as in the benchmark
+    nodes: tuple[int, ...] | None = None  # nodes of a pass; None: as in the benchmark
+    generates: bool = True  # whether transformers' own `generate` runs the model
 
     def workload(self, device: torch.device, dtype: torch.dtype, small: bool) -> Workload:
         """The model with random weights, made on the device in the dtype."""
         module, _, name = self.make.partition(":")
         make = getattr(importlib.import_module(module), name)
-        workload: Workload = make(device, dtype, **{**self.numbers, **(self.small if small else {})})
-        return workload
+        return make(device, dtype, **{**self.numbers, **(self.small if small else {})})
 
 
-def known_shapes(registry: Registry | None = None) -> dict[str, Shape]:
+def known_shapes() -> dict[str, Shape]:
     """The shapes of all plugins by name, in the order of loading."""
-    registry = installed() if registry is None else registry
+    registry = installed()
     answers: Iterable[Iterable[Shape]] = (
         shapes for plugin in registry.plugins() for shapes in registry.ask(plugin.name, HOOK) or ()
     )

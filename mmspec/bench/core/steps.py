@@ -19,12 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
 from mmspec.core.compile.protocols import DraftsOfRows
+from mmspec.core.drafters.none import Memoryless
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft
 
 DEPTH = 8
 """Most units per path of a tree: what real methods draft."""
@@ -52,7 +53,7 @@ RATES = (0.6, 0.2, 0.1, 0.05)
 """Chance of a child by its rank, for the form of static trees."""
 
 
-class StaticTree:
+class StaticTree(Memoryless):
     """A `Drafter` for measuring the loop: drafts have always one tree, and cost next to nothing on the device.
 
     It has at most `depth` units a path: a chain if this is `nodes`.
@@ -74,15 +75,9 @@ class StaticTree:
     def width(self, k: int) -> int:
         return len(self.parents)
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """The units that follow the root's id; siblings have distinct ones."""
         return self._behind(state.root)
-
-    def observe(self, state: State, step: Step) -> None:
-        pass
 
     def inside(self, k: int, state: State) -> DraftsOfRows:
         return DraftsOfRows(self.parents, lambda live: self._behind(live.root), tuple(self.parents))

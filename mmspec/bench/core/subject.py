@@ -53,8 +53,6 @@ SMALL = Sizes(nodes=(1, 8, 16), rows=(1, 2), contexts=(32, 96), repeats=3, new=1
 
 @dataclass
 class Subject:
-    """A shape under measurement."""
-
     shape: Shape
     workload: Workload  # its live model
     sizes: Sizes  # what is measured

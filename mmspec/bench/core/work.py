@@ -163,8 +163,8 @@ class Forecast:
     fast: float  # units per second with drafts
 
 
-def work_of(name: str, dtype: torch.dtype = torch.bfloat16) -> Work:
-    """The work of a model in its full size; no weight is read.
+def work_of(name: str) -> Work:
+    """The work of a model in its full size, in bfloat16; no weight is read.
 
     The name is a shape of `mmspec bench core`, or a language model: `mmspec/…`, a folder with a
     `config.json`, or a hub name.
@@ -174,10 +174,10 @@ def work_of(name: str, dtype: torch.dtype = torch.bfloat16) -> Work:
     """
     known = known_shapes()
     if name in known:
-        return Work.of(known[name].workload(torch.device("meta"), dtype, small=False))
+        return Work.of(known[name].workload(torch.device("meta"), torch.bfloat16, small=False))
     if "/" not in name and not Path(name).is_dir():
         raise ValueError(f"{unknown('shape', name, known)}; or give a folder with a config.json, or a hub name")
-    return Work.of(of_model(outline(name).model.to(dtype)))
+    return Work.of(of_model(outline(name).model.to(torch.bfloat16)))
 
 
 def forecast(work: Work, machine: Machine, rows: int, context: int, drafting: Drafting) -> Forecast:

@@ -63,10 +63,7 @@ def rounding(target: Target) -> float:
 def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
     """Refuse a captured pass whose scores or hidden states at the root differ from the eager pass's.
 
-    Args:
-        expected: The eager pass's scores.
-        found: The captured pass's.
-        eps: The rounding unit of the model's weights.
+    `eps` is the rounding unit of the model's weights.
 
     Raises:
         ValueError: They differ by more than rounding.

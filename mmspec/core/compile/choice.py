@@ -62,13 +62,8 @@ def checked_compile(compile: Any) -> Compile:
 class Captures:
     """The captured rounds of a decoder.
 
-    Args:
-        target: The decoder's target.
-        drafter: Its drafter, bound.
-        rule: Its rule.
-        compile: As in `Decoder`.
-        one_shape: Whether all rounds of a call must have the same number of nodes. If not, rounds without a draft have
-            one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
+    `one_shape` says whether all rounds of a call must have the same number of nodes. If not, rounds without a draft
+    have one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
     """
 
     def __init__(self, target: Target, drafter: Drafter, rule: Rule, compile: Compile, *, one_shape: bool) -> None:
@@ -122,9 +117,7 @@ class Captures:
     def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
         """The captured round that makes the next drafts, too; None: the next draft comes from outside.
 
-        Args:
-            state: The call, between two rounds.
-            policy: The call's policy; its budget must be the same in all rounds.
+        The policy's budget must be the same in all rounds.
         """
         drafter, device, capture = self.drafter, state.emitted.device, state.capture
         if capture.way is None or capture.outside or self._refused or self._outside:
@@ -161,10 +154,7 @@ class Captures:
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none.
 
-        Args:
-            state: The call.
-            plan: The shape of its rounds.
-            drafter: What tells one drafter inside of rounds from another.
+        `drafter` tells one drafter inside of rounds from another.
         """
         before = state.cache, replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
         why, captured = self.refusal(state.warp, state.source), None
@@ -199,12 +189,7 @@ class Captures:
             warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
     def refusal(self, warp: Warp, source: Source | None) -> str:
-        """Why a call, unlike others of the decoder, cannot be captured; "" if it can.
-
-        Args:
-            warp: The call's warp.
-            source: Its noise; None: the decoder's own kind.
-        """
+        """Why a call, unlike others of the decoder, cannot be captured; "" if it can. No source: the decoder's kind."""
         reading = [type(p).__name__ for p in warp.processors if not is_elementwise(p)]
         if reading:
             return f"{', '.join(reading)} read the history on the host"

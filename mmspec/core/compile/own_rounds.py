@@ -46,12 +46,9 @@ class Counts:
 def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched: bool) -> Iterator[State]:
     """Decode to the end, or to the next pause, or until somebody who watches forbids drafts: the state of every round.
 
-    Args:
-        state: The call, which was loaded into `captured`.
-        captured: A round that drafts by itself.
-        drafter: The call's drafter, whose memory the round borrows.
-        watched: Whether the counts of every round are read before the next one. If not, and if no number that is drawn
-            depends on them, the state has the counts of the round before.
+    The call was loaded into `captured`, a round that drafts by itself and borrows the drafter's memory. Under
+    `watched`, the counts of every round are read before the next one. If not, and if no number that is drawn depends on
+    them, the state has the counts of the round before.
 
     Raises:
         ValueError: As `State.sync`, a round later if nobody watches.

@@ -36,7 +36,6 @@ class Captured(Protocol):
 
     def load(self, state: State) -> None:
         """Take over a call."""
-        ...
 
 
 Held = TypeVar("Held", bound=Captured)
@@ -44,29 +43,23 @@ Key = tuple[str, Hashable]
 
 
 class Pool(Generic[Held]):
-    """What is captured of calls, by shape. A copy of it is empty, because what is captured holds buffers and weights.
-
-    Attributes:
-        frozen: Whether what is captured next bakes in the weights (`mmspec.core.frozen`).
-        passes: The codes of compiled passes, by what two plans must share for one to serve both.
-    """
+    """What is captured of calls, by shape. A copy is empty, because what is captured holds buffers and weights."""
 
     def __init__(self) -> None:
         self._shapes: dict[Key, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
         self._eager: set[Key] = set()  # shapes that are not captured: that failed, or was slower
         self._lock = threading.Lock()
         self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
-        self.frozen = True
+        self.frozen = True  # whether what is captured next bakes in the weights (`mmspec.core.frozen`)
+        # The codes of compiled passes, by what two plans must share for one to serve both
         self.passes: WeakValueDictionary[Hashable, CodeType] = WeakValueDictionary()
 
     def renew(self, models: Sequence[nn.Module]) -> None:
         """Decide whether weights are baked in; drop what has earlier weights. Called when a call begins.
 
         Weights that changed once are not baked in again, because compiling takes longer than most calls. Others are
-        read where they lie, so that only new places count.
-
-        Args:
-            models: All modules whose weights are read; none, if that is not known.
+        read where they lie, so that only new places count. The models are all whose weights are read; none, if that is
+        not known.
         """
         self.frozen = self.frozen and bool(models) and all(map(freezable, models))
         weights = {model: (numbers if self.frozen else places)(model) for model in models}
@@ -96,12 +89,8 @@ class Pool(Generic[Held]):
     def lend(self, key: Key, state: State, capture: Callable[[], Held | None]) -> Held | None:
         """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
 
-        A call may have several, and go back to one of them.
-
-        Args:
-            key: How it is captured, and the shape of the call.
-            state: The call.
-            capture: Captures it anew and loads the call; None if the eager loop is faster.
+        A call may have several, and go back to one of them. The key is how it is captured, and the shape of the call;
+        `capture` captures it anew and loads the call, or returns None if the eager loop is faster.
         """
         with self._lock:
             lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one

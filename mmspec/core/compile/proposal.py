@@ -16,8 +16,6 @@ from mmspec.core.types import Draft
 
 @dataclass(frozen=True)
 class Family:
-    """A family of drafts' distributions."""
-
     random: bool  # whether units are drawn from a categorical distribution
     # Whether units are point masses that the draft's distribution marks as such; both: a window mixes them
     points: bool = False
@@ -36,11 +34,7 @@ def takes(family: Family | None, other: Family | None) -> bool:
 def family_of(draft: Draft, rule: Rule, sampled: bool, window: bool = False) -> Family | None:
     """The family of a draft; None if it has no distribution, or nobody reads it.
 
-    Args:
-        draft: The draft.
-        rule: The call's rule.
-        sampled: Whether the target's units are drawn.
-        window: Whether the draft is a window, so that later drafts of the call have distributions.
+    `sampled` says that the target's units are drawn, and `window` that later drafts of the call have distributions.
     """
     if draws_by_position(rule) or not sampled:
         return None

@@ -21,7 +21,6 @@ class HeldCache(Protocol):
 
     def load(self, call: Any) -> Any:
         """Copy the cache of a call into these tensors: the cache that the call goes on with, which has them."""
-        ...
 
     def fall_back(self) -> str:
         """Let passes compute in a second way, for where the first cannot be compiled, or is wrong.
@@ -29,7 +28,6 @@ class HeldCache(Protocol):
         Returns:
             What the second way does, for a warning; "" if there is none, or passes do so already.
         """
-        ...
 
 
 @runtime_checkable
@@ -41,7 +39,6 @@ class Capturable(Protocol):
 
     def capture_key(self, cache: Any) -> Hashable:
         """What the caches of two calls must share for one captured round to serve both."""
-        ...
 
     def held(self, cache: Any, nodes: int, index: TreeIndex | None) -> HeldCache:
         """An empty cache for captured rounds of calls like the one that has `cache`.
@@ -54,19 +51,15 @@ class Capturable(Protocol):
         Raises:
             ValueError: The pass cannot be captured; says why.
         """
-        ...
 
     def ready(self, cache: Any, nodes: int) -> AbstractContextManager[None]:
         """A block in which `forward` over so many nodes may run, be traced or be replayed."""
-        ...
 
     def forward(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """`Target.verify` inside of `ready`."""
-        ...
 
     def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
         """As `Target.commit`."""
-        ...
 
 
 class InsideDrafts(Protocol):
@@ -98,7 +91,6 @@ class InsideDrafts(Protocol):
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         """`Drafter.propose`, given the rows alone; their `history` has all its columns. The draft is not rooted."""
-        ...
 
     def renumber(self, nodes: Tensor) -> None:
         """As in `mmspec.core.capabilities.Renumbering`; by default a drafter does not remember its nodes."""
@@ -106,15 +98,10 @@ class InsideDrafts(Protocol):
 
     def observe(self, live: Live, step: Step) -> None:
         """`Drafter.observe`; rows that are done have `step.count` 0."""
-        ...
 
 
 class DraftsOfRows(InsideDrafts):
-    """Drafts that depend on the rows alone.
-
-    Args:
-        draft: Drafts for the rows.
-    """
+    """Drafts that depend on the rows alone."""
 
     def __init__(self, parents: Sequence[int], draft: Callable[[Live], Draft], key: Hashable = ()) -> None:
         self.parents, self._draft, self.key = parents, draft, key
@@ -134,8 +121,6 @@ class DraftsInside(Protocol):
 
     def inside(self, k: int, state: State) -> InsideDrafts:
         """What a captured round of such calls would hold, for drafts of budget `k`."""
-        ...
 
     def fits_inside(self, state: State) -> bool:
         """Whether the call's next draft is one of those inside of captured rounds."""
-        ...

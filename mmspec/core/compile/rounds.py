@@ -107,13 +107,8 @@ class Parts(NamedTuple):
 class CapturedRound:
     """The buffers of a plan, and its compiled round.
 
-    Args:
-        plan: The static shape.
-        target: Runs the passes.
-        cache: Its cache.
-        live: Buffers for the rows of a call.
-        passes: The codes of passes that were compiled for the same model, by `Plan.shape`.
-        key: The buffer of the call's key, of another round over the same rows; None: a new one.
+    `passes` are the codes of passes that were compiled for the same model, by `Plan.shape`; `key` is the buffer of the
+    call's key, of another round over the same rows, None for a new one.
     """
 
     def __init__(

@@ -10,12 +10,11 @@ from mmspec.core.distributions.distribution import (
     take_nodes,
     where_nodes,
 )
-from mmspec.core.distributions.external import External
 from mmspec.core.distributions.gaussian import Gaussian
 from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.mixed import Mixed, couple, dense, dense_at, drawn_part
 from mmspec.core.distributions.mixture import GaussianMixture
-from mmspec.core.distributions.point_mass import PointMass
+from mmspec.core.distributions.point_mass import External, PointMass
 from mmspec.core.distributions.reflection import reflect
 from mmspec.core.distributions.trajectory import Schedule, Trajectory
 

@@ -12,25 +12,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
 from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
-class Categorical:
-    """A categorical distribution at every node.
+class Categorical(DrawsUnits):
+    """A categorical distribution at every node."""
 
-    Attributes:
-        probs: `[batch, node, size]` float32, normalised.
-        ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary.
-        vocab: Vocabulary size of a sparse distribution; dense ones do not need it.
-        logits: `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied
-            by `replace`, so that it cannot contradict other `probs`.
-    """
-
-    probs: Tensor
+    probs: Tensor  # `[batch, node, size]` float32, normalised
+    # `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary
     ids: Tensor | None = None
-    vocab: int = 0
+    vocab: int = 0  # vocabulary size of a sparse distribution; dense ones do not need it
+    # `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied by
+    # `replace`, so that it cannot contradict other `probs`.
     logits: Tensor | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod
@@ -107,12 +102,6 @@ class Categorical:
         else:
             dense = self.probs.new_zeros(*self.probs.shape[:-1], self.size).scatter_(-1, self.ids, self.probs)
         return dense if ids is None else dense.gather(-1, ids)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Categorical":
-        return self
 
     def take(self, nodes: Tensor) -> "Categorical":
         ids = None if self.ids is None else take_nodes(self.ids, nodes)

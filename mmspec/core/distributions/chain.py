@@ -41,18 +41,13 @@ NextState = Callable[[int, Tensor, float], Tensor]
 class DenoisingChain:
     """A denoising chain at every node. Draws are whole trajectories, as in `Trajectory.draws`.
 
-    Attributes:
-        condition: What the head is conditioned on, `[batch, node, …]`.
-        head: Computes the means; one evaluation per step, for all nodes together.
-        ahead: Steps that free draws draft per call of the head; 0: one call per step.
-
     Raises:
         ValueError: The head cannot denoise ahead.
     """
 
-    condition: Tensor
-    head: Head
-    ahead: int = 0
+    condition: Tensor  # what the head is conditioned on, `[batch, node, …]`
+    head: Head  # computes the means; one evaluation per step, for all nodes together
+    ahead: int = 0  # steps that free draws draft per call of the head; 0: one call per step
 
     def __post_init__(self) -> None:
         if self.ahead and not isinstance(self.head, PredictsClean):
@@ -70,7 +65,6 @@ class DenoisingChain:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The head's steps."""
         return Schedule.of(self.head)
 
     def draw(self, noise: Noise) -> Tensor:

@@ -23,11 +23,9 @@ class Distribution(Protocol):
     @staticmethod
     def cat(distributions: "Sequence[Any]") -> "Distribution":
         """Distributions of one family joined along the nodes."""
-        ...
 
     def draw(self, noise: Noise) -> Tensor:
         """One draw at every node: `[batch, node, *draw]`."""
-        ...
 
     def couple(self, draft: "Distribution", x: Tensor, noise: Noise) -> Tensor:
         """Draws y ~ self, `[batch, node, *draw]`, given x ~ draft, so that y = x as often as possible.
@@ -42,27 +40,31 @@ class Distribution(Protocol):
         Raises:
             TypeError: The two families have no coupling.
         """
-        ...
 
     def units(self, draws: Tensor) -> Tensor:
         """The units of `draws [batch, node, *draw]`, which are emitted and compared: `[batch, node, *unit]`."""
-        ...
 
     def with_draws(self, draws: Tensor) -> "Distribution":
         """The distribution of a draft that consists of these draws (from it, or coupled with it)."""
-        ...
 
     def take(self, nodes: Tensor) -> Self:
         """The distributions at `nodes [batch, m]` (or `[1, m]`)."""
-        ...
 
     def confidence(self) -> Tensor:
         """Log of the largest probability at every node, 0 if the distribution has none: `[batch, node]` float32."""
-        ...
 
     def finite(self) -> Tensor:
         """Whether each node's distribution is valid, neither NaN nor without mass: `[batch, node]` bool."""
-        ...
+
+
+class DrawsUnits:
+    """A distribution whose draws are its units."""
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def with_draws(self, draws: Tensor) -> Self:
+        return self
 
 
 def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
@@ -99,7 +101,6 @@ class CouplesAtOnce(Protocol):
                 and the last one, draw freely.
             noise: Fresh in every round.
         """
-        ...
 
 
 @runtime_checkable
@@ -108,4 +109,3 @@ class Explaining(Protocol):
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
         """What is wrong at a node, for an error message, given `draws [batch, node, *draw]`; "" if nothing is."""
-        ...

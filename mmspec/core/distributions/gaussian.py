@@ -10,22 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, finite_nodes, take_nodes
 from mmspec.core.distributions.reflection import reflect
 from mmspec.core.noise import ContinuousNoise, Substream
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """An isotropic Gaussian at every node.
+class Gaussian(DrawsUnits):
+    """An isotropic Gaussian at every node."""
 
-    Attributes:
-        mean: `[batch, node, *unit]` float.
-        sigma: Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Comparing two tensors
-            is a host sync; comparing numbers is not.
-    """
-
-    mean: Tensor
+    mean: Tensor  # `[batch, node, *unit]` float
+    # Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Comparing two tensors is a
+    # host sync; comparing numbers is not.
     sigma: float | Tensor
 
     def __post_init__(self) -> None:
@@ -56,12 +52,6 @@ class Gaussian:
         self._refuse_another_sigma(draft)
         coin = torch.log(noise.substream(Substream.COIN).uniform())
         return reflect(x, draft.mean, self.mean, self.sigma, coin)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Gaussian":
-        return self
 
     def take(self, nodes: Tensor) -> "Gaussian":
         sigma = take_nodes(self._spread(), nodes) if isinstance(self.sigma, Tensor) else self.sigma

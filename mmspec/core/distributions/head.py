@@ -23,7 +23,6 @@ class Head(Protocol):
 
     def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
         """Mean of the next state `[m, dim]` at denoising step 0 … steps - 1, given `x [m, dim]`, `condition [m, …]`."""
-        ...
 
 
 @runtime_checkable
@@ -36,12 +35,9 @@ class PredictsClean(Protocol):
 
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
         """Mean of the next state `[m, dim]`; `step` is one for all, or `[m]` int64."""
-        ...
 
     def clean(self, x: Tensor, step: Tensor, mean: Tensor) -> Tensor:
         """The predicted clean token `[m, dim]` that `mean` implies at state `x [m, dim]` and `step [m]`."""
-        ...
 
     def around(self, x: Tensor, step: Tensor, clean: Tensor) -> Tensor:
         """The mean of the next state `[m, dim]` that a predicted clean token implies."""
-        ...

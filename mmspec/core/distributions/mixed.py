@@ -7,28 +7,21 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.categorical import Categorical
-from mmspec.core.distributions.distribution import Distribution, take_nodes, where_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes, where_nodes
 from mmspec.core.distributions.point_mass import PointMass
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """`distribution` where `random`, a point mass elsewhere; of drafts only.
+class Mixed(DrawsUnits):
+    """`distribution` where `random`, a point mass elsewhere; of drafts only."""
 
-    Attributes:
-        distribution: The distribution that random nodes were drawn from.
-        random: `[batch, node]` bool.
-        points: The point masses, `[batch, node, *unit]`; values at random nodes are not read.
-    """
-
-    distribution: Distribution
-    random: Tensor
-    points: Tensor
+    distribution: Distribution  # the distribution that random nodes were drawn from
+    random: Tensor  # `[batch, node]` bool
+    points: Tensor  # the point masses, `[batch, node, *unit]`; values at random nodes are not read
 
     @staticmethod
     def cat(distributions: "Sequence[Mixed]") -> "Mixed":
-        """Distributions joined along the nodes."""
         distribution = type(distributions[0].distribution).cat([mixed.distribution for mixed in distributions])
         return Mixed(
             distribution,
@@ -41,12 +34,6 @@ class Mixed:
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         raise TypeError("a target's nodes have distributions of one family; only drafts may be mixed")
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "Mixed":
-        return self
 
     def take(self, nodes: Tensor) -> "Mixed":
         return Mixed(self.distribution.take(nodes), take_nodes(self.random, nodes), take_nodes(self.points, nodes))
@@ -72,25 +59,14 @@ def couple(target: Distribution, draft: Distribution | None, x: Tensor, noise: N
 
 
 def drawn_part(draft: Distribution | None, follows: Tensor) -> tuple[Distribution | None, Tensor]:
-    """The distribution that a draft was drawn from (None: all point masses), and where in `follows` it was.
-
-    Args:
-        draft: Of the nodes in question.
-        follows: `[batch, node]` bool.
-    """
+    """What a draft was drawn from (None: all point masses), and where in `follows [batch, node]` it was drawn."""
     if isinstance(draft, Mixed):
         return drawn_part(draft.distribution, follows & draft.random)
     return (None if isinstance(draft, PointMass) else draft), follows
 
 
 def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
-    """Probabilities of a categorical draft, point masses as one-hot rows: `[batch, node, size]` float32.
-
-    Args:
-        draft: Categorical, mixed, point mass or None.
-        units: The drafted units, `[batch, node]` int64.
-        size: Vocabulary size.
-    """
+    """Probabilities of a draft `units [batch, node]`, point masses as one-hot rows: `[batch, node, size]` float32."""
     if isinstance(draft, Categorical):
         return draft.on(None)
     one_hot = torch.zeros(*units.shape, size, dtype=torch.float32, device=units.device)

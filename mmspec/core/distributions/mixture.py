@@ -19,32 +19,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
 from mmspec.core.distributions.mixture_coupling import COUPLINGS
 from mmspec.core.distributions.mixture_density import MixtureDensity
 from mmspec.core.noise import Noise
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(DrawsUnits):
     """A mixture of Gaussians with diagonal covariances at every node.
-
-    Attributes:
-        weights: `[batch, node, component]`, normalised.
-        means: `[batch, node, component, dim]`.
-        sigmas: `[batch, node, component]` or `[batch, node, component, dim]`, positive. The draft's may differ.
-        coupling: `common` or `maximal`; see the module.
-        slack: In (0, 1); see the module.
 
     Raises:
         ValueError: `slack` is out of range, or no coupling has that name.
     """
 
-    weights: Tensor
-    means: Tensor
-    sigmas: Tensor
-    coupling: str = "common"
-    slack: float = 1e-3
+    weights: Tensor  # `[batch, node, component]`, normalised
+    means: Tensor  # `[batch, node, component, dim]`
+    sigmas: Tensor  # `[batch, node, component]` or `[batch, node, component, dim]`, positive. The draft's may differ.
+    coupling: str = "common"  # `common` or `maximal`; see the module
+    slack: float = 1e-3  # in (0, 1); see the module
 
     def __post_init__(self) -> None:
         if not 0 < self.slack < 1:
@@ -81,12 +74,6 @@ class GaussianMixture:
             raise TypeError(f"a mixture of Gaussians cannot be coupled with a {type(draft).__name__} draft")
         same_size = self.weights.shape[-1] == draft.weights.shape[-1]
         return COUPLINGS[self.coupling if same_size else "maximal"](self.density, draft.density, x, noise, self.slack)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def with_draws(self, draws: Tensor) -> "GaussianMixture":
-        return self
 
     def take(self, nodes: Tensor) -> "GaussianMixture":
         weights, means, sigmas = (take_nodes(values, nodes) for values in (self.weights, self.means, self.sigmas))

@@ -65,16 +65,10 @@ COUPLINGS: Mapping[str, Callable[[MixtureDensity, MixtureDensity, Tensor, Noise,
 def _by_density(
     p: MixtureDensity, q: MixtureDensity, x: Tensor, log_coin: Tensor, seeds: Tensor, nodes: Tensor, slack: float
 ) -> Tensor:
-    """`maximal` at some nodes, x at all others.
+    """`maximal` at some `nodes [batch, node]` bool, x `[batch, node, dim]` at all others.
 
-    Args:
-        p: The target's density.
-        q: The draft's density.
-        x: The drafted tokens, `[batch, node, dim]`.
-        log_coin: Log of a uniform, `[batch, node]`.
-        seeds: `[batch, node, 2]` exponentials, which key the noise of the residual's proposals.
-        nodes: `[batch, node]` bool, the nodes to couple.
-        slack: As in the module.
+    `log_coin [batch, node]` is the log of a uniform; `seeds [batch, node, 2]` are exponentials, which key the noise of
+    the residual's proposals.
     """
     at = x[:, :, None]
     log_ratio = (p.log_density(at) - q.log_density(at))[..., 0].clamp(max=math.log1p(-slack))

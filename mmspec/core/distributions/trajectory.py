@@ -53,7 +53,6 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Denoising steps."""
         return len(self.sigmas)
 
     def refuse_another_length(self, draft: "Schedule") -> None:
@@ -91,11 +90,8 @@ def unrolled(
 ) -> Tensor:
     """Draws `[batch, node, 2 steps + 1, dim]` of a chain that begins with `start [batch, node, dim]`.
 
-    Args:
-        start: The first state.
-        schedule: The chain's steps.
-        mean_of: Mean of the next state, given a state and its step.
-        next_state: The next state, given the step, its mean and its sigma.
+    `mean_of` gives the mean of the next state, of a state and its step; `next_state` draws it, of the step, its mean
+    and its sigma.
     """
     states, means = [start], []
     for step, sigma in enumerate(schedule.sigmas):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Bounded
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Distribution, take_nodes
+from mmspec.core.distributions import Distribution
 from mmspec.core.noise import DraftNoise
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
@@ -55,7 +55,6 @@ class Middle(Target, Protocol):
         Returns:
             The output after the root, and the known units as the inner call's prompt.
         """
-        ...
 
 
 class CascadeDrafter:
@@ -137,9 +136,7 @@ def _distributions(steps: list[Step], k: int) -> Distribution:
 class FromHistory:
     """A `Middle` over any target: in every round the known units are the prompt, prefilled anew.
 
-    Args:
-        target: Any target.
-        prompt: Turns units `[batch, known, *unit]` and their padding on the left `[batch]` into the target's prompt.
+    `prompt` turns units `[batch, known, *unit]` and their padding on the left `[batch]` into the target's prompt.
     """
 
     def __init__(self, target: Target, prompt: Callable[[Tensor, Tensor], Any]) -> None:
@@ -150,11 +147,7 @@ class FromHistory:
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: State, limit: int, width: int) -> Prefill:
-        known = inputs.prompt_length + max(inputs.host_emitted)
-        behind = known - inputs.known
-        index = torch.arange(known, device=behind.device) - behind[:, None]
-        units = take_nodes(inputs.history, index.clamp(min=0))
-        return self.target.start(self.prompt(units, inputs.pads + behind), limit, width)
+        return self.target.start(self.prompt(*inputs.as_prompt()), limit, width)
 
     def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)

@@ -34,8 +34,6 @@ CATCH_UP = 16
 
 @dataclass
 class DraftModelMemory:
-    """The drafter's memory of a call."""
-
     cache: Any  # the draft model's cache
     shape: Shape  # the shape of the call's draft trees
     width: int  # most nodes of a pass

@@ -18,6 +18,7 @@ from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
+from mmspec.core.tree import picked
 from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 
@@ -28,22 +29,18 @@ class Rows(Protocol):
     @property
     def root(self) -> Tensor:
         """`[batch, *unit]`: the last known unit."""
-        ...
 
     @property
     def room(self) -> Tensor:
         """`[batch]`: how deep each row may draft."""
-        ...
 
     @property
     def warp(self) -> Warp:
         """Turns scores into distributions."""
-        ...
 
     @property
     def prefix(self) -> Prefix:
         """The known units."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,18 +74,17 @@ class Scratch:
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
 
-        The draft may be padded. A path is no longer than
-        what was fed: behind it, the cache may have no slots.
+        The draft may be padded. A path is no longer than what was fed: behind it, the cache may have no slots.
         """
         path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]
-        place = _gather(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
+        place = picked(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
         was_fed = ((path >= 0) & (place > 0)).cumprod(1)
         return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)
 
     def renumbered(self, nodes: Tensor) -> "Scratch":
         """The same for a draft of `nodes [batch, n]` of these, the root not counted; larger ids are not these."""
         own = self.place[:, 1:]
-        place = torch.where(nodes < own.shape[1], _gather(own, nodes.clamp(max=own.shape[1] - 1)), -1)
+        place = torch.where(nodes < own.shape[1], picked(own, nodes.clamp(max=own.shape[1] - 1)), -1)
         return replace(self, place=torch.nn.functional.pad(place, (1, 0)), alone=False)
 
 
@@ -121,7 +117,7 @@ class Growth:
 
     def add(self, level: Level) -> None:
         """Add the children of the frontier."""
-        self._parents.append(_gather(self._ids, level.parent))
+        self._parents.append(picked(self._ids, level.parent))
         self._places.append(torch.full_like(level.parent, -1))
         self.levels.append(level)
 
@@ -131,7 +127,7 @@ class Growth:
         n = level.units.shape[1]
         places = level.frontier if level.frontier is not None else torch.arange(n, device=self.root.device)[None]
         self._places[-1] = _numbered(places, n, fed)
-        parents = _gather(level.parent, places) + self._first
+        parents = picked(level.parent, places) + self._first
         self._fed.append((take_nodes(level.units, places), parents, take_nodes(level.valid, places)))
         self.score, self._ids = take_nodes(level.score, places), places + self.nodes - 1 - n
         self._first = fed - 1
@@ -151,7 +147,7 @@ class Growth:
             assert distribution is None or "q" in self.shape.offers, "nodes chosen by their own unit are point masses"
             distribution = None if distribution is None else distribution.take(chosen)
             units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
-            parents, places = renumbered(parents, chosen), _gather(places, chosen)
+            parents, places = renumbered(parents, chosen), picked(places, chosen)
         draft = replace(self._tree(units, parents, valid), distribution=distribution, score=score)
         return draft, Scratch(self.fed, torch.nn.functional.pad(places, (1, 0), value=0))
 
@@ -222,7 +218,7 @@ def _last(output: TargetOutput, nodes: int) -> TargetOutput:
 def renumbered(parents: Tensor, chosen: Tensor) -> Tensor:
     """The parents `[batch, n]` of the nodes `chosen [batch, n]` alone, among these; -1 is the root."""
     new = _numbered(chosen, parents.shape[1], 0)
-    parents = _gather(parents, chosen)
+    parents = picked(parents, chosen)
     return torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
 
 
@@ -230,12 +226,6 @@ def _numbered(places: Tensor, size: int, first: int) -> Tensor:
     """`[batch, size]`: `first`, `first + 1`, … at `places [batch, w]`, -1 elsewhere."""
     order = torch.arange(first, first + places.shape[1], device=places.device).expand_as(places)
     return torch.full((len(places), size), -1, device=places.device).scatter(1, places, order)
-
-
-def _gather(values: Tensor, places: Tensor) -> Tensor:
-    """`values [batch | 1, n]` at `places [batch | 1, w]`."""
-    rows = max(len(values), len(places))
-    return values.expand(rows, -1).gather(1, places.expand(rows, -1))
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -27,7 +27,6 @@ class HostDrafter(Protocol):
             tokens: Every row's prompt and output so far, padding removed.
             k: Most ids per row; fewer, or none, are allowed.
         """
-        ...
 
 
 @runtime_checkable
@@ -36,7 +35,6 @@ class DraftsTexts(Protocol):
 
     def of_texts(self) -> HostDrafter:
         """The same drafter as a function of whole texts; it may remember them from call to call."""
-        ...
 
 
 class HostDrafterAdapter:

@@ -41,14 +41,12 @@ class Initialisation(Protocol):
     @property
     def reach(self) -> int:
         """Number of units emitted last whose distributions it needs (`window.past`); mostly 0."""
-        ...
 
     def fill(self, live: Live, window: Window, noise: DraftNoise) -> tuple[Tensor, Distribution | None]:
         """Units for all slots, `[batch, k, *unit]` (only those of new slots are read), and their distribution.
 
         The distribution is None for point masses; else the units were drawn from it with `noise.chain(1, k)`.
         """
-        ...
 
 
 @runtime_checkable
@@ -63,11 +61,7 @@ class Traceable(Protocol):
 
 
 class Jacobi:
-    """A window over the next units, refined in place.
-
-    Args:
-        independent: Draw the units that stay in the window anew, with independent noise.
-    """
+    """A window over the next units, refined in place; `independent` draws those that stay in it anew."""
 
     offers = frozenset({"chain", "window", "q"})
     needs = frozenset({"redraw"})
@@ -142,13 +136,10 @@ class Jacobi:
 
 
 class WindowInside(InsideDrafts):
-    """`Jacobi` inside a captured round: its memory is a window that never changes its size.
+    """`Jacobi` inside a captured round: its memory is a window of `k` slots that never changes its size.
 
-    Before the first pass no slot is drawn, so that what the buffers hold is not read.
-
-    Args:
-        drafter: Drafts, for nobody else.
-        k: Slots of the window.
+    Before the first pass no slot is drawn, so that what the buffers hold is not read. The drafter drafts for nobody
+    else.
     """
 
     def __init__(self, drafter: Jacobi, k: int) -> None:

@@ -1,4 +1,4 @@
-"""Plain decoding: a drafter that never drafts."""
+"""Plain decoding: a drafter that never drafts; and what it shares with others that keep nothing of a call."""
 
 from typing import Any
 
@@ -9,7 +9,17 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 
 
-class NoDraft:
+class Memoryless:
+    """A drafter that keeps nothing of a call beside its known units."""
+
+    def start(self, state: State, inputs: Any) -> None:
+        return None
+
+    def observe(self, state: State, step: Step) -> None:
+        pass
+
+
+class NoDraft(Memoryless):
     """Proposes nothing, fits everything."""
 
     offers = frozenset({"chain"})
@@ -22,14 +32,8 @@ class NoDraft:
     def width(self, k: int) -> int:
         return 0
 
-    def start(self, state: State, inputs: Any) -> Any:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         return Draft.empty(state.root)
-
-    def observe(self, state: State, step: Step) -> None:
-        pass
 
     def inside(self, k: int, state: State) -> DraftsOfRows:
         return DraftsOfRows((), lambda live: Draft.empty(live.root))

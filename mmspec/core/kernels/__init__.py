@@ -31,12 +31,7 @@ def beside(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def why_not(kind: str, index: int | None = None) -> str:
-    """Why kernels do not run on a device, in one sentence; "" if they do.
-
-    Args:
-        kind: The device's type, as in `torch.device.type`.
-        index: Its number; None: the current one.
-    """
+    """Why kernels do not run on a device, in one sentence; "" if they do. No index: the current device of the kind."""
     if (kind, index) not in _answers:
         _answers[kind, index] = _looked_up(kind, index)
     return _answers[kind, index]

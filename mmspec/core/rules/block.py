@@ -15,20 +15,17 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, PointMass, dense, dense_at, take_nodes
 from mmspec.core.kernels.fused import block_residuals
 from mmspec.core.manifest import BLOCK
-from mmspec.core.noise import DraftNoise, Noise, Round, Substream
+from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules.parts import parts
-from mmspec.core.rules.rule import path_to, walk
+from mmspec.core.rules.rule import DraftsAfresh, path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
 
-class Block:
+class Block(DraftsAfresh):
     """See the module. No knobs. `verdict.drawn` is meaningful at the stopping node only."""
 
     exactness: str = BLOCK.exactness
     needs, offers = BLOCK.needs, BLOCK.offers
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         assert draft.index.is_chain

@@ -15,20 +15,17 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, Distribution, PointMass, dense
 from mmspec.core.kernels.fused import siblings_tried
 from mmspec.core.manifest import RECURSIVE_REJECTION
-from mmspec.core.noise import DraftNoise, Round, SpreadNoise, Substream
-from mmspec.core.rules.rule import walk
+from mmspec.core.noise import Round, SpreadNoise, Substream
+from mmspec.core.rules.rule import DraftsAfresh, walk
 from mmspec.core.rules.siblings import Tried, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
 
 
-class RecursiveRejection:
+class RecursiveRejection(DraftsAfresh):
     """See the module. No knobs. `verdict.drawn` is meaningful on the accepted path only."""
 
     exactness: str = RECURSIVE_REJECTION.exactness
     needs, offers = RECURSIVE_REJECTION.needs, RECURSIVE_REJECTION.offers
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise, distribution = round.fresh(draft.nodes), scores.distribution

@@ -13,20 +13,17 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
 from mmspec.core.kernels.fused import coupled_and_walked
 from mmspec.core.manifest import REJECTION
-from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.noise import Round
 from mmspec.core.rules.parts import parts
-from mmspec.core.rules.rule import walk
+from mmspec.core.rules.rule import DraftsAfresh, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
 
-class Rejection:
+class Rejection(DraftsAfresh):
     """See the module. No knobs."""
 
     exactness: str = REJECTION.exactness
     needs, offers = REJECTION.needs, REJECTION.offers
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         assert draft.index.is_chain

@@ -32,7 +32,6 @@ class Rule(Protocol):
 
     def draft_noise(self, round: Round) -> DraftNoise:
         """The noise that a sampled draft must use under this rule."""
-        ...
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         """Accept a path of the draft. Pure, on the device, no host sync.
@@ -42,7 +41,13 @@ class Rule(Protocol):
             scores: The target's distributions at its nodes.
             round: The round's noise.
         """
-        ...
+
+
+class DraftsAfresh:
+    """A rule under which sampled drafts have noise of their own, new in every round."""
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
 
 
 @runtime_checkable

@@ -39,17 +39,12 @@ class Trial(Protocol):
             x: The children's units, `[batch, 1]`.
             child: Their nodes, `[batch, 1]`; 0: no child is left, and what is returned does not count.
         """
-        ...
 
 
 def siblings_walked(draft: Draft, distribution: Categorical, round: Round, trial: Trial) -> Verdict:
-    """The verdict of such a walk. `drawn` is meaningful on the accepted path only.
+    """The verdict of such a walk over a rooted draft with a node beside its root, where `trial` is the rule.
 
-    Args:
-        draft: The rooted draft, with a node beside its root.
-        distribution: The target's, at its nodes.
-        round: The round's noise.
-        trial: The rule.
+    `drawn` is meaningful on the accepted path only.
     """
     noise = round.fresh(draft.nodes)
     coin = noise.substream(Substream.COIN).uniform()

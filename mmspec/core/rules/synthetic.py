@@ -9,21 +9,19 @@ from typing import Annotated
 from pydantic import Field
 
 from mmspec.core.manifest import SYNTHETIC
-from mmspec.core.noise import DraftNoise, Round, Substream
-from mmspec.core.rules.rule import walk_where
+from mmspec.core.noise import Round, Substream
+from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    """Options of `synthetic`."""
-
     rate: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.7, metadata={"help": "chance of each drafted node, given that its parent was accepted"}
     )
 
 
-class Synthetic:
+class Synthetic(DraftsAfresh):
     """Accept with probability `rate` per node."""
 
     exactness: str = SYNTHETIC.exactness
@@ -31,9 +29,6 @@ class Synthetic:
 
     def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
         self._rate = options.rate
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise = round.fresh(draft.nodes)

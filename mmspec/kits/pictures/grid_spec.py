@@ -123,4 +123,3 @@ class GridFromPrompt(Protocol):
         Raises:
             ValueError: The prompt says no size, or several.
         """
-        ...

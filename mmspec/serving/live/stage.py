@@ -16,11 +16,9 @@ class Session(Protocol):
         Raises:
             ValueError: The message cannot be followed; the page shows why.
         """
-        ...
 
     def close(self) -> None:
         """The page is gone: stop all threads, soon."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,7 @@ def _distribution(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
     draft = Draft.alone(torch.zeros(1, dtype=torch.int64))
     prefix = Prefix(units, [units.shape[1]], torch.tensor([len(emitted)]))
     distribution: Any = bench.warp(output, draft, prefix).distribution
-    probs: Tensor = distribution.on(None)[0, 0]
-    return probs
+    return distribution.on(None)[0, 0]
 
 
 def scores_by_passes(bench: Bench, started: Prefill, units: Tensor) -> TargetOutput:

@@ -55,8 +55,7 @@ class DrivenCall:
     @property
     def root(self) -> Tensor:
         """`[batch, *unit]`."""
-        root: Tensor = take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
-        return root
+        return take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
 
     def draft(self, parents: tuple[int, ...]) -> Draft:
         """A rooted draft of random units."""
@@ -64,7 +63,6 @@ class DrivenCall:
         return draft.rooted(self.root, torch.full_like(self.count, WIDTH))
 
     def verify(self, draft: Draft, first: int = 0) -> TargetOutput:
-        """The target's pass."""
         return self.bench.target.verify(self.started.cache, draft, first)
 
     def commit(self, draft: Draft, path: Tensor, length: Tensor) -> None:

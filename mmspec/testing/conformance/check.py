@@ -28,23 +28,14 @@ Status = Literal["pass", "fail", "xfail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a check: one line of `mmspec check`.
-
-    Attributes:
-        check: The check's name.
-        component: The component's qualified name: `text:suffix`.
-        status: `pass`, `fail`, `xfail` (it fails, and was expected to) or `skip` (it could not be tried).
-        number: What was measured; never empty.
-        reason: Why it did not pass; empty where it did.
-        kind: The component's kind: components of several kinds may share a name.
-    """
+    """The result of a check: one line of `mmspec check`."""
 
     check: str
-    component: str
-    status: Status
-    number: str
-    reason: str = ""
-    kind: str = ""
+    component: str  # the component's qualified name: `text:suffix`
+    status: Status  # `pass`, `fail`, `xfail` (it fails, and was expected to) or `skip` (it could not be tried)
+    number: str  # what was measured; never empty
+    reason: str = ""  # why it did not pass; empty where it did
+    kind: str = ""  # the component's kind: components of several kinds may share a name
 
 
 @dataclass(frozen=True)
@@ -57,12 +48,10 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The check's name."""
         return self.promise.name
 
     @property
     def component(self) -> Spec:
-        """The component that is checked."""
         return self.subject.component
 
     def __call__(self) -> str:

@@ -85,10 +85,8 @@ def rounds_draw_fresh_noise(subject: Subject) -> str:
 def _worst(subject: Subject, look: Callable[[list[Draft], int], Tensor | None], what: str) -> str:
     """The smallest p-value over trials; a trial that fails is tried once more, with another seed.
 
-    Args:
-        subject: The drafter.
-        look: Makes numbers `[rows, n]`, uniform on a cube, of the drafts of a run; None if there are none.
-        what: The end of the sentence that says what is wrong.
+    `look` makes numbers `[rows, n]`, uniform on a cube, of the drafts of a run, or None if there are none; `what` is
+    the end of the sentence that says what is wrong.
     """
     tried: list[tuple[float, str]] = []
     for trial in subject.trials:
@@ -138,8 +136,7 @@ def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
     cache = trial.subject.cache
     if (trial, seed) not in cache:
         cache[trial, seed] = _drawn(trial, seed)
-    found: tuple[Log, list[Draft]] = cache[trial, seed]
-    return found
+    return cache[trial, seed]
 
 
 def _runs(trial: Trial) -> int:

@@ -51,69 +51,49 @@ def _end(trial: Trial) -> int | None:
     return max(units, key=lambda unit: len({(*row, unit).index(unit) for row in rows}))
 
 
-def unbroken(subject: Subject, check: str, number: str) -> str:
-    """`number`.
-
-    Raises:
-        Broken: A run has a fault recorded under `check`.
-    """
-    if log(subject).wrong[check]:
-        raise Broken(log(subject).wrong[check][0], number)
-    return number
-
-
-def _faults(subject: Subject, check: str) -> int:
-    return len(log(subject).wrong[check])
-
-
-def _drafts(subject: Subject) -> int:
-    return log(subject).count["drafts"]
-
-
 @promise("drafter")
 def never_raises(subject: Subject) -> str:
     """start, propose and observe never raise: without an idea, propose returns an empty draft."""
-    number = f"{_faults(subject, 'never-raises')} faults in {_drafts(subject)} drafts"
-    return unbroken(subject, "never-raises", number)
+    return log(subject).unbroken("never-raises", f"0 faults in {log(subject).count['drafts']} drafts")
 
 
 @promise("drafter")
 def drafts_have_their_shape(subject: Subject) -> str:
     """Units are [batch, node, *unit], of the root's type and device; valid, score and distribution fit them."""
-    return unbroken(subject, "drafts-have-their-shape", f"{_drafts(subject)} drafts")
+    return log(subject).unbroken("drafts-have-their-shape", f"{log(subject).count['drafts']} drafts")
 
 
 @promise("drafter")
 def units_in_vocabulary(subject: Subject) -> str:
     """Every unit is an id that the target has, padding too."""
-    return unbroken(subject, "units-in-vocabulary", f"{log(subject).count['units']:,} units")
+    return log(subject).unbroken("units-in-vocabulary", f"{log(subject).count['units']:,} units")
 
 
 @promise("drafter")
 def fits_the_budget(subject: Subject) -> str:
     """A draft of budget k has at most width(k) nodes, and none deeper than k."""
     deepest, widest = log(subject).most["depth"], log(subject).most["nodes"]
-    return unbroken(subject, "fits-the-budget", f"at most {widest:.0f} nodes, depth {deepest:.0f} of k = {K}")
+    return log(subject).unbroken("fits-the-budget", f"at most {widest:.0f} nodes, depth {deepest:.0f} of k = {K}")
 
 
 @promise("drafter")
 def parents_come_first(subject: Subject) -> str:
     """The nodes of a draft are a forest, parents before their children."""
-    number = f"{_drafts(subject)} drafts of up to {log(subject).most['nodes']:.0f} nodes"
-    return unbroken(subject, "parents-come-first", number)
+    number = f"{log(subject).count['drafts']} drafts of up to {log(subject).most['nodes']:.0f} nodes"
+    return log(subject).unbroken("parents-come-first", number)
 
 
 @promise("drafter", when=offers("tree"))
 def siblings_differ(subject: Subject) -> str:
     """Siblings are different units, unless they were drawn with replacement and the draft's distribution says so."""
     number = f"{log(subject).count['twins']} of {log(subject).count['live']:,} nodes repeat a sibling"
-    return unbroken(subject, "siblings-differ", number)
+    return log(subject).unbroken("siblings-differ", number)
 
 
 @promise("drafter")
 def inputs_stay(subject: Subject) -> str:
     """The prompt, the state and the step that it is shown are the same afterwards."""
-    return unbroken(subject, "inputs-stay", f"{_faults(subject, 'inputs-stay')} changes in {_drafts(subject)} rounds")
+    return log(subject).unbroken("inputs-stay", f"0 changes in {log(subject).count['drafts']} rounds")
 
 
 @promise("drafter")

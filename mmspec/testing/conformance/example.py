@@ -96,9 +96,7 @@ OWN = {"mmspec.hosts.target:TransformersTarget": "mmspec.testing.tiny_models:tra
 def examples_of(component: Spec, given: Mapping[str, Maker]) -> list[Example]:
     """The examples of a target, drafter or rule; none if it has no factory, and nobody names one.
 
-    Args:
-        component: The component.
-        given: Examples by qualified name, which come before those that factories name.
+    Those that are `given`, by qualified name, come before those that factories name.
 
     Raises:
         TypeError: What makes examples makes something else.

@@ -131,8 +131,7 @@ def _options(trial: Trial) -> dict[str, Any]:
 def _generated(model: Any, call: dict[str, Any]) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        ids: Tensor = model.generate(**call)
-        return ids
+        return model.generate(**call)
 
 
 def _written(model: Any) -> tuple[str, str]:

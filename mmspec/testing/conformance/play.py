@@ -62,7 +62,6 @@ class Played:
 
     @property
     def drafts(self) -> int:
-        """The number of drafts."""
         return sum(map(len, self.rounds))
 
     def by_row(self) -> dict[int, list[tuple[int, Any]]]:
@@ -75,13 +74,7 @@ class Played:
 
 
 class Player:
-    """A decoder with a new, watched drafter.
-
-    Args:
-        trial: The drafter and its bench.
-        rule: The rule.
-        policy: Budgets of the rounds; default: always `K`.
-    """
+    """A decoder with a new, watched drafter; without a policy, the budget of all rounds is `K`."""
 
     def __init__(self, trial: Trial, rule: Rule, policy: Policy | None = None) -> None:
         self.bench = trial.bench
@@ -89,16 +82,14 @@ class Player:
         self.drafter = None if drafter is None else Watched(drafter)
         self.decoder = Decoder(self.bench.target, self.drafter, rule, k=K, policy=policy)
 
-    def play(
-        self, batches: Batches, *, limit: int = LIMIT, warp: Warp | None = None, ends: int | None = None
-    ) -> Played:
+    def play(self, batches: Batches, *, warp: Warp | None = None, ends: int | None = None) -> Played:
         """Decode batches; each row has a seed of its own, the same in every batch."""
         played = Played(batches, Log())
         for rows in batches:
             if self.drafter is not None:
                 self.drafter.log, self.drafter.rounds = played.log, []
             output = self.decoder.generate(
-                self.bench.prompt(rows), limit, seed=seeds(rows), warp=warp or self.bench.warp, ends=ends
+                self.bench.prompt(rows), LIMIT, seed=seeds(rows), warp=warp or self.bench.warp, ends=ends
             )
             played.units += [row.clone() for row in output.units]
             played.rounds.append([] if self.drafter is None else self.drafter.rounds)
@@ -108,7 +99,6 @@ class Player:
 
 
 def seeds(rows: Sequence[int]) -> list[int]:
-    """One seed per row."""
     return [1000 + row for row in rows]
 
 

@@ -16,8 +16,6 @@ class Untried(unittest.SkipTest):
 
 
 class Broken(AssertionError):
-    """A promise is broken."""
-
     def __init__(self, reason: str, number: str = NOTHING) -> None:
         super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
         self.reason, self.number = reason, number
@@ -41,9 +39,7 @@ DECLARED: list[Promise] = []
 def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measure], Measure]:
     """Declare a function as a promise; users see its name and the first line of its docstring.
 
-    Args:
-        *kinds: The kinds of component that make the promise.
-        when: Whether one of them makes it; sees the manifest only.
+    Components of these kinds make it, if `when` says so, which sees the manifest only.
     """
 
     def add(measure: Measure) -> Measure:

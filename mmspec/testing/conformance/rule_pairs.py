@@ -37,14 +37,9 @@ class Pair:
         seed: int | None = None,
         warp: Warp | None = None,
     ) -> Tensor:
-        """Units of every row: `[batch, limit, *unit]`.
+        """Units of every row, given as numbers: `[batch, limit, *unit]`.
 
-        Args:
-            rule: The rule.
-            rows: The rows, as numbers.
-            limit: Units of each row.
-            seed: A seed of the call; default: one seed per row, the same in every batch.
-            warp: Default: the bench's warp.
+        Without a seed every row has one of its own, the same in every batch; without a warp the bench's is used.
 
         Raises:
             Broken: The drafter fails, so that nothing is tried.

@@ -46,47 +46,36 @@ def log(subject: Subject) -> Log:
     return seen
 
 
-def unbroken(subject: Subject, check: str, number: str) -> str:
-    """`number`.
-
-    Raises:
-        Broken: A fault is recorded under `check`.
-    """
-    wrong = log(subject).wrong[check]
-    if wrong:
-        raise Broken(wrong[0], f"{len(wrong)} times")
-    return number
-
-
 @promise("rule")
 def verdicts_are_paths(subject: Subject) -> str:
     """A verdict is a path of valid nodes from the root, its length, and one more unit, in the shapes of `Verdict`."""
-    return unbroken(subject, "verdicts-are-paths", f"{log(subject).count['verdicts']:,} verdicts")
+    return log(subject).unbroken("verdicts-are-paths", f"{log(subject).count['verdicts']:,} verdicts")
 
 
 @promise("rule")
 def draft_and_scores_stay(subject: Subject) -> str:
     """`accept` is pure: draft and scores are the same afterwards."""
-    return unbroken(subject, "draft-and-scores-stay", f"0 changes in {log(subject).count['verdicts']:,} verdicts")
+    return log(subject).unbroken("draft-and-scores-stay", f"0 changes in {log(subject).count['verdicts']:,} verdicts")
 
 
 @promise("rule")
 def global_generators_stay(subject: Subject) -> str:
     """All chance comes from the round's noise: torch's, numpy's and Python's generators are left alone."""
-    return unbroken(subject, "global-generators-stay", f"0 draws in {log(subject).count['verdicts']:,} verdicts")
+    return log(subject).unbroken("global-generators-stay", f"0 draws in {log(subject).count['verdicts']:,} verdicts")
 
 
 @promise("rule")
 def same_seed_same_output(subject: Subject) -> str:
     """The same seed gives the same output again."""
-    return unbroken(subject, "same-seed-same-output", f"0 of {log(subject).count['same-seed-same-output']} rows differ")
+    rows = log(subject).count["same-seed-same-output"]
+    return log(subject).unbroken("same-seed-same-output", f"0 of {rows} rows differ")
 
 
 @promise("rule")
 def rows_are_independent(subject: Subject) -> str:
     """A row of a batch is what it is alone."""
     rows = log(subject).count["rows-are-independent"]
-    return unbroken(subject, "rows-are-independent", f"0 of {rows} rows differ")
+    return log(subject).unbroken("rows-are-independent", f"0 of {rows} rows differ")
 
 
 @promise("rule", when=is_exact)

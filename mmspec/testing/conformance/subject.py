@@ -24,13 +24,7 @@ UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: py
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to try a drafter or a method.
-
-    Attributes:
-        subject: The component.
-        bench: The target and its prompts.
-        example: The component's options and limits.
-    """
+    """One way to try a drafter or a method."""
 
     subject: "Subject"
     bench: Bench
@@ -63,7 +57,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The bench's name, for messages."""
         return self.bench.name
 
     @property
@@ -74,13 +67,10 @@ class Trial:
 
 
 class Subject:
-    """A component under test.
+    """A component of a registry under test.
 
-    Args:
-        component: The component.
-        registry: The registry that it comes from.
-        thorough: Whether statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %.
-        given: Examples by qualified name; None: there are only those that factories name.
+    If `thorough`, statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %. `given` are examples by
+    qualified name; without, there are only those that factories name.
 
     Attributes:
         cache: Results that several checks share.
@@ -131,17 +121,14 @@ class Subject:
     def drafter(self, example: Example) -> Drafter | None:
         """A new drafter: the component itself, or the method's; None for a method without drafts."""
         if self.component.kind == "drafter":
-            drafter: Drafter = self.instance(example)
-            return drafter
+            return self.instance(example)
         return None if self.pairing.drafter is None else self._part(self.pairing.drafter, example)
 
     def rule(self, example: Example | None = None) -> Rule:
         """A new rule: the component itself, with the options of its first example or of `example`; or the method's."""
         if self.component.kind == "rule":
-            rule: Rule = self.instance(example or self.examples[0])
-            return rule
-        rule = self._part(self.pairing.rule)
-        return rule
+            return self.instance(example or self.examples[0])
+        return self._part(self.pairing.rule)
 
     def _part(self, component: Any, example: Example | None = None) -> Any:
         """A method's drafter or rule, with the option values that the method sets."""
@@ -238,8 +225,7 @@ def remembered(measure: Callable[[Subject], T]) -> Callable[[Subject], T]:
     def look(subject: Subject) -> T:
         if measure not in subject.cache:
             subject.cache[measure] = measure(subject)
-        found: T = subject.cache[measure]
-        return found
+        return subject.cache[measure]
 
     return look
 

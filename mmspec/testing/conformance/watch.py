@@ -4,6 +4,8 @@ So one fault fails one check, and the run goes on and shows the other faults.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
+from mmspec.testing.conformance.promise import Broken
 
 FAILED = -1
 """The budget that is recorded for a round in which the drafter raised."""
@@ -36,19 +39,25 @@ class Log:
         """Record a value, if it is the largest."""
         self.most[kind] = max(self.most[kind], value)
 
+    def unbroken(self, check: str, number: str) -> str:
+        """`number`.
+
+        Raises:
+            Broken: A fault is recorded under `check`.
+        """
+        wrong = self.wrong[check]
+        if wrong:
+            raise Broken(wrong[0], f"{len(wrong)} times")
+        return number
+
 
 class Watched:
-    """A drafter that passes every call on to another one, records faults, and never raises.
-
-    Attributes:
-        log: The record of faults.
-        rounds: The budget and the repaired draft of every round; drafts are not rooted.
-    """
+    """A drafter that passes every call on to another one, records faults, and never raises."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.log = Log()
-        self.rounds: list[tuple[int, Draft]] = []
+        self.rounds: list[tuple[int, Draft]] = []  # the budget and the repaired draft, not rooted, of every round
         self.offers, self.needs = drafter.offers, drafter.needs
         self.advice = drafter.advice if isinstance(drafter, Advising) else ""
         self._vocab: int | None = None
@@ -67,7 +76,7 @@ class Watched:
     def start(self, state: State, inputs: Any) -> Any:
         self._lost = False
         prompt = Snapshot(inputs)
-        with _Unchanged(state, self.log, "start"):
+        with _unchanged(state, self.log, "start"):
             try:
                 return self.drafter.start(state, inputs)
             except Exception as error:
@@ -79,7 +88,7 @@ class Watched:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft, asked = Draft.empty(state.root), k
-        with _Unchanged(state, self.log, "propose"):
+        with _unchanged(state, self.log, "propose"):
             try:
                 if not self._lost:
                     draft = self.drafter.propose(state, k, noise)
@@ -91,7 +100,7 @@ class Watched:
         return draft
 
     def observe(self, state: State, step: Step) -> None:
-        with _Unchanged(state, self.log, "observe"):
+        with _unchanged(state, self.log, "observe"):
             try:
                 if not self._lost:
                     self.drafter.observe(state, step)
@@ -173,35 +182,26 @@ class Watched:
         return replace(draft, distribution=repaired if mixed is None else replace(mixed, distribution=repaired))
 
 
-class _Unchanged:
-    """A context in which a drafter must not change the tensors of a state; changes are recorded and undone."""
-
-    NAMES = ("history", "pads", "emitted", "root", "done")
-
-    def __init__(self, state: State, log: Log, where: str) -> None:
-        self.state, self.log, self.where, self.live = state, log, where, state.live
-        self.before = {name: (getattr(state, name), getattr(state, name).clone()) for name in self.NAMES}
-        self.step = Snapshot(state.step)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        for name, (tensor, then) in self.before.items():
-            if getattr(self.state, name) is not tensor or not torch.equal(tensor, then):
-                self.log.wrong["inputs-stay"].append(f"{self.where} changed state.{name}")
+@contextmanager
+def _unchanged(state: State, log: Log, where: str) -> Iterator[None]:
+    """A block in which a drafter must not change the tensors of a state; changes are recorded and undone."""
+    live, step = state.live, Snapshot(state.step)
+    names = ("history", "pads", "emitted", "root", "done")
+    before = {name: (getattr(state, name), getattr(state, name).clone()) for name in names}
+    try:
+        yield
+    finally:
+        for name, (tensor, then) in before.items():
+            if getattr(state, name) is not tensor or not torch.equal(tensor, then):
+                log.wrong["inputs-stay"].append(f"{where} changed state.{name}")
                 tensor.copy_(then)
-        self.state.live = self.live
-        if self.step.restore():
-            self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
+        state.live = live
+        if step.restore():
+            log.wrong["inputs-stay"].append(f"{where} changed the step that it was shown")
 
 
 class Snapshot:
-    """The tensors in a value, which can be compared with their present state.
-
-    Args:
-        value: A prompt, a draft, scores or a step.
-    """
+    """The tensors in a prompt, a draft, scores or a step, which can be compared with their present state."""
 
     def __init__(self, value: Any) -> None:
         self._copies = [(tensor, tensor.clone()) for tensor in tensors(value)]

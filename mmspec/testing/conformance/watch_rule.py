@@ -7,31 +7,20 @@ import numpy
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import TargetAware, TargetWrapping
 from mmspec.core.distributions import Categorical, Distribution, take_nodes
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.protocols import Target
+from mmspec.core.noise import Round
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.conformance.watch import Log, Snapshot
+from mmspec.testing.lean import Around
 
 
-class WatchedRule:
-    """A rule that passes every call on to another rule and records faults."""
+class WatchedRule(Around):
+    """Records the faults of a rule."""
 
     def __init__(self, rule: Rule, log: Log) -> None:
-        self.rule, self.log = rule, log
-        self.exactness, self.needs, self.offers = rule.exactness, rule.needs, rule.offers
-
-    def wrap(self, target: Target) -> Target:
-        return self.rule.wrap(target) if isinstance(self.rule, TargetWrapping) else target
-
-    def bind(self, target: Target) -> None:
-        if isinstance(self.rule, TargetAware):
-            self.rule.bind(target)
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return self.rule.draft_noise(round)
+        super().__init__(rule)
+        self.log = log
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         shown, generators = Snapshot([draft, scores]), _generators()

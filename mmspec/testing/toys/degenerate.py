@@ -31,19 +31,16 @@ KINDS: tuple[Kind, ...] = ("broken", "empty", "one unit")
 
 
 class DegenerateDrafts:
-    """Passes calls on to a drafter, and spoils some of its nodes.
+    """Passes calls on to a drafter, and spoils a share of its nodes.
 
-    Args:
-        drafter: The drafter. Drafts without a distribution, and point masses, stay as they are.
-        kinds: What distributions become. Continuous ones have no ids to put mass on and become broken.
-        share: The share of nodes that are spoiled.
-        seed: The seed of the generator.
+    Drafts without a distribution, and point masses, stay as they are. The distributions of the others become of these
+    kinds; continuous ones have no ids to put mass on and become broken.
     """
 
-    def __init__(self, drafter: Drafter, kinds: Sequence[Kind] = KINDS, share: float = 0.4, seed: int = 0) -> None:
+    def __init__(self, drafter: Drafter, kinds: Sequence[Kind] = KINDS, share: float = 0.4) -> None:
         self.drafter, self.kinds, self.share = drafter, kinds, share
         self.offers, self.needs = drafter.offers, drafter.needs
-        self._chance = torch.Generator().manual_seed(seed)
+        self._chance = torch.Generator().manual_seed(0)
 
     def bind(self, target: Target) -> None:
         self.drafter.bind(target)
@@ -98,7 +95,4 @@ def _broken(distribution: Any, where: Tensor) -> Distribution:
     """A continuous distribution with NaN in it at the nodes `where [batch, node]`."""
     field = {Gaussian: "mean", GaussianMixture: "weights", Trajectory: "draws"}[type(distribution)]
     values = getattr(distribution, field)
-    broken: Distribution = replace(
-        distribution, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)}
-    )
-    return broken
+    return replace(distribution, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)})

@@ -17,12 +17,7 @@ from mmspec.testing.toys.cache import UnitsCache
 class GaussianTarget:
     """x ~ N(bias + left · x_left + above · x_above, sigma² I); neighbours outside of the grid count as zero.
 
-    Args:
-        width: Tokens per row of the grid.
-        left: `[dim, dim]`.
-        above: `[dim, dim]`.
-        bias: `[dim]`.
-        sigma: One number for all tokens, as the reflection coupling needs it.
+    The maps are `[dim, dim]`, and the bias `[dim]`. All tokens have one sigma, as the reflection coupling needs it.
     """
 
     offers = frozenset({"continuous", "grow", "truncate"})

@@ -11,18 +11,14 @@ from mmspec.testing.toys.cache import UnitsCache
 
 @dataclass(kw_only=True)
 class GridCache(UnitsCache):
-    """Committed codes."""
-
     kind: Tensor  # `[batch]`: the class of each row
 
 
 class GridTarget:
     """p(code | left, above, class) from a table. The id `vocab` stands for a neighbour outside of the grid.
 
-    Args:
-        width: Codes per row of the grid.
-        table: `[class, vocab + 1, vocab + 1, vocab]` logits by left and above; the last class is the unconditional one.
-        forced: `[codes]` int64: codes that are known in advance, -1 where they are free.
+    The table is `[class, vocab + 1, vocab + 1, vocab]` logits by left and above; the last class is the unconditional
+    one. `forced [codes]` int64 are codes that are known in advance, -1 where they are free.
     """
 
     offers = frozenset({"discrete", "tree", "grow", "truncate"})

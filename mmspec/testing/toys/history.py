@@ -16,11 +16,7 @@ POSITIONS = 256
 
 
 class HistoryTarget:
-    """p(next | all units so far): a table, indexed by a position-weighted sum of the units.
-
-    Args:
-        table: `[61, vocab]` logits.
-    """
+    """p(next | all units so far): a table `[61, vocab]` of logits, indexed by a position-weighted sum of the units."""
 
     offers = frozenset({"discrete", "tree", "grow", "truncate"})
 

@@ -20,10 +20,9 @@ class MarkovCache:
 
 
 class MarkovTarget:
-    """p(next | previous, current) from a table: a node's context is its own unit and its parent's.
+    """p(next | previous, current) from a table `[vocab, vocab, vocab]` of logits.
 
-    Args:
-        table: `[vocab, vocab, vocab]` logits.
+    A node's context is its own unit and its parent's.
     """
 
     offers = frozenset({"discrete", "tree", "grow"})

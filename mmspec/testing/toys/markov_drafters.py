@@ -4,16 +4,17 @@ They look at the last two known units only, so that they fit every discrete toy.
 bad drafter.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical
+from mmspec.core.drafters.none import Memoryless
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft
 
 
 def last_two(state: State) -> tuple[Tensor, Tensor]:
@@ -21,13 +22,8 @@ def last_two(state: State) -> tuple[Tensor, Tensor]:
     return state.history.gather(1, (state.known - 2).clamp(min=0)[:, None])[:, 0], state.root
 
 
-class MarkovChain:
-    """A sampled chain.
-
-    Args:
-        table: `[vocab, vocab, vocab]` logits.
-        top: Sample from the likeliest `top` units only (a sparse distribution); 0 samples from all.
-    """
+class MarkovChain(Memoryless):
+    """A chain that is sampled from logits `[vocab, vocab, vocab]`; from the `top` likeliest units only, if above 0."""
 
     offers = frozenset({"chain", "q"})
     needs: frozenset[str] = frozenset()
@@ -42,9 +38,6 @@ class MarkovChain:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         before, at = last_two(state)
         units: list[Tensor] = []
@@ -57,18 +50,13 @@ class MarkovChain:
         distribution = Categorical.cat(distributions)
         return Draft.chain(torch.stack(units, 1), distribution, score=distribution.confidence().cumsum(1))
 
-    def observe(self, state: State, step: Step) -> None:
-        pass
 
+class MarkovTree(Memoryless):
+    """A tree of one shape for all rows, from logits `[vocab, vocab, vocab]`; `branching` counts children by depth.
 
-class MarkovTree:
-    """A tree of one shape for all rows.
-
-    Args:
-        table: `[vocab, vocab, vocab]` logits.
-        branching: Children of every node, by depth.
-        siblings: `with` or `without` replacement, or `top`: the likeliest units, which are point masses. An exponential
-            race orders `without` siblings as sequential draws would, and with the target's noise they are Gumbel-top-k.
+    Siblings are drawn `with` or `without` replacement, or are the `top`: the likeliest units, which are point masses.
+    An exponential race orders `without` siblings as sequential draws would, and with the target's noise they are
+    Gumbel-top-k.
     """
 
     offers = frozenset({"tree", "q"})
@@ -100,9 +88,6 @@ class MarkovTree:
             parents += hang
         return tuple(parents)
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         before, at = (unit[:, None] for unit in last_two(state))
         units, distributions, scores = [], [], []
@@ -118,9 +103,6 @@ class MarkovTree:
             first += at.shape[1]
         joined = None if self.siblings == "top" else Categorical.cat(distributions)
         return Draft.tree(torch.cat(units, 1), self.parents(k), joined, score=torch.cat(scores, 1))
-
-    def observe(self, state: State, step: Step) -> None:
-        pass
 
     def _draw(
         self, distribution: Categorical, children: int, noise: DraftNoise, depth: int, first: int

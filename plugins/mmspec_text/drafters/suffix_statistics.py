@@ -37,7 +37,6 @@ class Statistics(Protocol):
 
     def guess(self, text: Sequence[int]) -> Guess | None:
         """What follows the longest known suffix of `text`; None if even the shortest suffix is unknown."""
-        ...
 
 
 class NgramCounts:

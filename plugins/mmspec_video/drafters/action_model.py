@@ -10,17 +10,18 @@ frame.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.drafters.none import Memoryless
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft
 from mmspec_video.specs import ACTION_MODEL
 
 TRUST = 8.0
@@ -37,7 +38,7 @@ class ActionModelOptions:
     )
 
 
-class ActionModel:
+class ActionModel(Memoryless):
     """A drafter of trees: `branches` next actions, each followed by a chain."""
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
@@ -58,9 +59,6 @@ class ActionModel:
     def width(self, k: int) -> int:
         return k * self.branches
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         branches = self.branches
         history, votes = state.history, self._votes(state)
@@ -72,9 +70,6 @@ class ActionModel:
             levels.append(self._score(history, votes, context).argmax(-1))
         parents = [-1] * branches + list(range((k - 1) * branches))
         return Draft.tree(torch.cat(levels, 1), parents)
-
-    def observe(self, state: State, step: Step) -> None:
-        pass
 
     def _latest(self, state: State) -> Tensor:
         """The latest actions `[row, ngram]`, the root last; -1 where there are fewer."""

@@ -5,18 +5,15 @@ Guarantee: none is needed; the player's actions decide, and a frame does not dep
 Knobs: `k`, how far ahead: frames after a wrong guess are discarded.
 """
 
-from typing import Any
-
+from mmspec.core.drafters.none import Memoryless
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft
 from mmspec_video.specs import ACTION_REPEAT
 
 
-class ActionRepeat:
-    """A drafter of chains of the last action."""
-
+class ActionRepeat(Memoryless):
     needs, offers = ACTION_REPEAT.needs, ACTION_REPEAT.offers
 
     def bind(self, target: Target) -> None:
@@ -25,11 +22,5 @@ class ActionRepeat:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
-
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         return Draft.chain(state.root[:, None].expand(-1, k))
-
-    def observe(self, state: State, step: Step) -> None:
-        pass

@@ -101,9 +101,9 @@ def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: fl
     return _turned(torch.cat([*both, still], -1).flatten(0, 1))
 
 
-def time_rotary(position: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+def time_rotary(position: Tensor, width: int) -> Tensor:
     """All pairs rotate with the frame's number: `[row, frame, width / 2, 2]` of `position [row, frame]`."""
-    turns = base ** (-torch.arange(0, width, 2, device=position.device).float() / width)
+    turns = 10_000.0 ** (-torch.arange(0, width, 2, device=position.device).float() / width)
     return _turned(position[..., None].float() * turns)
 
 

@@ -35,7 +35,7 @@ SIZES: dict[str, dict[str, int]] = {
     "310m": {"dim": 1024, "depth": 16, "heads": 16},
 }
 """Width, blocks and heads by name; the last three stand in the paper's table of models."""
-SAMPLERS: dict[str, type[FlowSampler] | type[ConsistencySampler]] = {
+SAMPLERS: dict[str, type[FlowSampler]] = {
     "flow": FlowSampler,
     "consistency": ConsistencySampler,
 }

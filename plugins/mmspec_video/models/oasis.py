@@ -130,13 +130,10 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model with published weights.
+        """The model with published weights, of a file or a mapping.
 
-        Args:
-            source: Path of the file, or a mapping of weights; `rotary_emb.freqs` may occur once, in every block, or not
-                at all.
-            **config: Values that the weights do not tell: `num_heads`, `input_h`, `input_w`, `max_frames` of an
-                unpublished size.
+        `rotary_emb.freqs` may be there once, in every block, or not. `config` is what the weights do not tell:
+        `num_heads`, `input_h`, `input_w`, `max_frames` of an unpublished size.
 
         Raises:
             ValueError: The weights do not fit the architecture.

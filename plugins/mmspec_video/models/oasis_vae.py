@@ -79,12 +79,9 @@ class OasisVAE(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model with published weights.
+        """The model with published weights, of a file or a mapping.
 
-        Args:
-            source: Path of the file, or a mapping of weights.
-            **config: Values that the weights do not tell: `input_height`, `input_width`, and `enc_heads`,
-                `dec_heads` of an unpublished size.
+        `config` is what the weights do not tell: `input_height`, `input_width`, and the heads of an unpublished size.
 
         Raises:
             ValueError: The weights do not fit the architecture.

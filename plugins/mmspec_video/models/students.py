@@ -107,5 +107,4 @@ def _folder(teacher: NextFrameDiT) -> Path:
 def _loaded(folder: Path) -> StudentAdapter:
     if not (folder / "config.json").is_file():
         raise ValueError(f"there is no student in {folder}; `python -m tools.train video --distill` writes one")
-    adapter: StudentAdapter = load_part(StudentAdapter, folder, torch.float32)
-    return adapter
+    return load_part(StudentAdapter, folder, torch.float32)

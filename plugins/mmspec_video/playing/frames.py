@@ -31,17 +31,11 @@ class FramePlay:
     """A call over denoised frames, of `length` new ones behind the latents `[row, n, channel, height, width]` and the
     actions `[row, n - 1]` between them; the rows' players act in step.
 
-    Attributes:
-        decoder: The loop; its policy is set before every pass, to the depth of the draft.
-        pending: The last pass: the next frame, and frames that were made ahead of it.
-        shown: New frames that were shown.
-        passes: None: the passes of codes are counted by `TokenPlay`.
-
     Raises:
         ValueError: There are no first frames, or more than the model's window has room for.
     """
 
-    passes = None
+    passes = None  # those of codes are counted by `TokenPlay`
 
     def __init__(
         self, decoder: Decoder, frames: Tensor, actions: Tensor, length: int, seed: int | Sequence[int]
@@ -53,15 +47,17 @@ class FramePlay:
         assert target.vocab is not None
         unknown = torch.full_like(frames[:, :1, 0, 0, 0], target.vocab, dtype=torch.int64)
         self._first, self._past = frames, torch.cat([unknown, actions], 1)
-        self.actions, self.length, self.seed, self.shown = actions[:, :0], length, seed, 0
+        self.actions, self.length, self.seed = actions[:, :0], length, seed
+        self.shown = 0  # new frames that were shown
         joint = target.joint is not None and decoder.k > 0
         self._known = KnownActions(decoder.drafter) if joint else None
         # Guesses go deeper step by step, so that a player who acts early waits for one step only.
         self._depths = range(1, 1 if joint else min(decoder.k, length) + 1)
         drafter = self._known or decoder.drafter
+        # Its policy is set before every pass, to the depth of the draft.
         self.decoder = Decoder(target, drafter, decoder.rule, k=decoder.k, name=decoder.name)
         self._state: State | None = None
-        self.pending: Pending | None = None
+        self.pending: Pending | None = None  # the last pass: the next frame, and frames that were made ahead of it
 
     @property
     def report(self) -> Report:
@@ -113,8 +109,7 @@ class FramePlay:
     def ahead(self, until: Callable[[], bool] | None = None) -> None:
         """Make frames for guesses of the next action; nothing where it is known, or where no frame is wanted.
 
-        Args:
-            until: Called before every pass: whether the action is there. A frame that is not finished then is dropped.
+        `until` is called before every pass: whether the action is there. A frame that is not finished then is dropped.
         """
         state = self._state
         if state is None or self.actions.shape[1] > self.shown or self.shown >= self.length:

@@ -16,10 +16,8 @@ Knobs: `k` (more: fewer passes per frame where guesses are right, more discarded
 
 from dataclasses import dataclass, field
 
-from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
-from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.specs import NFD
 from mmspec_video.targets.frames import FramesTarget
 from mmspec_video.targets.joint import Joint
@@ -33,7 +31,7 @@ class NfdOptions:
     )
 
 
-class Nfd:
+class Nfd(Match):
     """The rule `nfd`: `match` on actions, with a target that denoises jointly."""
 
     exactness: str = NFD.exactness
@@ -45,9 +43,3 @@ class Nfd:
     def wrap(self, target: Target) -> Target:
         """A copy of the target that denoises jointly; a target without frames (a simulated player) as it is."""
         return target.denoising_with(joint=Joint(self.options.measure)) if isinstance(target, FramesTarget) else target
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return Match().draft_noise(round)
-
-    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        return Match().accept(draft, scores, round)

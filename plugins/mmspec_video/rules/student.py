@@ -20,10 +20,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
-from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
 from mmspec_video.specs import STUDENT
@@ -46,7 +44,7 @@ class StudentOptions:
     )
 
 
-class Student:
+class Student(Match):
     """The rule `student`: `match` on actions, with a target whose frames a student drafts."""
 
     exactness: str = STUDENT.exactness
@@ -68,9 +66,3 @@ class Student:
         if self._student is None or self._teacher is not target.model:
             self._student, self._teacher = student_of(target.model, self.options.student), target.model
         return target.denoising_with(check=Check(self._student, self.options.tolerance, self.options.level))
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return Match().draft_noise(round)
-
-    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        return Match().accept(draft, scores, round)

@@ -41,7 +41,6 @@ class FrameModel(Protocol):
         /,
     ) -> Tensor:
         """The prediction that the sampler needs, for every frame."""
-        ...
 
 
 class StoppedError(Exception):
@@ -92,11 +91,8 @@ class Denoiser:
     def frame(self, window: Window, action: Tensor, key: Tensor, until: Callable[[], bool] | None = None) -> Tensor:
         """Frames `[row, channel, height, width]` that follow a window; its keys are computed (`keyed`), if wanted.
 
-        Args:
-            window: Earlier frames.
-            action: `[row]` int64: the action that leads to the frame.
-            key: `[row, 2]`: keys of the noise.
-            until: Called before every step; True stops.
+        The actions `[row]` int64 lead to the frames, and the noise has keys `[row, 2]`. `until` is called before every
+        step; True stops.
 
         Raises:
             StoppedError: `until` returned True.

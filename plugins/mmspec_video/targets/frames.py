@@ -33,10 +33,6 @@ from mmspec_video.targets.window import Window
 class FramesTarget:
     """The target.
 
-    Attributes:
-        joint: Joint denoising of a draft's frames; None: they are made one after another.
-        check: A student, and which of its frames are accepted; None: no student.
-
     Raises:
         ValueError: There is no such cache, or the size of the action space is unknown.
     """
@@ -50,8 +46,8 @@ class FramesTarget:
             raise ValueError("this model reads actions as vectors: set its .vectors, one an action, and one for none")
         self.vocab: int | None = model.action_count
         self.most = model.window - 1
-        self.joint: Joint | None = None
-        self.check: Check | None = None
+        self.joint: Joint | None = None  # joint denoising of a draft's frames; None: they are made one after another
+        self.check: Check | None = None  # a student, and which of its frames are accepted; None: no student
 
     def denoising_with(self, joint: Joint | None = None, check: Check | None = None) -> "FramesTarget":
         """A copy of this target whose frames are made in another way; the target itself stays as it is."""

@@ -40,14 +40,9 @@ def joint_frames(
 ) -> Tensor:
     """Frames `[row, node, channel, height, width]` of all nodes of a tree; available ones stay as they are.
 
-    Args:
-        denoiser: The model and its steps.
-        window: What the root's frame attends to. Its keys are used in all steps, whatever the cache option: the
-            frames are the same.
-        tree: The frames; node 0 is the root.
-        index: The tree's parents and depths.
-        key: `[row, 2]`: keys of the noise. A frame's noise equals plain decoding's.
-        until: Called before every step; True stops.
+    The window is what the root's frame attends to. Its keys are used in all steps, whatever the cache option: the
+    frames are the same. The noise has keys `[row, 2]`: a frame's noise equals plain decoding's. `until` is called
+    before every step; True stops.
 
     Raises:
         StoppedError: `until` returned True.

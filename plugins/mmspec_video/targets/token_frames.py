@@ -27,8 +27,6 @@ class TokenPrompt:
 
 
 class TokenFramesTarget:
-    """The target."""
-
     offers = TOKEN_FRAMES.offers
 
     def __init__(self, model: TokenWorldModel) -> None:

@@ -14,7 +14,6 @@ Knobs: `condition` (a text, or ids); `behind` (tokens of the prompt in front of 
 one); `k`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -25,14 +24,13 @@ from torch import Tensor
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
 from mmspec.hosts.conditioned import Condition, TakesCondition
+from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions, target_tokenizer
 from mmspec_zoo.specs import AMBEDKAR
 
 
 @dataclass(frozen=True)
 class AmbedkarOptions(SmallModelOptions):
-    """Options of `ambedkar`."""
-
     condition: Any = field(default=None, metadata={"help": "what the target reads inside of every prompt: text or ids"})
     behind: Annotated[int, Field(ge=0)] = field(
         default=0,
@@ -73,9 +71,3 @@ class Ambedkar(SmallModelDrafter):
                 "tokenizer=, or the condition's ids"
             )
         return torch.tensor(tokenizer(condition, add_special_tokens=False)["input_ids"], dtype=torch.int64)
-
-
-def as_ids(given: Tensor | Sequence[int]) -> Tensor:
-    """Ids as users give them, `[n]`; their range is the target's to check."""
-    ids = given if isinstance(given, Tensor) else torch.tensor(list(given))
-    return ids.long() if not ids.numel() else ids.squeeze(0) if ids.dim() == 2 else ids

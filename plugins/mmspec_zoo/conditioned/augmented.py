@@ -34,8 +34,7 @@ class AugmentedCache:
 class AugmentedTarget:
     """Two targets of the same units as one.
 
-    Args:
-        prompt: What the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
+    `prompt` makes what the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
 
     Raises:
         ValueError: Their units differ.

@@ -11,8 +11,7 @@ Here chunks are scored by BM25 over token ids: what is kept decides how much is 
 all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
 numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
 in their order. Those that share no token with the end are left out.
-Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows
-neither.
+Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows neither.
 Knobs: `eta`, `alpha` (of p̂); `first`, `chunk`, `chunks`, `end` (more is accepted more often, and costs more);
 `context` (ids, or a function of a prompt's ids, in the place of what is retrieved); `k`.
 """
@@ -33,8 +32,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.draft_models import own_target
+from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_zoo.conditioned.ambedkar import as_ids
 from mmspec_zoo.conditioned.augmented import AugmentedTarget
 from mmspec_zoo.specs import RAPID
 
@@ -66,8 +65,6 @@ class RapidOptions(SmallModelOptions):
 
 @dataclass
 class RapidMemory(DraftModelMemory):
-    """The drafter's memory of a call."""
-
     short: int = 0  # tokens of the longest short prompt
     passes: int = 0  # passes of the draft model so far
 

@@ -191,11 +191,9 @@ class AnyOrder(Protocol):
 
     def ahead(self, cache: Any, root: Tensor, units: int) -> TargetOutput:
         """Scores of the next `units` units behind `root [batch]`, of which none sees another; nothing is committed."""
-        ...
 
     def left(self, cache: Any) -> Tensor:
         """Blanks that are not committed: `[batch]` int64."""
-        ...
 
 
 def _blanks(text: Sequence[int | None]) -> list[int]:

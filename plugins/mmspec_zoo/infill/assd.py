@@ -14,23 +14,21 @@ Knob: `k` blanks are drafted a round; more are worth less, as a blank's own neig
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from mmspec.core.drafters.growing import grown
+from mmspec.core.drafters.none import Memoryless
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec.core.types import Draft, TargetOutput
 from mmspec_zoo.infill.any_order import AnyOrder
 from mmspec_zoo.specs import ASSD
 
 
-class Assd:
-    """See the module."""
-
+class Assd(Memoryless):
     needs, offers = ASSD.needs, ASSD.offers
     runs_target = True
 
@@ -41,9 +39,6 @@ class Assd:
 
     def width(self, k: int) -> int:
         return k
-
-    def start(self, state: State, inputs: Any) -> None:
-        return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         output = self._target.ahead(state.cache, state.root, k)
@@ -57,6 +52,3 @@ class Assd:
         # The root fills one of the row's own blanks, and the round's last unit another.
         room = self._target.left(state.cache)[:, None] - 2
         return replace(draft, valid=draft.valid & (draft.index.depth[:, 1:] <= room))
-
-    def observe(self, state: State, step: Step) -> None:
-        pass

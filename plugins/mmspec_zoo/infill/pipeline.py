@@ -19,8 +19,6 @@ from mmspec_zoo.infill.xlnet import MASK
 
 @dataclass
 class InfillPipelineOutput(BaseOutput):
-    """The output of a call."""
-
     texts: list[str]  # the texts without blanks
     # The tokens of the blanks, in the order in which they were filled: one tensor `[blank]` per prompt
     ids: list[Tensor]

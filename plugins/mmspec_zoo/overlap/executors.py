@@ -29,23 +29,17 @@ class Lane(Protocol):
 
     def submit(self, request: Request) -> None:
         """Take a request, which costs `request.count` passes of the draft model; a lane's run in order."""
-        ...
 
     def verified(self) -> None:
         """The target's pass of this round is over."""
-        ...
 
     def collect(self) -> list[Ahead]:
         """The answers that have arrived since the last time. Waits for those that were asked for since `verified`."""
-        ...
 
 
 class Executor(Protocol):
-    """Runs draft models."""
-
     def open(self, model: Target, how: Beginning) -> Lane:
         """The lane of a new call."""
-        ...
 
 
 @dataclass
@@ -83,24 +77,16 @@ class Streams:
     def open(self, model: Target, how: Beginning) -> "StreamLane":
         if how.device.type == "cuda" and self._stream is None:
             self._stream = torch.cuda.Stream(how.device)
-        return StreamLane.opened(self._thread, self._stream, model, how)
+        begun = _aside(self._thread, self._stream, lambda: Continuation(model, how))
+        return StreamLane(self._thread, self._stream, begun)
 
 
 @dataclass
 class StreamLane:
-    """One call's requests and answers."""
-
     thread: ThreadPoolExecutor  # runs them in order
     stream: torch.cuda.Stream | None  # on which stream; None: the device has none
     worker: "Future[Continuation]"  # the draft model of the call, once its prefill is done
     answers: "list[Future[Ahead]]" = field(default_factory=list)  # what was asked for and not collected yet
-
-    @classmethod
-    def opened(
-        cls, thread: ThreadPoolExecutor, stream: torch.cuda.Stream | None, model: Target, how: Beginning
-    ) -> "StreamLane":
-        """A new call, whose prefill begins in the thread."""
-        return cls(thread, stream, _aside(thread, stream, lambda: Continuation(model, how)))
 
     def submit(self, request: Request) -> None:
         self.answers.append(_aside(self.thread, self.stream, lambda: self.worker.result().run(request)))

@@ -45,13 +45,10 @@ class EarlyExit(Protocol):
         Returns:
             A function that takes this back.
         """
-        ...
 
 
 @dataclass
 class MirroredMemory(OverlappedMemory):
-    """The drafter's memory of a call."""
-
     forget: Callable[[], None] | None = None  # takes the last ear back; None: there is none
     fault: Exception | None = None  # what went wrong in the middle of the target's pass, which must not suffer from it
 
@@ -148,8 +145,6 @@ class LayerExit:
 
 @dataclass(frozen=True)
 class MirrorOptions(AheadOptions):
-    """Options of `mirror-sd`."""
-
     branches: int = field(default=2, metadata={"help": "units at every node of the draft that are drafted for"})
     exit: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "layers of the target before its exit; default: half of them"}

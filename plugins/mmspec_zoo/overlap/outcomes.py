@@ -48,7 +48,6 @@ class Fan(Protocol):
 
     def value(self, ranked: Ranked) -> Tensor:
         """How much each outcome is worth preparing for: `[batch, node, child]`; the largest are prepared for."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -43,21 +43,16 @@ OnMiss = Literal["plain", "draft"]
 
 @dataclass
 class OverlappedMemory:
-    """The drafter's memory of a call."""
-
     lane: Lane  # where its requests go
     asked: Tensor | None = None  # `[batch]`: the tag of the request that is not answered yet; None: all are
     discarded: int = field(default=0)  # answers that nobody waited for
 
 
 class Overlapped:
-    """Drafts chains ahead.
+    """Drafts chains ahead with a draft model, which offers `grow` and has the same units as the call's target.
 
-    Args:
-        model: The draft model: any target that offers `grow` and has the same units as the call's target.
-        executor: Runs it; default: serially, in the same thread.
-        fan: Chooses them; default: the likeliest.
-        on_miss: What a row does whose round had another outcome: decode without a draft, or wait for one.
+    By default it runs serially, in the same thread, and drafts for the likeliest outcomes. `on_miss` is what a row does
+    whose round had another outcome: decode without a draft, or wait for one.
     """
 
     offers = frozenset({"chain"})

@@ -8,15 +8,8 @@ the small model); `executor` (`streams`: a thread of this process, on CUDA a str
 comparison).
 """
 
-from dataclasses import dataclass
-
 from mmspec_zoo.overlap.overlapped import AheadOptions, DraftsAhead
 from mmspec_zoo.specs import PEARL
-
-
-@dataclass(frozen=True)
-class PearlOptions(AheadOptions):
-    """Options of `pearl`."""
 
 
 class Pearl(DraftsAhead):
@@ -28,5 +21,5 @@ class Pearl(DraftsAhead):
 
     needs, offers = PEARL.needs, PEARL.offers
 
-    def __init__(self, options: PearlOptions = PearlOptions()) -> None:
+    def __init__(self, options: AheadOptions = AheadOptions()) -> None:
         super().__init__(options, PEARL.name, None, "plain")

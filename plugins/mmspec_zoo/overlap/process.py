@@ -35,25 +35,16 @@ DIED = "the draft model's process has died; rounds go on without drafts"
 class Process:
     """A child process with a draft model, which begins with the first call and serves all of them in turn.
 
-    Args:
-        model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
-        patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
-        device: Where the child's model is, which `model` puts there.
-
-    Attributes:
-        alive: Whether the child runs.
-        ready: Whether it has answered before.
-        child: The process; None before the first call.
+    `model` makes the draft model in the child, on its device; it can be pickled (`functools.partial(load, "name")`).
+    After `patience` seconds without an answer, rounds go on without one, until answers come again.
     """
 
-    def __init__(
-        self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1, device: str = "cpu"
-    ) -> None:
-        self.model, self.patience, self.threads, self.device = model, patience, threads, device
-        self.alive = self.ready = False
+    def __init__(self, model: Callable[[], Target], patience: float = 10.0, device: str = "cpu") -> None:
+        self.model, self.patience, self.device = model, patience, device
+        self.alive = self.ready = False  # whether the child runs; whether it has answered before
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | None = None  # None before the first call
         self._link: Connection
 
     def start(self) -> "subprocess.Popen[bytes]":
@@ -61,8 +52,8 @@ class Process:
         if self.child is not None:
             return self.child
         self._link, end = Pipe()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads), self.device]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", WORKER, str(end.fileno()), self.device]
         self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()], env=environment)
         end.close()  # so that the child's end is the only one, and its death is seen
         self.alive = True
@@ -112,8 +103,6 @@ class Process:
 
 @dataclass
 class ProcessLane:
-    """One call's requests and answers."""
-
     owner: Process
     number: int  # of the call
     device: torch.device  # where the call's units are

@@ -21,8 +21,6 @@ from mmspec_zoo.specs import SAGUARO
 
 @dataclass(frozen=True)
 class SaguaroOptions(AheadOptions):
-    """Options of `saguaro`."""
-
     branches: int = field(default=8, metadata={"help": "outcomes of a round that are drafted for"})
     acceptance: float = field(default=0.8, metadata={"help": "how often the fan takes a unit to be accepted"})
     power: float = field(default=1.0, metadata={"help": "a fan of F outcomes after a length misses with F^-power"})

@@ -1,4 +1,4 @@
-"""The child of `Process`: `python -m mmspec_zoo.overlap.worker PIPE THREADS DEVICE`. It ends when the pipe does."""
+"""The child of `Process`: `python -m mmspec_zoo.overlap.worker PIPE DEVICE`. It ends when the pipe does."""
 
 import sys
 from multiprocessing.connection import Connection
@@ -24,8 +24,8 @@ def serve(link: Connection) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[2]))
-    compute_on(torch.device(sys.argv[3]))
+    torch.set_num_threads(1)
+    compute_on(torch.device(sys.argv[2]))
     try:
         with Connection(int(sys.argv[1])) as parent:
             serve(parent)

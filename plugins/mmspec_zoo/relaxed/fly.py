@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.specs import FLY
 
@@ -35,8 +35,6 @@ LIKELIEST = 3
 
 @dataclass(frozen=True)
 class FlyOptions:
-    """Options of `fly`."""
-
     entropy: Annotated[float, Field(ge=0)] = field(
         default=0.3, metadata={"help": "least entropy, in nats, where a unit may differ; smaller accepts more"}
     )
@@ -49,18 +47,12 @@ class FlyOptions:
     )
 
 
-class Fly:
-    """The rule `fly`."""
-
+class Fly(DraftsAfresh):
     exactness: str = FLY.exactness
     needs, offers = FLY.needs, FLY.offers
 
     def __init__(self, options: FlyOptions = FlyOptions()) -> None:
         self.options = options
-        self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, there = scores.distribution, draft.valid[:, 1:]
@@ -70,7 +62,7 @@ class Fly:
         hesitates = self._hesitates(scores)[:, :-1] & there
         agrees = _products(same.float(), there, self.options.window) > 0
         verdict = walk_where(draft, same | (hesitates & agrees), drawn, units)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         x, own = draft.drafted[..., None], same.float()
         if isinstance(distribution, Categorical):

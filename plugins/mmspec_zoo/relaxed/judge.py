@@ -59,7 +59,6 @@ class JudgeHead:
         return states.float() @ self.weight + self.bias
 
     def to(self, device: torch.device) -> "JudgeHead":
-        """The judge on a device."""
         return replace(self, weight=self.weight.to(device), bias=self.bias.to(device))
 
     def save(self, path: Path) -> None:
@@ -117,8 +116,6 @@ class JudgeHead:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Options of `judge`."""
-
     head: Any = field(default=None, metadata={"help": "the file that `mmspec train judge` wrote for this target"})
     threshold: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.5, metadata={"help": "δ: least probability of a right token; 1 accepts the target's own only"}

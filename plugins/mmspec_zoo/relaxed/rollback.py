@@ -21,8 +21,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, dense
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.relaxed.typical import variation
 from mmspec_zoo.specs import ROLLBACK
@@ -30,8 +30,6 @@ from mmspec_zoo.specs import ROLLBACK
 
 @dataclass(frozen=True)
 class RollbackOptions:
-    """Options of `rollback`."""
-
     threshold: Annotated[float, Field(ge=0)] = field(
         default=2.0, metadata={"help": "largest cross entropy of a unit that stays, in nats; 0 is exact"}
     )
@@ -40,18 +38,12 @@ class RollbackOptions:
     )
 
 
-class Rollback:
-    """The rule `rollback`."""
-
+class Rollback(DraftsAfresh):
     exactness: str = ROLLBACK.exactness
     needs, offers = ROLLBACK.needs, ROLLBACK.offers
 
     def __init__(self, options: RollbackOptions = RollbackOptions()) -> None:
         self.options = options
-        self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution
@@ -60,7 +52,7 @@ class Rollback:
         stays = self._stays(scores)[:, :-1]
         accepted = stays.gather(-1, x)[..., 0] | (units[:, :-1] == draft.drafted)
         verdict = walk_where(draft, accepted, drawn, units)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         p = dense(distribution, units, stays.shape[-1])[:, :-1]
         tv, excess = bias(p, dense(draft.distribution, draft.drafted, stays.shape[-1]), stays)

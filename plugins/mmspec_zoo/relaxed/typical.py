@@ -19,16 +19,14 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, dense, take_nodes
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk, walk_where
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_zoo.specs import TYPICAL
 
 
 @dataclass(frozen=True)
 class TypicalOptions:
-    """Options of `typical`."""
-
     epsilon: Annotated[float, Field(ge=0, le=1)] = field(
         default=0.09, metadata={"help": "probability above which a unit passes; smaller accepts more and alters more"}
     )
@@ -40,18 +38,12 @@ class TypicalOptions:
     )
 
 
-class Typical:
-    """The rule `typical`."""
-
+class Typical(DraftsAfresh):
     exactness: str = TYPICAL.exactness
     needs, offers = TYPICAL.needs, TYPICAL.offers
 
     def __init__(self, options: TypicalOptions = TypicalOptions()) -> None:
         self.options = options
-        self.measure = options.measure
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, parent = scores.distribution, draft.index.parent[:, 1:].expand(len(draft.units), -1)
@@ -60,7 +52,7 @@ class Typical:
         none = torch.zeros_like(draft.valid, dtype=torch.float32)
         if not isinstance(distribution, Categorical) or draft.nodes == 1:  # p of a greedy call is one unit
             verdict = walk(draft, drawn, units)
-            return replace(verdict, tv=none, excess_acceptance=none) if self.measure else verdict
+            return replace(verdict, tv=none, excess_acceptance=none) if self.options.measure else verdict
         p = distribution.on(None)
         passes = p > self.bound(p)[..., None]
         above, x = take_nodes(p, parent), draft.drafted[..., None]
@@ -69,7 +61,7 @@ class Typical:
         logs = torch.nn.functional.pad(own.clamp(min=torch.finfo(own.dtype).tiny).log(), (1, 0))
         likely = (draft.index.ancestor * logs[:, None]).sum(-1)  # of the path to every node
         verdict = walk_where(draft, accepted, drawn, units, likely)
-        if not self.measure:
+        if not self.options.measure:
             return verdict
         if draft.index.is_chain:
             q = dense(draft.distribution, draft.drafted, p.shape[-1])

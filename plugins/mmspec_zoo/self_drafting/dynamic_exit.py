@@ -33,8 +33,6 @@ from mmspec_zoo.specs import DEL
 
 @dataclass(frozen=True)
 class DynamicExitOptions:
-    """Options of `del`."""
-
     latest: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "the last layer behind which drafts may leave; default: half of the target's"}
     )

@@ -23,16 +23,12 @@ from mmspec_zoo.specs import LAYER_SKIP
 
 @dataclass(frozen=True)
 class LayerSkipOptions:
-    """Options of `layer-skip`."""
-
     exit: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "layers that a draft runs; default: a quarter of the target's"}
     )
 
 
 class LayerSkip:
-    """Drafts behind an early exit."""
-
     needs, offers = LAYER_SKIP.needs, LAYER_SKIP.offers
     runs_target = True
 

@@ -89,8 +89,6 @@ class Comb:
 
 @dataclass(frozen=True)
 class SwiftOptions:
-    """Options of `swift`."""
-
     skip: Annotated[float, Field(ge=0, lt=1)] = field(
         default=SKIPPED, metadata={"help": "share of the inner sub-layers that drafts leave out"}
     )

@@ -36,8 +36,6 @@ from mmspec_zoo.specs import S2D as SPEC
 
 @dataclass(frozen=True)
 class S2DOptions(SmallModelOptions):
-    """Options of `s2d`."""
-
     exits: tuple[Annotated[int, Field(ge=1)], ...] | None = field(
         default=None,
         metadata={"help": "layers of every sub-model, ascending; default: a half, three quarters and all of them"},
@@ -74,8 +72,6 @@ class StoppedChain(Chain):
 
 @dataclass
 class S2DMemory(DraftModelMemory):
-    """The drafter's memory of a call."""
-
     # `[batch]` bool: rows that are finished, and need no scores
     done: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
 

@@ -34,8 +34,6 @@ UNSURE = -1
 
 @dataclass
 class SortedTargetCache:
-    """What the target keeps of one call."""
-
     # The model's own cache; a unit that waits has no keys yet in the layers that it waits for
     cache: TransformersTargetCache
     places: int  # places that a row needs for what waits

@@ -25,8 +25,6 @@ from mmspec.hosts.target import TransformersTarget
 
 @dataclass
 class CutHeadCache:
-    """What the target keeps of one call."""
-
     cache: Any  # the draft model's own cache, whose passes run the modules that the call began with
     kept: Tensor  # `[id]` int64: the ids of these modules' output layer
 

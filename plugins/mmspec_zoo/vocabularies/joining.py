@@ -26,12 +26,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 
 class NgramCache:
-    """N-grams of draft ids that stand for one token of the target: at most `capacity`, of at most `longest` pieces.
-
-    Attributes:
-        tokens: `[slot]` int64: the tokens, the latest first; -1 in free slots.
-        stamps: `[slot]` int64: when each of them was emitted last; -1 in free slots.
-    """
+    """N-grams of draft ids that stand for one token of the target: at most `capacity`, of at most `longest` pieces."""
 
     def __init__(self, vocabulary: VocabularyMap, capacity: int, longest: int) -> None:
         self.longest = longest
@@ -45,12 +40,12 @@ class NgramCache:
         self._keys = torch.where(place >= 0, spelling.gather(1, place.clamp(0, longest - 1)), -1)
         self._sizes = length
         slots = max(1, min(capacity, int(self._fits.sum())))
+        # `[slot]` int64: the tokens, the latest first, and when each was emitted last; -1 in free slots
         self.tokens = torch.full((slots,), -1, dtype=torch.int64, device=draft_of.device)
         self.stamps = torch.full_like(self.tokens, -1)
         self._clock = 0
 
     def to(self, device: torch.device) -> None:
-        """Go on on a device."""
         for name in ("_fits", "_keys", "_sizes", "tokens", "stamps"):
             setattr(self, name, moved(getattr(self, name), device))
 
@@ -80,9 +75,8 @@ class NgramCache:
     def ending(self, pieces: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """The longest n-gram with which drafted pieces end; of equally long ones the latest token's.
 
-        Args:
-            pieces: `[batch, longest]`: the last draft ids; -2 where there are fewer.
-            begins: `[batch, longest]` bool: whether a unit begins one, two, … pieces before the end.
+        `pieces [batch, longest]` are the last draft ids, -2 where there are fewer; `begins [batch, longest]` bool says
+        whether a unit begins one, two, … pieces before the end.
 
         Returns:
             `[batch]` the target's token, -1 where there is none; and the number of its pieces.
@@ -134,40 +128,23 @@ class Joined:
         return self.units.gather(1, first), order < self.count[:, None], last
 
 
-class JoiningChain:
+class JoiningChain(Chain):
     """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have.
 
     `draft_of [target]` are the draft ids of the target's units.
-
-    Attributes:
-        joined: The pieces so far, and their units.
     """
 
-    offers, needs, widest = frozenset({"chain"}), frozenset[str](), 1
+    offers = frozenset({"chain"})
 
     def __init__(self, cache: NgramCache, draft_of: Tensor, noise: DraftNoise) -> None:
-        self._chain, self._cache, self._draft_of, self._noise = Chain(), cache, draft_of, noise
-        self.joined = Joined.none(len(noise.round.emitted), draft_of.device)
-
-    def levels(self, k: int) -> int:
-        return self._chain.levels(k)
-
-    def width(self, k: int) -> int:
-        return self._chain.width(k)
-
-    def fed(self, k: int) -> int:
-        return self._chain.fed(k)
-
-    def parents(self, k: int) -> tuple[int, ...] | None:
-        return self._chain.parents(k)
+        super().__init__()
+        self._cache, self._draft_of, self._noise = cache, draft_of, noise
+        self.joined = Joined.none(len(noise.round.emitted), draft_of.device)  # the pieces so far, and their units
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         if self._noise.shared and not frontier.greedy:
             noise = self._noise.chain(1, depth).at(self.joined.count[:, None])
             frontier = replace(frontier, noise=noise)
-        level = self._chain.level(frontier, depth)
+        level = super().level(frontier, depth)
         self.joined = self.joined.added(level.units, self._draft_of[level.units], self._cache)
         return level
-
-    def choose(self, score: Tensor) -> Tensor | None:
-        return None

@@ -46,8 +46,6 @@ from mmspec_zoo.vocabularies.joining import JoiningChain, NgramCache
 
 @dataclass(frozen=True)
 class OmniDraftOptions(SmallModelOptions):
-    """Options of `omnidraft`."""
-
     capacity: Annotated[int, Field(ge=1, le=2**16)] = field(
         default=4096, metadata={"help": "n-grams that are remembered; of more, those used longest ago are dropped"}
     )
@@ -58,8 +56,6 @@ class OmniDraftOptions(SmallModelOptions):
 
 @dataclass
 class OmniDraftMemory(DraftModelMemory):
-    """The drafter's memory of a call."""
-
     # `[batch, unit]` int64: the last piece of every unit of this round's draft; None if there is none
     last: Tensor | None = None
     # Whether some row may end within this round's draft, so that the small model was not fed all of it
@@ -67,8 +63,6 @@ class OmniDraftMemory(DraftModelMemory):
 
 
 class OmniDraft(SmallModelDrafter):
-    """Drafts with a small model of another vocabulary."""
-
     offers, needs = OMNIDRAFT.offers, OMNIDRAFT.needs
 
     def __init__(self, options: OmniDraftOptions = OmniDraftOptions()) -> None:

@@ -49,8 +49,6 @@ SHARE = 4
 
 @dataclass(frozen=True)
 class VocabTrimOptions(DraftModelOptions):
-    """Options of `vocab-trim`."""
-
     keep: Annotated[int, Field(ge=1)] | None = field(
         default=None,
         metadata={"help": "k: ids that the output layer keeps, special ones included; by default a quarter of all"},

@@ -20,7 +20,7 @@ from mmspec_zoo.conditioned.rapid import RapidOptions
 from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.xlnet import XLNetTarget
 from mmspec_zoo.overlap.mirror_sd import MirrorOptions
-from mmspec_zoo.overlap.pearl import PearlOptions
+from mmspec_zoo.overlap.overlapped import AheadOptions
 from mmspec_zoo.overlap.saguaro import SaguaroOptions
 from mmspec_zoo.relaxed.fly import FlyOptions
 from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
@@ -38,7 +38,7 @@ from tests.support.examples.heads import path_head
 
 def pearl() -> list[Example]:
     """In this process, as a trial of it: for one outcome, as published, and for others."""
-    return [Example(options=PearlOptions(model=small(), executor="serial", branches=branches)) for branches in (1, 3)]
+    return [Example(options=AheadOptions(model=small(), executor="serial", branches=branches)) for branches in (1, 3)]
 
 
 def saguaro() -> Example:

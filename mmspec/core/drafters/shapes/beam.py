@@ -21,8 +21,6 @@ from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 @dataclass(frozen=True)
 class Beam:
-    """See the module."""
-
     beams: int = 4  # nodes per level
 
     offers = frozenset({"tree", "q"})

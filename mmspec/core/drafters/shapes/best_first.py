@@ -7,6 +7,39 @@ level, the nodes whose children can be among the best so far gives the heap's tr
 import torch
 from torch import Tensor
 
+from mmspec.core.drafters.shapes.siblings import best_nodes
+
+
+class BestFirst:
+    """What shapes share that expand the most promising nodes of each level and verify the best of all candidates."""
+
+    children: int  # most children of a node
+    nodes: int  # nodes that are verified
+
+    @property
+    def _most(self) -> int:
+        """Most nodes expanded per level."""
+        return self.nodes
+
+    @property
+    def widest(self) -> int:
+        return self.children
+
+    def levels(self, k: int) -> int:
+        return k
+
+    def width(self, k: int) -> int:
+        return min(self.nodes, self.children * sum(expanded(k, self._most, self.children)))
+
+    def fed(self, k: int) -> int:
+        return sum(expanded(k, self._most, self.children)[1:])
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return best_nodes(score, self.nodes)
+
 
 def expanded(k: int, most: int, children: int) -> list[int]:
     """Most nodes that get children at each of `k` levels, beginning with the root: at most `most`."""

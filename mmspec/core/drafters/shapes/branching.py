@@ -21,8 +21,6 @@ from mmspec.core.once import known
 
 @dataclass(frozen=True)
 class Branching:
-    """See the module."""
-
     # Children of every node, by depth; its length bounds the number of levels
     branching: tuple[int, ...] = (3, 2, 1, 1, 1)
 

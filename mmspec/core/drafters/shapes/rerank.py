@@ -18,17 +18,14 @@ smaller `spread` trusts the winner of the draft model's race more: deeper, narro
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from mmspec.core.drafters.shapes.best_first import best_so_far, expanded, promising
+from mmspec.core.drafters.shapes.best_first import BestFirst, best_so_far, promising
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
+from mmspec.core.drafters.shapes.siblings import likeliest
 
 
 @dataclass(frozen=True)
-class Rerank:
-    """See the module."""
-
+class Rerank(BestFirst):
     frontier: int | None = 6  # nodes expanded per level; None: those that are among the `nodes` best so far
     children: int = 6  # children of each of them
     nodes: int = 24  # nodes that are verified
@@ -43,22 +40,6 @@ class Rerank:
         if not self.spread > 0:
             raise ValueError(f"spread must be positive, got {self.spread}")
 
-    @property
-    def widest(self) -> int:
-        return self.children
-
-    def levels(self, k: int) -> int:
-        return k
-
-    def width(self, k: int) -> int:
-        return min(self.nodes, self.children * sum(expanded(k, self._most, self.children)))
-
-    def fed(self, k: int) -> int:
-        return sum(expanded(k, self._most, self.children)[1:])
-
-    def parents(self, k: int) -> tuple[int, ...] | None:
-        return None
-
     def level(self, frontier: Frontier, depth: int) -> Level:
         best, own = likeliest(frontier, self.children, self.spread)
         score = (frontier.score[..., None] + own).flatten(1)
@@ -70,10 +51,6 @@ class Rerank:
         kept = score.topk(most, -1).indices
         return Level(best.flatten(1), node // best.shape[-1], score, score > -torch.inf, frontier=kept, carried=seen)
 
-    def choose(self, score: Tensor) -> Tensor | None:
-        return best_nodes(score, self.nodes)
-
     @property
     def _most(self) -> int:
-        """Most nodes expanded per level."""
         return self.nodes if self.frontier is None else self.frontier

@@ -45,41 +45,32 @@ class Shape(Protocol):
     @property
     def offers(self) -> frozenset[str]:
         """`chain` or `tree`, and `q` if drafts have a distribution."""
-        ...
 
     @property
     def needs(self) -> frozenset[str]:
         """Words that target and rule together must offer."""
-        ...
 
     @property
     def widest(self) -> int:
         """Most siblings of a node: the vocabulary must have that many units."""
-        ...
 
     def levels(self, k: int) -> int:
         """Number of levels of a tree of budget `k`."""
-        ...
 
     def width(self, k: int) -> int:
         """Most drafted nodes, the root not counted."""
-        ...
 
     def fed(self, k: int) -> int:
         """Most nodes that the draft model is fed, the root not counted."""
-        ...
 
     def parents(self, k: int) -> tuple[int, ...] | None:
         """Parents of the drafted nodes, -1 for the root, if all rows have the same tree and all is fed; else None."""
-        ...
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         """The nodes at `depth`. No host sync."""
-        ...
 
     def choose(self, score: Tensor) -> Tensor | None:
         """The nodes to verify, given all nodes' `score [batch, node]`: ascending ids `[batch, n]`; None: all."""
-        ...
 
 
 @runtime_checkable
@@ -93,8 +84,6 @@ class Ending(Protocol):
     @property
     def ends(self) -> bool:
         """See the class."""
-        ...
 
     def ended(self, level: Level) -> bool:
         """Whether no row drafts behind this level."""
-        ...

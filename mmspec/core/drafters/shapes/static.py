@@ -21,8 +21,6 @@ from mmspec.core.transfer import on_device
 
 @dataclass(frozen=True)
 class Static:
-    """See the module."""
-
     tree: tuple[int, ...]  # parents of the drafted nodes, -1 for the root; levels follow one another
     ranks: tuple[int, ...]  # the rank of every node among its siblings, from 0 on
 
