@@ -5,8 +5,8 @@ copy that was packed before, which is what `torch.compile` does with frozen weig
 on the machine, the layers and the number of rows: for all layers of a model of 14 M weights and two threads, one
 machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 ms with 8 rows, while another was slower with packed
 weights up to 3 rows. So the two are timed in turns in the passes that decoding makes anyway, until it is known which
-is faster for these layer shapes, rows and threads. The first passes use torch's own product, so that a process with
-few passes packs nothing. Torch reference: `torch.nn.functional.linear`.
+is faster for these layer shapes, rows and threads. Packing takes as long as several passes, so it waits until there
+were `PATIENCE` passes that could have used it: few passes pack nothing. Torch reference: `torch.nn.functional.linear`.
 
 Packed weights change the rounding, as another batch size does; so in bfloat16, where rounding decides what is written,
 no clock may choose. There torch's own product is oneDNN's, too, which packs in every call, so that packed weights can
@@ -41,8 +41,8 @@ ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""
 SMALLEST = 2**14
 """The fewest weights of a layer that is packed."""
-PATIENCE = 4
-"""Passes before packed weights are tried: packing costs about as much as it saves in twice as many passes."""
+PATIENCE = 16
+"""Passes that do without packed weights before these are made: of SmolLM2 that takes as long as five passes."""
 TRIALS = 3
 """The number of passes that each of the two products is timed in."""
 RARELY = 4
@@ -95,6 +95,15 @@ class Kernel:
 class Kernels(tuple[Kernel, ...]):
     """The kernels of one model's layers."""
 
+    waited: int = 0  # passes that would have used packed weights, had there been any
+
+    def are_packed(self) -> bool:
+        """Whether there are packed weights, or it is time to make them; asked in each pass that would use them."""
+        first = self[0].packed
+        there = first is not None and first() is not None
+        self.waited = 0 if there else self.waited + 1
+        return there or self.waited > PATIENCE
+
     @cached_property
     def shapes(self) -> tuple[torch.Size, ...]:
         """The shapes of the layers' weights; cached, because every pass asks for them."""
@@ -142,7 +151,7 @@ class Trial:
         self.passes += 1
         if self.likely is not None:
             return self.likely if self.passes % RARELY else not self.likely
-        return self.passes > PATIENCE and (self.passes - PATIENCE) % 2 == 1
+        return self.passes % 2 == 1
 
     def note(self, ours: bool, seconds: float) -> None:
         """Record the time of a pass. A product's first pass may have packed weights, and is not counted."""
@@ -166,7 +175,7 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
             yield
         return
     trial = trial_of(kernels, rows)
-    ours = trial.turn()
+    ours = trial.turn() and kernels.are_packed()
     begun = time.perf_counter()
     if ours:
         with _in_place(kernels):
@@ -175,13 +184,13 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
         yield
     if trial.won is None:
         trial.note(ours, time.perf_counter() - begun)
-        if trial.won is False:
+        if all(other.won is False for other in _trials[_key(kernels)].values()):
             forget(kernel.layer.weight for kernel in kernels)  # free the copies that will not be used
 
 
 def trial_of(kernels: Kernels, rows: int) -> Trial:
     """The trial for passes over about `rows` rows."""
-    size, others = _size(rows), _trials.setdefault((torch.get_num_threads(), kernels.shapes), {})
+    size, others = _size(rows), _trials.setdefault(_key(kernels), {})
     if size not in others:
         others[size] = Trial()
     trial = others[size]
@@ -190,6 +199,10 @@ def trial_of(kernels: Kernels, rows: int) -> Trial:
         if known:
             trial.likely = others[min(known, key=lambda other: abs(other - size))].won
     return trial
+
+
+def _key(kernels: Kernels) -> tuple[Any, ...]:
+    return torch.get_num_threads(), kernels.shapes
 
 
 def _size(rows: int) -> int:

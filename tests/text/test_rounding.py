@@ -29,6 +29,7 @@ def test_autocast(around: str, make_llama: Callable, monkeypatch: pytest.MonkeyP
     """The logits are those of the unmodified model under autocast, whose products packed weights do not make."""
     monkeypatch.setattr(linear, "SMALLEST", 1)
     monkeypatch.setattr(linear, "trial_of", lambda kernels, rows: Trial(won=True))
+    monkeypatch.setattr(linear, "PATIENCE", 0)
     ran: list[Any] = []
     multiply = Kernel.__call__
     monkeypatch.setattr(Kernel, "__call__", lambda kernel, x: ran.append(kernel) or multiply(kernel, x))
