@@ -52,7 +52,8 @@ def drafted(network: Head, features: Tensor, units: Tensor, row: int) -> list[Te
     """Logits at every depth of a draft behind a row, through the drafter's cache, with the text's units."""
     cache = HeadCache(network, 2, UNITS + STEPS, units.device)
     known = torch.full((2,), row + 1)
-    found = [cache.append(Rows(features[:, : row + 1], known), units[:, 1 : row + 2]).logits]
+    cache.read(Rows(features[:, : row + 1], known), units[:, 1 : row + 2])
+    found = [cache.at_root().logits]
     for depth in range(1, STEPS):
         draft = Draft.chain(units[:, row + 2 : row + 2 + depth]).rooted(units[:, row + 1], known + UNITS)
         found.append(cache.grow(draft, depth).logits)
