@@ -32,7 +32,7 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.layers import Block, BlockSizes, HeadNetwork, embedded
+from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.stored import Stored, stored_head
@@ -73,7 +73,7 @@ class HydraNetwork(HeadNetwork):
     """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path."""
 
     def __init__(self, a: HydraSizes, vocab: int) -> None:
-        super().__init__()
+        super().__init__(a.prefix)
         self.units, self.vocab = a.units, vocab
         width = a.target_hidden
         self.hydra_mlp = nn.ModuleList(
@@ -102,14 +102,16 @@ class PrefixHydraNetwork(HydraNetwork):
     def __init__(self, a: HydraSizes, vocab: int) -> None:
         super().__init__(a, vocab)
         assert a.prefix is not None
-        self.prefix = Block(a.prefix)
+        self.prefix = DecoderLayer(a.prefix)
         self.prefix_norm = nn.RMSNorm(a.target_hidden, a.prefix.eps)
 
     def taken_in(self, features: Tensor) -> Tensor:
         return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        return self.rooted(self.prefix_norm(self.prefix.over(states, slots, geometry)), units)
+        (kept,) = slots.layers
+        angles = self._rotary[0](states, geometry.query)
+        return self.rooted(self.prefix_norm(self.prefix(states, angles, geometry.tree, kept)), units)
 
 
 class Residual(nn.Module):
@@ -153,10 +155,7 @@ def canonical(key: str) -> str:
 
 
 def read_hydra(name: str) -> HydraCheckpoint:
-    """Read Hydra's heads.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read Hydra's heads from a folder or the hub.
 
     Raises:
         ValueError: There are none, they are damaged, or in no known layout.

@@ -16,8 +16,6 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
-from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
 from mmspec_text.drafters.heads.vocabulary import Trimmed
@@ -196,21 +194,6 @@ class DecoderLayer(nn.Module):
     def forward(self, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
         states = states + self.self_attn(self.input_layernorm(states), angles, mask, kept)
         out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
-        return out
-
-
-class Block(DecoderLayer):
-    """A decoder layer over all known features, which some heads read before a path begins."""
-
-    def __init__(self, a: BlockSizes) -> None:
-        super().__init__(a)
-        self._rotary = (rotary(a),)  # in a tuple: in float32, whatever the dtype of the layer
-
-    def over(self, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """States `[batch, row, hidden]` of states; the cache has one layer, opened for these rows."""
-        (kept,) = slots.layers
-        angles = self._rotary[0].to(states.device)(states, geometry.query)
-        out: Tensor = self(states, angles, geometry.tree, kept)
         return out
 
 
