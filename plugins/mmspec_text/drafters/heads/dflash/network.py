@@ -57,7 +57,7 @@ class DFlashNetwork(HeadNetwork):
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
         self.markov_head = Markov(a) if a.sequel is not None else None
-        self.confidence_head = ConfidenceHead(a) if a.confidence else None
+        self.confidence_head = nn.ModuleDict({"proj": nn.Linear(a.confidence, 1)}) if a.confidence else None
         self.prefix_gru = Cell(a.hidden, a.gru) if a.gru else None
         sizes = (nn.Linear(a.hidden + a.gru, a.inside, bias=False), nn.Linear(a.inside, a.draft_vocab, bias=False))
         self.embed_proj = nn.Sequential(sizes[0], nn.SiLU(), sizes[1]) if a.gru else None
@@ -149,7 +149,8 @@ class DFlashNetwork(HeadNetwork):
         assert self.confidence_head is not None
         if self.architecture.confidence > self.architecture.hidden and self.markov_head is not None:
             states = torch.cat([states, F.embedding(units, self.markov_head.markov_w1.weight)], -1)
-        return self.confidence_head(states)
+        guess: Tensor = self.confidence_head["proj"](states)
+        return guess[..., 0].float().sigmoid()
 
     def _embedded(self, units: Tensor) -> Tensor:
         table = self.embed_tokens if self.embed_tokens is not None else self.of_target(0)
@@ -279,16 +280,3 @@ class Cell(nn.Module):
         read, kept = F.linear(x, self.weight_ih_l0).chunk(3, -1), F.linear(before, self.weight_hh_l0).chunk(3, -1)
         reset, update = ((one + other).sigmoid() for one, other in zip(read[:2], kept[:2], strict=True))
         return (1 - update) * (read[2] + reset * kept[2]).tanh() + update * before
-
-
-class ConfidenceHead(nn.Module):
-    """See the module."""
-
-    def __init__(self, a: DFlashArchitecture) -> None:
-        super().__init__()
-        self.proj = nn.Linear(a.confidence, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """How likely it is that a child of each node is accepted, `[batch, node]`."""
-        guess: Tensor = self.proj(x)
-        return guess[..., 0].float().sigmoid()
