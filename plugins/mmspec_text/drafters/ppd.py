@@ -37,7 +37,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
-from mmspec_text.drafters.heads.block import Block, drafted
+from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
 from mmspec_text.drafters.heads.values import positive
@@ -61,10 +61,7 @@ class Prompts:
 
 
 def read_prompts(name: str) -> Prompts:
-    """Read prompt tokens.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read prompt tokens from a folder or the hub.
 
     Raises:
         ValueError: There is no such adapter, it is damaged, or of a variant that is not computed here.
@@ -140,16 +137,11 @@ class PPDOptions(TreeForm):
         return best_trees(self.rates, prompts, self.budget, costs)
 
 
-@dataclass
-class PPDMemory:
-    """What the drafter keeps of a call."""
-
-    # `[batch, prompt token, vocab]`: logits of the units behind the root; None before the first pass
-    scores: Tensor | None = None
-
-
 class PPD:
     """Drafts what prompt tokens of the last pass scored.
+
+    The memory of a call is the logits of the units behind the root, `[batch, prompt token, vocab]`; None before the
+    first pass.
 
     Args:
         options: The prompt tokens, and the form of drafts.
@@ -195,21 +187,21 @@ class PPD:
     def width(self, k: int) -> int:
         return self.shape.width(self._depth(k))
 
-    def start(self, state: State, inputs: Any) -> PPDMemory:
-        return PPDMemory()
+    def start(self, state: State, inputs: Any) -> None:
+        return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        scores, depth, shape = state.memory.scores, self._depth(k), self.shape
+        scores, depth, shape = state.memory, self._depth(k), self.shape
         if scores is None or shape.levels(depth) < 1:
             return Draft.empty(state.root)
         if self.trees is not None:
             missing = scores.amax(-1) == -torch.inf
             shape = ByState(self.trees, (~missing).sum(1).clamp(max=shape.levels(depth)))
             scores = scores.masked_fill(missing[..., None], 0.0)  # of levels without nodes
-        return drafted(Block(Scored(), scores), shape, state, depth, noise)
+        return drafted(Block(Scored(scores.shape[-1]), scores), shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:
-        state.memory.scores = behind_root(step)
+        state.memory = behind_root(step)
 
     @property
     def own_length(self) -> int:
@@ -218,13 +210,3 @@ class PPD:
 
     def _depth(self, k: int) -> int:
         return min(k, self.own_length)
-
-
-class Scored:
-    """The scores of prompt tokens are logits over the target's ids already. It is a `Scorer`."""
-
-    def scored(self, states: Tensor) -> Tensor:
-        return states
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        return scored
