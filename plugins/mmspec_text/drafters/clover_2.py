@@ -105,10 +105,7 @@ MOST = 64
 
 
 def read_clover(name: str) -> PathCheckpoint:
-    """Read a head.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read a head from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or in another layout.

@@ -100,10 +100,7 @@ def canonical(key: str) -> str:
 
 
 def read_medusa(name: str) -> PathCheckpoint:
-    """Read Medusa's heads.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read Medusa's heads from a folder or the hub.
 
     Raises:
         ValueError: There are none, they are damaged, or in no known layout.

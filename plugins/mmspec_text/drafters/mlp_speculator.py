@@ -151,10 +151,7 @@ def canonical(key: str) -> str:
 
 
 def read_mlp(name: str) -> PathCheckpoint:
-    """Read an MLP speculator.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read an MLP speculator from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or of another kind.
@@ -168,10 +165,7 @@ def read_mlp(name: str) -> PathCheckpoint:
 
 
 def read_lstm(name: str) -> PathCheckpoint:
-    """Read an LSTM speculator.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read an LSTM speculator from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or of another kind.
