@@ -19,6 +19,7 @@ from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
 from mmspec_text.training.answers import Answers
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.dflash import begun_dflash
 from mmspec_text.training.draft_model import trained_model
@@ -128,8 +129,8 @@ def with_own(
 
     if data.writes == "questions":
         new, most = room() // 4, None if reach is None else reach // 2
-        at = work / "questions"
-        prompts = questions(model, tokenizer, prompts, new=new, most=most, template=data.template, folder=at, **how)
+        chat, at = Chat(tokenizer, data.template), work / "questions"
+        prompts = questions(model, chat, prompts, most, new=new, folder=at, **how)
     rows = answered(model, prompts, new=room(), folder=folder, **how)
     own: Source
     if data.writes == "text":
