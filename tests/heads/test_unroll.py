@@ -113,7 +113,7 @@ def test_every_block_is_a_draft(name: str) -> None:
     for column in range(3):
         known = roots[:, column]
         context = Context(network, 2, UNITS, units.device)
-        context.append(Rows.at_left(features, known))
+        context.read(Rows.at_left(features, known))
         block = context.block(units.gather(1, known[:, None])[:, 0])
         assert torch.allclose(found[:, column], block.scored, rtol=1e-4, atol=1e-4)
         ours = next(iter(along(network, features, units, 1)))[torch.arange(2), (known - 1).clamp(max=7)]

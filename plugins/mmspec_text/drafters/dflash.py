@@ -85,8 +85,12 @@ class Context(HeadCache):
             slots.commit(chain_path(size, len(count), place.device), count)
 
     @torch.no_grad()
+    def block(self, root: Tensor) -> Block:
+        """What the head says of the units behind the root `[batch]`."""
+        return Block(self.head, self.head.block(root, self.slots), self.head.sequel, self.head.confidence)
+
     def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
-        block = Block(self.head, self.head.block(root, self.slots), self.head.sequel, self.head.confidence)
+        block = self.block(root)
         return block.at_root(root), block.grow
 
 
