@@ -34,9 +34,10 @@ from mmspec.core.state import State
 from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.weight_files import differences
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
-from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
+from mmspec_text.drafters.heads.adapter import read_adapter
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
@@ -72,7 +73,8 @@ def read_prompts(name: str) -> Prompts:
     if len(found) != 1 or tensors[found[0]].dim() != 2:
         there = ", ".join(sorted(tensors)[:3]) or "none"
         raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
-    refuse_unread(tensors, found, what)
+    if wrong := differences(that_nothing_reads={*tensors} - {*found}):
+        raise ValueError(f"{what}: not all of it is read: {wrong}; it is an adapter of another kind")
     _refuse_variants(config, what)
     count = positive(config, "num_special_tokens", what)
     if len(tensors[found[0]]) != count:

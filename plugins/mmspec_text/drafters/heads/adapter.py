@@ -1,6 +1,5 @@
 """Reading an adapter's two files as PEFT names them; nothing of what they hold is run or loaded into a model."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from transformers.utils import cached_file
 
 from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, stored_tensors, weight_files
+from mmspec.hosts.weight_files import ADAPTER, SAFE, read_tensors, stored_tensors, weight_files
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
@@ -30,16 +29,6 @@ def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor
         return config, read_tensors(weights, stored_tensors(folder, FILES).keys())
     except ValueError as error:
         raise ValueError(f"{what} cannot be read: {shown(error)}") from error
-
-
-def refuse_unread(tensors: Iterable[str], read: Iterable[str], what: str) -> None:
-    """Refuse an adapter with tensors that nothing reads.
-
-    Raises:
-        ValueError: It has some; the message names them.
-    """
-    if wrong := differences(that_nothing_reads={*tensors} - {*read}):
-        raise ValueError(f"{what}: not all of it is read: {wrong}; it is an adapter of another kind")
 
 
 def _fetched(name: str, what: str) -> Path:
