@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.family import Architecture
-from mmspec_text.drafters.heads.latent import LatentAttention
+from mmspec_text.drafters.heads.latent import LatentAttention, halved
 from mmspec_text.drafters.heads.layers import Attention, HeadNetwork, Mlp, looked_up
 from mmspec_text.drafters.heads.vocabulary import over_target
 
@@ -168,8 +168,7 @@ def by_halves(weights: Mapping[str, Tensor], a: Architecture) -> dict[str, Tenso
     for key, value in weights.items():
         for part, heads in (("self_attn.q_proj", a.heads), ("self_attn.k_proj", a.key_heads)):
             if part in key:
-                pairs = value.unflatten(0, (heads, a.head_dim // 2, 2))
-                ordered[key] = pairs.transpose(1, 2).flatten(0, 2).contiguous()
+                ordered[key] = halved(value.unflatten(0, (heads, -1)), 1).flatten(0, 1).contiguous()
     return ordered
 
 
