@@ -17,7 +17,7 @@ from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.unroll import along, unrolled, unrolled_blocks, walked
+from mmspec_text.drafters.heads.unroll import along, block_states, unrolled, walked
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
@@ -108,7 +108,7 @@ def test_every_block_is_a_draft(name: str) -> None:
     features, units = text(32)
     roots = torch.tensor([[5, 1, 8], [2, 7, 3]])
     with torch.no_grad():
-        found = unrolled_blocks(network, features, units, roots)
+        found = network.scored(block_states(network, features, units, roots))
     assert found.shape == (2, 3, stored.architecture.units, 7)
     for column in range(3):
         known = roots[:, column]
@@ -120,7 +120,7 @@ def test_every_block_is_a_draft(name: str) -> None:
         inside = known <= 8
         assert torch.allclose(ours[inside], block.scored[inside, 0], rtol=1e-4, atol=1e-4)
     learnt = network.requires_grad_(True)
-    unrolled_blocks(learnt, features, units, roots).square().sum().backward()
+    learnt.scored(block_states(learnt, features, units, roots)).square().sum().backward()
     assert all(weights.grad is not None and bool(weights.grad.any()) for weights in learnt.parameters())
     model.zero_grad()
 
