@@ -25,7 +25,7 @@ from mmspec.training.losses import draft_loss
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.training import eagle, heads, run
+from mmspec_text.training import eagle, run, trained
 from mmspec_text.training import written as written_text
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.chats import Chat
@@ -112,7 +112,7 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
 def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a step its weights and ids are as they were; of another layout or target it is refused."""
     first = train(data, draft_vocab=64)
-    monkeypatch.setattr(heads, "fit", lambda *_: None)
+    monkeypatch.setattr(trained, "fit", lambda *_: None)
     after = train(data, name="after", head=str(first), **dict.fromkeys(("draft_vocab", "intermediate")))
     one, other = (load_file(at / "model.safetensors") for at in (first, after))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
