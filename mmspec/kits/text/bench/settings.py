@@ -28,25 +28,19 @@ OWN = "prompts"
 SHARE = 1
 """The number of prompts on which peers choose their settings."""
 
+_TREE = {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},
     "suffix": {"k": 10},
     "token-recycling": {"k": 6, "nodes": 7},
     "draft-model": {"k": 2, "drafter": DRAFTER},
-    "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "draft-tree": _TREE,
     "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
     "compiled plain": {"method": PLAIN, "compile": True},
     "compiled prompt-lookup": {"method": "prompt-lookup", "k": 5, "compile": True},
-    "compiled draft-tree": {
-        "method": "draft-tree",
-        "k": 3,
-        "drafter": DRAFTER,
-        "width": 3,
-        "nodes": 7,
-        "compile": True,
-    },
+    "compiled draft-tree": {"method": "draft-tree", **_TREE, "compile": True},
 }
 """Methods with options that are fast on two cores; a method that is not listed runs with its defaults."""
 BATCHED = ("prompt-lookup", "suffix", "auto")
