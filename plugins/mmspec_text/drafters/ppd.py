@@ -75,18 +75,14 @@ def read_prompts(name: str) -> Prompts:
         raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
     if wrong := differences(that_nothing_reads={*tensors} - {*found}):
         raise ValueError(f"{what}: not all of it is read: {wrong}; it is an adapter of another kind")
-    _refuse_variants(config, what)
+    for entry, value in VARIANTS.items():
+        if config.get(entry) not in (None, value):
+            given = shown(repr(config[entry]))
+            raise ValueError(f"{what} were trained with {entry} = {given}; {value!r} is what is computed")
     count = positive(config, "num_special_tokens", what)
     if len(tensors[found[0]]) != count:
         raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
     return Prompts(name, tensors[found[0]])
-
-
-def _refuse_variants(config: Mapping[str, Any], what: str) -> None:
-    for entry, value in VARIANTS.items():
-        given = config.get(entry)
-        if given is not None and given != value:
-            raise ValueError(f"{what} were trained with {entry} = {shown(repr(given))}; {value!r} is what is computed")
 
 
 RATES = (

@@ -80,7 +80,7 @@ class HeadDrafter(GrowingDrafter):
     named_by: str = ""  # the entry of a config that names the target's layers; "" if there is none
     lenders: ClassVar[type] = TransformersTarget  # the targets that it drafts for
 
-    def __init__(self, options: HeadOptions) -> None:
+    def __init__(self, options: HeadOptions = HeadOptions()) -> None:
         super().__init__(options)
         if options.model is None:
             raise ValueError(f"{self.kind} needs a head: drafter=<folder or hub name>, or the option model=")

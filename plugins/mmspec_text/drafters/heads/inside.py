@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.drafters.growing import LiveRows, grown
@@ -131,9 +130,6 @@ class _Heads:
     def __init__(self) -> None:
         self.heads: list[Any] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Heads":
-        return _Heads()
-
     def __reduce__(self) -> tuple[type["_Heads"], tuple[()]]:
         return _Heads, ()
 
@@ -148,21 +144,14 @@ def twin_of(head: Borrowing) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two heads have the same class, settings, target and weights."""
-    if type(one) is not type(other) or _settings(one) != _settings(other):
+    # The plain attributes of a head; those of torch begin with an underscore
+    plain = [{name: it for name, it in vars(head).items() if not name.startswith("_")} for head in (one, other)]
+    if type(one) is not type(other) or plain[0] != plain[1]:
         return False
     if any(a is not b for a, b in zip(one.borrowed, other.borrowed, strict=True)):
         return False
-    mine, its = _tensors(one), _tensors(other)
+    mine, its = (dict(chain(head.named_parameters(), head.named_buffers())) for head in (one, other))
     return mine.keys() == its.keys() and all(
         (value.device, value.dtype) == (its[name].device, its[name].dtype) and torch.equal(value, its[name])
         for name, value in mine.items()
     )
-
-
-def _tensors(head: nn.Module) -> dict[str, Tensor]:
-    return dict(chain(head.named_parameters(), head.named_buffers()))
-
-
-def _settings(head: Any) -> dict[str, Any]:
-    """The plain attributes of a head; those of torch begin with an underscore."""
-    return {name: value for name, value in vars(head).items() if not name.startswith("_")}

@@ -33,9 +33,6 @@ class PathDrafter(HeadDrafter):
 
     stored = PathCheckpoint
 
-    def __init__(self, options: PathOptions = PathOptions()) -> None:
-        super().__init__(options)
-
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
