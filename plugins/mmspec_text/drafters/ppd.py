@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from transformers.utils import cached_file
 
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.noise import DraftNoise
@@ -33,17 +34,21 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.pickles import PICKLED
+from mmspec.hosts.remote_code import refusing_code
 from mmspec.hosts.target import TransformersTarget
-from mmspec.hosts.weight_files import differences
+from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, stored_tensors, weight_files
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
-from mmspec_text.drafters.heads.adapter import read_adapter
+from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
 from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
+FILES = tuple(f"adapter_model{end}" for end in (SAFE, PICKLED[0]))
+"""File names of an adapter's weights, as PEFT has them."""
 VARIANTS: Mapping[str, object] = {
     "virtual_tokens_per_special_token": 1,
     "num_exits": 1,
@@ -83,6 +88,38 @@ def read_prompts(name: str) -> Prompts:
     if len(tensors[found[0]]) != count:
         raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
     return Prompts(name, tensors[found[0]])
+
+
+def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`); none of it is run.
+
+    Raises:
+        ValueError: There is none, or it is damaged or a pickle of other things.
+    """
+    folder = _fetched(name, what)
+    config = read_json(folder / ADAPTER)
+    try:
+        (weights,) = weight_files(folder, FILES)
+        return config, read_tensors(weights, stored_tensors(folder, FILES).keys())
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be read: {shown(error)}") from error
+
+
+def _fetched(name: str, what: str) -> Path:
+    folder = Path(name)
+    if folder.is_dir():
+        for files in ((ADAPTER,), FILES):
+            if not any((folder / file).is_file() for file in files):
+                raise ValueError(f"{what} has no {' and no '.join(files)}: {name!r} is no adapter")
+        return folder
+    with refusing_code(what):
+        try:
+            weights = [cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in FILES]
+            if not any(weights):
+                raise ValueError(f"there is no {' and no '.join(FILES)}")
+            return Path(cached_file(name, ADAPTER)).parent
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{what} is neither a folder here nor to be had from the hub") from error
 
 
 RATES = (
