@@ -30,8 +30,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.retrieval.rest import drafted
-from mmspec_text.drafters.retrieval.trie import Node
+from mmspec_text.drafters.retrieval.rest import Node, drafted
 from mmspec_text.specs import LOOKAHEAD
 
 ROOT = -1
