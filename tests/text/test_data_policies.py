@@ -174,9 +174,7 @@ def test_the_target_asks_and_answers(model: Any, tokenizer: Any, train: Callable
     with pytest.raises(
         ValueError, match="writes no questions of a fitting length behind the beginning of a user's turn"
     ):
-        questions(
-            model, Chat(tokenizer), data.prompts, new=9, temperature=0.0, seed=0
-        )  # likeliest is 0, the end
+        questions(model, Chat(tokenizer), data.prompts, new=9, temperature=0.0, seed=0)  # likeliest is 0, the end
 
 
 def test_a_head_of_a_few_ids_learns_conversations(

@@ -30,9 +30,9 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
@@ -126,9 +126,8 @@ def read_clover(name: str) -> PathCheckpoint:
     layers = counted(part_numbers(stored.headers, "layers."), own, ("num_layers",), what)
     vocab, width = stored.matrix("clover_embed_tokens.weight")
     sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
-    with torch.device("meta"):
-        wanted = Clover2Network(sizes, 1).state_dict().keys()
-    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, *stored.weights(wanted), ("lm_head.weight",))
+    weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
+    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",))
 
 
 class Clover2(PathDrafter):

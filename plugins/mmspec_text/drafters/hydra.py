@@ -33,9 +33,9 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import Stored, stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
@@ -167,9 +167,7 @@ def read_hydra(name: str) -> HydraCheckpoint:
     if any(key not in keys for key in FORMS[form][:2]):
         raise stored.no_layout({form: FORMS[form]}, keys)
     sizes = _sizes(stored, form)
-    with torch.device("meta"):
-        wanted = hydra_network(sizes, 1).state_dict().keys()
-    weights, ignored = stored.weights(wanted)
+    weights, ignored = stored.weights(keys_of(hydra_network, sizes))
     return HydraCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",), stored=stored)
 
 

@@ -36,9 +36,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec_text.drafters.heads.layers import HeadNetwork
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import Stored, stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
@@ -204,8 +204,7 @@ def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> Sp
 def _checkpoint(
     name: str, stored: Stored, kind: str, sizes: SpeculatorSizes, make: Callable[[Any, int], Any]
 ) -> PathCheckpoint:
-    with torch.device("meta"):
-        wanted = make(sizes, 1).state_dict().keys()
+    wanted = keys_of(make, sizes)
     return PathCheckpoint(name, kind, sizes, make, *stored.weights(wanted, _copies(stored.headers, wanted, sizes)))
 
 

@@ -46,7 +46,7 @@ class BlockSizes:
         cls,
         stored: Stored,
         prefix: str,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, Any],
         theta: float = THETA,
         turning: int | None = None,
     ) -> Self:
@@ -56,14 +56,14 @@ class BlockSizes:
             stored: The head.
             prefix: The beginning of the layer's keys.
             given: The entries of its config, flat: `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and
-                the rotary parameters is not the default; None: as they are stored.
+                the rotary parameters is not the default.
             theta: The base of rotary positions where the config names none.
             turning: The numbers of an attention head that turn, where `q_proj` and `k_proj` do not show them.
 
         Raises:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
-        given, what = stored.config if given is None else given, stored.what
+        what = stored.what
         refuse_layers(given, what)
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
         if turning is None:

@@ -228,6 +228,12 @@ def stored_head(
     return Stored(what, kind, tuple(weight_files(folder, files)), config, tuple(raw), names, headers)
 
 
+def keys_of(make: Callable[[Any, int], nn.Module], sizes: Any) -> set[str]:
+    """The names of a network's tensors, of which none is made."""
+    with torch.device("meta"):
+        return {*make(sizes, 1).state_dict()}
+
+
 def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: str) -> Network:
     """A network that was built on the device `meta`, with its weights.
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from mmspec_text.drafters.heads.eagle.family import (
     DEEPSPEC,
     IDS,
@@ -22,7 +20,7 @@ from mmspec_text.drafters.heads.eagle.family import (
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
     asked_length,
     counted,
@@ -88,9 +86,7 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
             raise ValueError(f"{stored.what} is a head of {title} ({mark}), which the drafter {found} takes")
         title, mark = MARKS[kind]
         raise ValueError(f"{stored.what} has no {mark}: it is no head of {title}; the drafter eagle takes it")
-    with torch.device("meta"):
-        wanted = {*EagleNetwork(architecture, 1).state_dict(), *MAPS}
-    weights, ignored = stored.weights(wanted)
+    weights, ignored = stored.weights({*keys_of(EagleNetwork, architecture), *MAPS})
     if architecture.grid:
         weights = by_halves(weights, architecture)
     if architecture.latent is not None:

@@ -19,8 +19,7 @@ from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.inside import HeadInside, RowsInside
 from mmspec_text.drafters.heads.memory import HeadMemory, begun, of_prompt
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead, Walk
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathHead, PrefixHead, Walk
 
 
 @dataclass(frozen=True)
