@@ -34,7 +34,6 @@ from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class Clover2Network(HeadNetwork):
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         mixed = (self.clover_head_mlp2 if depth else self.clover_head_mlp)(states)
-        return over_target(self.of_target(1)(self.clover_head_norm(mixed)), None, self.vocab)
+        return self.over_target(self.of_target(1)(self.clover_head_norm(mixed)))
 
 
 class Cell(nn.Module):

@@ -37,7 +37,6 @@ from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class HydraNetwork(HeadNetwork):
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         for block in self.hydra_mlp[depth].children():
             states = block(states)
-        return over_target(self.hydra_lm_head[depth](states), None, self.vocab)
+        return self.over_target(self.hydra_lm_head[depth](states))
 
 
 class PrefixHydraNetwork(HydraNetwork):

@@ -40,7 +40,6 @@ from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 EPS = 1e-6
 
@@ -83,7 +82,7 @@ class MlpNetwork(HeadNetwork):
         return F.gelu(self._own(self.ln, depth)(mixed))
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        return over_target(self._own(self.head, depth)(states), None, self.vocab)
+        return self.over_target(self._own(self.head, depth)(states))
 
     def _own(self, parts: nn.ModuleList, depth: int) -> nn.Module:
         return parts[0 if self.a.tied else depth]
@@ -110,7 +109,7 @@ class LstmNetwork(HeadNetwork):
         return self._stepped(self.projs[1](state), cell, units)
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        return over_target(self.head[0](states[..., : self.a.inner]), None, self.vocab)
+        return self.over_target(self.head[0](states[..., : self.a.inner]))
 
     def _stepped(self, projected: Tensor, cell: Tensor, units: Tensor) -> Tensor:
         state, token = self.a.weights

@@ -5,6 +5,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
 from mmspec.core.trace import Trace
@@ -50,8 +51,7 @@ class ViewSession:
         tokens, seed = said.whole(message, "tokens", MOST, 1), said.whole(message, "seed", 2**31)
         temperature = said.number(message, "temperature", 0, 10)
         how = {name: self._small if name == "drafter" else value for name, value in METHODS[method].items()}
-        options = {name: how.pop(name) for name in list(how) if name not in ("k", "drafter")}
-        decoder = decoder_for(self._pipe.model, method, **how, options=options)
+        decoder = decoder_for(self._pipe.model, **decoder_arguments({"method": method, **how}))
         with self._lock:
             self._leave()
             ends = self._pipe.model.generation_config.eos_token_id

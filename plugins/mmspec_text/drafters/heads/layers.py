@@ -18,7 +18,7 @@ from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
-from mmspec_text.drafters.heads.vocabulary import Trimmed
+from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
@@ -200,8 +200,12 @@ class DecoderLayer(nn.Module):
 class HeadNetwork(nn.Module):
     """A head that uses modules of its target: where it has none of its own, the embedding and the output layer."""
 
+    vocab: int  # number of the target's ids
+    ids: Tensor | None  # `[draft vocabulary]` int64, ascending: the target's id of each of the head's; None: the same
+
     def __init__(self, a: BlockSizes | None = None) -> None:
         super().__init__()
+        self.register_buffer("ids", None, persistent=False)
         self.trimmed: Trimmed | None = None  # the rows of the output layer that are used, if not all are
         self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
         self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
@@ -224,6 +228,10 @@ class HeadNetwork(nn.Module):
         """The output layer: rows that were kept, the head's `own`, or the target's."""
         whole = own if own is not None else self.of_target(1)
         return whole if self.trimmed is None else self.trimmed
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        """Logits over the target's ids, -inf where the head has none, of those over the ids that it scores."""
+        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

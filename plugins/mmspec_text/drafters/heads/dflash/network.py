@@ -36,14 +36,10 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Confidence, Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded, looked_up
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class DFlashNetwork(HeadNetwork):
     """See the module. It is a `Scorer`."""
-
-    # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
-    ids: Tensor | None
 
     def __init__(self, architecture: DFlashArchitecture, vocab: int) -> None:
         super().__init__(architecture)
@@ -63,7 +59,6 @@ class DFlashNetwork(HeadNetwork):
         self.embed_proj = nn.Sequential(sizes[0], nn.SiLU(), sizes[1]) if a.gru else None
         self.candidate_selector = Selector(a) if a.candidates else None
         self.guesses = False  # whether anybody asks for the confidence head's guesses
-        self.register_buffer("ids", None, persistent=False)
 
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
         """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
@@ -120,9 +115,6 @@ class DFlashNetwork(HeadNetwork):
     def confidence(self) -> Confidence | None:
         """The confidence head, where somebody asks for its guesses."""
         return self._confidence if self.guesses else None
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
 
     def _of_kept(
         self, head: Sequel, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None
