@@ -1,8 +1,8 @@
 """Drafts of a head that predicts blocks of units: Falcon.
 
 Gao et al., AAAI 2025 (doi 10.1609/aaai.v39i22.34566). The head is one of EAGLE-1 whose feature lies k places ahead, so
-that one pass scores k units; the units of a block are independent of each other, and the next
-block reads the path that was chosen. An LSTM, run over each row alone, joins embedding and feature.
+that one pass scores k units; the units of a block are independent of each other, and the next block reads the path that
+was chosen. An LSTM, run over each row alone, joins embedding and feature.
 The released code does not run as it is: it passes on the pair that torch's LSTM returns. This file follows it with the
 output alone. Its LSTM has the batch on the axis of time, so that with one row it has no memory of other units. There
 the rows of known units form blocks that depend on how many were accepted; here the last k of them always form one.

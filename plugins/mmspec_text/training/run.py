@@ -62,8 +62,8 @@ def train_drafter(
     """Run a recipe, or the rest of it.
 
     The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
-    autocast. `folder` receives the
-    finished drafter, and is replaced if it exists; `work` has the checkpoints: delete it to start anew.
+    autocast. `folder` receives the finished drafter, and is replaced if it exists; `work` has the checkpoints: delete
+    it to start anew.
 
     Raises:
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`

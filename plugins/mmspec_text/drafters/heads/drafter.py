@@ -76,6 +76,7 @@ class HeadDrafter(GrowingDrafter):
     """
 
     kind: ClassVar[str]  # the method's name, for messages
+    read: ClassVar[Any]  # reads a head from a folder or the hub, by its name
     stored: ClassVar[type[Any]]  # the class of its heads
     named_by: str = ""  # the entry of a config that names the target's layers; "" if there is none
     lenders: ClassVar[type] = TransformersTarget  # the targets that it drafts for
@@ -91,11 +92,6 @@ class HeadDrafter(GrowingDrafter):
         self.loaded = Loaded(found.name, layout, found.taken, found.shared, found.ignored)
         self._tried: Any = None  # the model of the trial
         self._trial: Trial | None = None
-
-    @staticmethod
-    def read(name: str) -> Any:
-        """Read a head from a folder or the hub."""
-        raise NotImplementedError
 
     @property
     def own_length(self) -> int | None:

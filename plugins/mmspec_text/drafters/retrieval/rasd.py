@@ -1,9 +1,9 @@
 """`rasd`: a smaller model's tree, and what a datastore of texts adds to it.
 
-RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small
-model drafts, too, and fused with its tree by their longest common prefixes, as `united` does it. The paper's text
-could not be read, only its summary: the pruning by the small model's best next units, and that a retrieved
-node is worth its share of the retrieved texts, as far as these were right before, are ours.
+RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small model drafts,
+too, and fused with its tree by their longest common prefixes, as `united` does it. The paper's text could not be read,
+only its summary: the pruning by the small model's best next units, and that a retrieved node is worth its share of the
+retrieved texts, as far as these were right before, are ours.
 Guarantee: drafts are point masses, and the small model chooses nodes by their units: exact under `match`.
 Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes beside the model's own number).
 """

@@ -187,13 +187,14 @@ def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Fami
     Raises:
         ValueError: The checkpoint has no such layers, or they are of a family that is not read; says which.
     """
-    for part, family in OTHERS.items():
+    for part, other in OTHERS.items():
         if any(part in key for key in keys):
-            raise ValueError(f"{what} has layers of {family}; mtp does not read these. It reads {_listed()}")
+            raise ValueError(f"{what} has layers of {other}; mtp does not read these. It reads {_listed()}")
     found = [family.among(keys) for family in FAMILIES if not family.kinds or kind in family.kinds]
-    complete = [family for family in found if family.depths(keys, layers) and _final(family, keys, layers)]
-    if complete:
-        return complete[0]
+    for family in found:
+        final = None if family.final_norm is None else f"{family.at(family.final_norm, 0, layers)}.weight"
+        if family.depths(keys, layers) and (final is None or final in keys):
+            return family
     near = max(found, key=lambda family: len(set(_missing(family, keys, layers, present=True))))
     traces = sorted(key for key in keys if any(trace in key for trace in TRACES))
     if _missing(near, keys, layers, present=True):
@@ -209,10 +210,6 @@ def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Fami
         f"{what} has no multi-token layers behind the target's {layers}. Quantisers and save_pretrained leave them "
         "out; name the folder of the original checkpoint, as in drafter=<folder or hub name>"
     )
-
-
-def _final(family: Family, keys: Collection[str], layers: int) -> bool:
-    return family.final_norm is None or f"{family.at(family.final_norm, 0, layers)}.weight" in keys
 
 
 def _missing(family: Family, keys: Collection[str], layers: int, present: bool = False) -> list[str]:
