@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec import shipped
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
@@ -110,7 +111,5 @@ def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]
 
 
 def left_padded(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
-    longest = max(map(len, rows))
-    ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
-    mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long()
+    ids, mask = (pad_sequence(each, True, 0, "left") for each in ([*rows], [torch.ones_like(row) for row in rows]))
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
