@@ -141,7 +141,9 @@ class BlockCache:
             if last:
                 self.short = count < block
                 at = (count - block).clamp(min=0)[:, None] + torch.arange(block, device=place.device)
-                self._begin(take_nodes(result, at.clamp(max=size - 1)))
+                states = take_nodes(result, at.clamp(max=size - 1))[:, None]  # of the root's block
+                none = torch.zeros(len(states), 1, dtype=torch.int64, device=states.device)
+                self.blocks = Blocks(states, torch.ones_like(none, dtype=torch.bool)[:, None], none, none)
             first += size
 
     @torch.no_grad()
@@ -163,12 +165,6 @@ class BlockCache:
             above = self._add(draft, parent, first, above)
         blocks.of = torch.cat([blocks.of, above], 1)
         return TargetOutput(logits=self.head.logits(take_nodes(blocks.states[:, :, inside], above)))
-
-    def _begin(self, states: Tensor) -> None:
-        """Begin a draft with the root's block, whose states are `[batch, row, hidden]`."""
-        none = torch.zeros(len(states), 1, dtype=torch.int64, device=states.device)
-        itself = torch.ones(len(states), 1, 1, dtype=torch.bool, device=states.device)
-        self.blocks = Blocks(states[:, None], itself, none, none)
 
     def _add(self, draft: Draft, parent: Tensor, first: int, above: Tensor) -> Tensor:
         """Run a block for every node from `first` on, behind the blocks `above`; the numbers of the new ones."""
