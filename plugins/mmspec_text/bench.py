@@ -79,29 +79,20 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
 }  # fmt: skip
 
+_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "head_dim", "tie_word_embeddings")
+
+
+def _sized(base: dict[str, Any], *sizes: int) -> dict[str, Any]:
+    return base | dict(zip(_SIZES, sizes, strict=True))
+
+
 SHAPES = (
-    Shape(
-        "llama-1b",
-        MAKE,
-        LLAMA
-        | {"hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 8192, "head_dim": 64}
-        | {"tie_word_embeddings": True},
-        SMALL,
-    ),
-    Shape(
-        "llama-8b",
-        MAKE,
-        LLAMA
-        | {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336, "head_dim": 128}
-        | {"tie_word_embeddings": False},
-        SMALL,
-    ),
+    Shape("llama-1b", MAKE, _sized(LLAMA, 2048, 16, 8192, 64, True), SMALL),
+    Shape("llama-8b", MAKE, _sized(LLAMA, 4096, 32, 14336, 128, False), SMALL),
     Shape(
         "qwen3-moe-30b-a3b",
         MAKE,
-        QWEN
-        | {"hidden_size": 2048, "num_hidden_layers": 48, "intermediate_size": 6144, "head_dim": 128}
-        | {"moe_intermediate_size": 768, "tie_word_embeddings": False},
+        _sized(QWEN, 2048, 48, 6144, 128, False) | {"moe_intermediate_size": 768},
         SMALL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     ),
 )

@@ -103,17 +103,13 @@ def generate_text(
     tokenizer = load_tokenizer(model)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
     streamer = TextStreamer(tokenizer)
-    sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
+    drawn: dict[str, Any] = {"do_sample": bool(temperature)}
+    drawn |= {"temperature": temperature, "top_k": top_k, "top_p": top_p} if temperature else {}
     how: dict[str, Any] = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
     with mmspec.enable(live, method, **how, **options) as spec:
         torch.manual_seed(seed)
         try:
-            live.generate(
-                **inputs,
-                max_new_tokens=max_new_tokens,
-                streamer=streamer,
-                **{"do_sample": False, **sampling},
-            )
+            live.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **drawn)
         except KeyboardInterrupt:
             streamer.end()  # it holds back the last word until it is sure of it
             typer.echo("\n(stopped; this is what there is)")

@@ -56,7 +56,7 @@ def test_logits_are_those_of_the_forward_written_out(name: str, model: LlamaForC
 def walked(network: DFlashNetwork, features: Tensor, count: Tensor, root: Tensor, path: Tensor) -> Tensor:
     """Logits behind the root and behind every unit of a chain, which grows unit by unit: `[batch, node, vocab]`."""
     context = Context(network, len(root), 20, root.device)
-    context.append(Rows.at_left(features, count))
+    context.read(Rows.at_left(features, count))
     block, found = context.block(root), []
     for nodes in range(path.shape[1] + 1):
         draft = Draft.chain(path[:, :nodes]).rooted(root, torch.full_like(root, 9))

@@ -116,7 +116,7 @@ def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("piece", [heads_cache.CHUNK, 2])
 def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor], monkeypatch: Any) -> None:
     """Before its next draft, or in rounds without one where there are many of them."""
-    for place in ("mmspec_text.drafters.p_eagle", "mmspec_text.drafters.heads.cache"):
+    for place in ("mmspec_text.drafters.heads.memory", "mmspec_text.drafters.heads.cache"):
         monkeypatch.setattr(f"{place}.CHUNK", piece)
     ours = decoder("whole", Rejection(), form="chain")
     ours.policy = Budgets()

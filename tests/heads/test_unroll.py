@@ -17,7 +17,7 @@ from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.heads.unroll import along, unrolled, unrolled_blocks, walked
+from mmspec_text.drafters.heads.unroll import along, block_states, unrolled, walked
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
@@ -52,7 +52,8 @@ def drafted(network: Head, features: Tensor, units: Tensor, row: int) -> list[Te
     """Logits at every depth of a draft behind a row, through the drafter's cache, with the text's units."""
     cache = HeadCache(network, 2, UNITS + STEPS, units.device)
     known = torch.full((2,), row + 1)
-    found = [cache.append(Rows(features[:, : row + 1], known), units[:, 1 : row + 2]).logits]
+    cache.read(Rows(features[:, : row + 1], known), units[:, 1 : row + 2])
+    found = [cache.at_root().logits]
     for depth in range(1, STEPS):
         draft = Draft.chain(units[:, row + 2 : row + 2 + depth]).rooted(units[:, row + 1], known + UNITS)
         found.append(cache.grow(draft, depth).logits)
@@ -107,19 +108,19 @@ def test_every_block_is_a_draft(name: str) -> None:
     features, units = text(32)
     roots = torch.tensor([[5, 1, 8], [2, 7, 3]])
     with torch.no_grad():
-        found = unrolled_blocks(network, features, units, roots)
+        found = network.scored(block_states(network, features, units, roots))
     assert found.shape == (2, 3, stored.architecture.units, 7)
     for column in range(3):
         known = roots[:, column]
         context = Context(network, 2, UNITS, units.device)
-        context.append(Rows.at_left(features, known))
+        context.read(Rows.at_left(features, known))
         block = context.block(units.gather(1, known[:, None])[:, 0])
         assert torch.allclose(found[:, column], block.scored, rtol=1e-4, atol=1e-4)
         ours = next(iter(along(network, features, units, 1)))[torch.arange(2), (known - 1).clamp(max=7)]
         inside = known <= 8
         assert torch.allclose(ours[inside], block.scored[inside, 0], rtol=1e-4, atol=1e-4)
     learnt = network.requires_grad_(True)
-    unrolled_blocks(learnt, features, units, roots).square().sum().backward()
+    learnt.scored(block_states(learnt, features, units, roots)).square().sum().backward()
     assert all(weights.grad is not None and bool(weights.grad.any()) for weights in learnt.parameters())
     model.zero_grad()
 

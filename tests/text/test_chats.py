@@ -11,7 +11,7 @@ import torch
 from mmspec.hosts.loading import load_tokenizer
 from mmspec_text.training.answers import Answer, Answers, of_sheet, prompts_of, sheet
 from mmspec_text.training.batch import LEAST
-from mmspec_text.training.chats import answers_in, asked, opening, refuse_variables
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import read_file
 from mmspec_text.training.texts import Stream, Texts
 from tests.support import byte_llama
@@ -45,7 +45,7 @@ def rows(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
         messages: list[Any], template: str = byte_llama.CHAT, variables: Any = None, **more: Any
     ) -> list[tuple[str, str]]:
         monkeypatch.setattr(tokenizer, "chat_template", template)
-        found = answers_in({"messages": messages, **more}, tokenizer, END, "line 1 of a file", variables or {})
+        found = Chat(tokenizer, variables or {}).answers_in({"messages": messages, **more}, END, "line 1 of a file")
         return [(tokenizer.decode(row.ids[: row.given]), tokenizer.decode(row.ids[row.given :])) for row in found]
 
     return of
@@ -79,14 +79,13 @@ def test_thoughts_on_and_off(rows: Callable, tokenizer: Any, monkeypatch: pytest
     assert rows([USER, HO], template) == [("[user]Hi<end>\n[assistant]", "Ho<end>")]
     closed = "[user]Hi<end>\n[assistant]<think></think>"
     assert rows([USER, HO], template, {"enable_thinking": False}) == [(closed, "Ho<end>")]
-    assert tokenizer.decode(asked([USER], tokenizer, "a question", {"enable_thinking": False})) == closed
-    refuse_variables(tokenizer, {"enable_thinking": False})
+    assert tokenizer.decode(Chat(tokenizer, {"enable_thinking": False}).asked([USER], "a question")) == closed
     for name in ("enable_thoughts", "tokenize"):
         with pytest.raises(ValueError, match=f"has no variable '{name}' that can be set"):
-            refuse_variables(tokenizer, {name: True})
+            Chat(tokenizer, {name: True})
     monkeypatch.setattr(tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match="has no variable 'enable_thinking'"):
-        refuse_variables(tokenizer, {"enable_thinking": False})
+        Chat(tokenizer, {"enable_thinking": False})
 
 
 def test_tools_go_to_the_template(rows: Callable) -> None:
@@ -128,21 +127,21 @@ def test_lines_are_counted_as_an_editor_does(tokenizer: Any, tmp_path: Path) -> 
     file, end = tmp_path / "some.jsonl", '{"messages": [{"role": "user", "content": "Hi"}]}\n'
     file.write_text('\n{"text": "a\u2028b"}\r\n\n' + end)
     with pytest.raises(ValueError, match=r"line 4 of .* has no answer"):
-        read_file(file, tokenizer, 257, END)
+        read_file(file, Chat(tokenizer), 257, END)
     file.write_text('{"text": "a\u2028b"}\n')
-    assert tokenizer.decode(read_file(file, tokenizer, 257, END)[0]) == "<end>a\u2028b"
+    assert tokenizer.decode(read_file(file, Chat(tokenizer), 257, END)[0]) == "<end>a\u2028b"
     for line, said in (('{"text": ', "line 3 of .* cannot be read: Expecting value"), ("7", "holds a int, and every")):
         file.write_text(json.dumps({"text": "a"}) + "\n\n" + line)
         with pytest.raises(ValueError, match=said):
-            read_file(file, tokenizer, 257, END)
+            read_file(file, Chat(tokenizer), 257, END)
 
 
 def test_what_is_before_a_question_and_before_an_answer(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tokenizer.decode(opening(tokenizer)) == "[user]"
-    assert tokenizer.decode(asked([USER], tokenizer, "a question")) == "[user]Hi<end>\n[assistant]"
+    assert tokenizer.decode(Chat(tokenizer).opening()) == "[user]"
+    assert tokenizer.decode(Chat(tokenizer).asked([USER], "a question")) == "[user]Hi<end>\n[assistant]"
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
     with pytest.raises(ValueError, match="writes nothing before a user's question: give conversations"):
-        opening(tokenizer)
+        Chat(tokenizer).opening()
 
 
 SOME = Answers([Answer(torch.arange(1, 9), 5), Answer(torch.arange(11, 14), 1), Answer(torch.arange(20, 70), 40)], 1.0)

@@ -19,6 +19,7 @@ from mmspec_text.training import data, written
 from mmspec_text.training import teacher as teachers
 from mmspec_text.training.answers import Answer, Answers
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
 from mmspec_text.training.draft_model import new_draft_model, rewritten
@@ -158,7 +159,7 @@ def test_the_target_asks_and_answers(model: Any, tokenizer: Any, train: Callable
     """Without any data, in its template."""
     data = read_data([], 1000, model, tokenizer, RECIPE)
     assert data.writes == "questions" and tokenizer.decode(data.prompts[0]) == "[user]" and len(data.prompts) == 2
-    asked = [row[row >= 0] for row in questions(model, tokenizer, data.prompts, new=9, temperature=1.0, seed=0)]
+    asked = [row[row >= 0] for row in questions(model, Chat(tokenizer), data.prompts, new=9, temperature=1.0, seed=0)]
     assert all(tokenizer.decode(row).startswith("[user]") for row in asked)
     assert all(tokenizer.decode(row).endswith("<end>\n[assistant]") for row in asked)
     loud = read_data([], 2500, model, tokenizer, RECIPE, {"loud": True})
@@ -173,7 +174,7 @@ def test_the_target_asks_and_answers(model: Any, tokenizer: Any, train: Callable
     with pytest.raises(
         ValueError, match="writes no questions of a fitting length behind the beginning of a user's turn"
     ):
-        questions(model, tokenizer, data.prompts, new=9, temperature=0.0, seed=0)  # the likeliest id is 0, the end
+        questions(model, Chat(tokenizer), data.prompts, new=9, temperature=0.0, seed=0)  # likeliest is 0, the end
 
 
 def test_a_head_of_a_few_ids_learns_conversations(

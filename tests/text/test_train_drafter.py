@@ -25,9 +25,10 @@ from mmspec.training.losses import draft_loss
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.training import eagle, heads, run
+from mmspec_text.training import eagle, run, trained
 from mmspec_text.training import written as written_text
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
 from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
@@ -111,7 +112,7 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
 def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a step its weights and ids are as they were; of another layout or target it is refused."""
     first = train(data, draft_vocab=64)
-    monkeypatch.setattr(heads, "fit", lambda *_: None)
+    monkeypatch.setattr(trained, "fit", lambda *_: None)
     after = train(data, name="after", head=str(first), **dict.fromkeys(("draft_vocab", "intermediate")))
     one, other = (load_file(at / "model.safetensors") for at in (first, after))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
@@ -387,12 +388,12 @@ def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) 
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
     file = written(tmp_path / "chats.jsonl", [{"messages": said}, {"text": "ab"}])
     tokenizer.chat_template = TEMPLATE
-    units, ((answer,),) = read_file(file, tokenizer, 257, torch.tensor([0]))
+    units, ((answer,),) = read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
     assert tokenizer.decode(units) == "<end>ab"
     assert tokenizer.decode(answer.ids) == "<user>Hi<assistant>Ho"
     tokenizer.chat_template = "{{ raise_exception('no system') }}"
     with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
-        read_file(file, tokenizer, 257, torch.tensor([0]))
+        read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
 
 
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
@@ -455,6 +456,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.text.test_train_drafter import SMALL
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
 target, data, folder = map(Path, sys.argv[1:4])

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
 from mmspec.bench.generate import GenerateCall, PeerGenerate
@@ -55,29 +53,23 @@ def run_demo(
     live = {m: {**o, **({"drafter": drafters[o["drafter"]]} if "drafter" in o else {})} for m, o in methods.items()}
     for title, prompt, temperature in written:
         inputs = encoded(asked(prompt, tokenizer), tokenizer)
-        shown = inputs["input_ids"][0, :0] if tokenizer.chat_template else inputs["input_ids"][0]
+        shown = [] if tokenizer.chat_template else inputs["input_ids"][0].tolist()
         call = GenerateCall(model, NEW_TOKENS, temperature, seed=0)
         ours = {name: OurMethod(call, {"method": name, **options}) for name, options in live.items()}
         with without_kernel_notices():
             tracks = race({"transformers": PeerGenerate(call), **ours}, [inputs], REPEATS)
         terminal.line(console, f"\n{named(title, temperature)}, seed 0", "bold underline")
-        for names, units in _by_text(tracks):
+        for units, names in _by_text(tracks).items():
             terminal.line(console, f"{', '.join(names)} wrote:", "bold")
-            terminal.line(console, _first_lines(tokenizer.decode(torch.cat((shown, units)), skip_special_tokens=True)))
+            terminal.line(console, _first_lines(tokenizer.decode([*shown, *units], skip_special_tokens=True)))
         terminal.table(console, COLUMNS, _numbers(tracks), whole=("method",), boxed=True)
 
 
-def _by_text(tracks: Mapping[str, Track]) -> list[tuple[list[str], Tensor]]:
+def _by_text(tracks: Mapping[str, Track]) -> dict[tuple[int, ...], list[str]]:
     """The different outputs, each with the names of the methods that wrote it."""
-    texts: list[tuple[list[str], Tensor]] = []
+    texts: dict[tuple[int, ...], list[str]] = {}
     for name, track in tracks.items():
-        written = track.runs[-1][0].units[0]
-        for names, units in texts:
-            if torch.equal(units, written):
-                names.append(name)
-                break
-        else:
-            texts.append(([name], written))
+        texts.setdefault(tuple(track.runs[-1][0].units[0].tolist()), []).append(name)
     return texts
 
 

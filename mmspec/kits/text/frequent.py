@@ -60,9 +60,7 @@ def _pieces(source: Any, tokenizer: Any) -> Iterator[np.ndarray]:
     if not isinstance(source, Iterable):
         raise ValueError(f"a corpus is a file, texts, ids, or lists of ids; got {type(source).__name__}")
     items = iter(source)
-    first = next(items, None)
-    if first is None:
-        return
+    first = next(items, ())
     if isinstance(first, str):
         if tokenizer is None:
             raise ValueError("the corpus is texts; name the tokenizer that makes ids of them (tokenizer=…)")

@@ -146,7 +146,9 @@ class TextPipeline(LanguagePipeline):
         warp = Warp.sampling(temperature, top_k, top_p, min_p)
         processors = (*penalty, *logits_processor, *warp.processors)  # in the order of transformers
         writing = Stream(streamer, ids)
-        monitor = self._monitor(stops, rows)
+        ends = self.model.generation_config.eos_token_id
+        criteria = [EosTokenCriteria(NEVER if ends is None else ends)]  # each row ends by itself
+        monitor = StoppingMonitor(with_stop_strings(criteria, list(stops) or None, self.tokenizer), rows, 0, None)
         seeds = seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation")
         rounds = without_forbidden_drafts(self.decoder(k), processors).rounds(
             inputs,
@@ -154,7 +156,7 @@ class TextPipeline(LanguagePipeline):
             watched=stream or trace or streamer is not None or monitor.watches,
             seed=seeds,
             warp=Warp(processors, sample=warp.sample),
-            ends=self.model.generation_config.eos_token_id,
+            ends=ends,
         )
 
         traced = Trace(lambda unit: str(self.tokenizer.decode([unit]))) if trace else None
@@ -179,11 +181,3 @@ class TextPipeline(LanguagePipeline):
         *_, last = watched()
         result = finished(last)
         return result if return_dict else (result.texts, result.ids, result.report)
-
-    def _monitor(self, stops: Sequence[str], rows: int) -> StoppingMonitor:
-        """What ends rows at stop strings, each by itself."""
-        ends = self.model.generation_config.eos_token_id
-        criteria = with_stop_strings(
-            [EosTokenCriteria(NEVER if ends is None else ends)], list(stops) or None, self.tokenizer
-        )
-        return StoppingMonitor(criteria, rows, 0, None)

@@ -119,8 +119,10 @@ class SmallModelDrafter(DraftModel):
         super().bind(target)
 
 
-def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:
-    """The target's tokenizer, live: the one that was named, or that is stored with it; None if there is none."""
+def target_tokenizer(target: Target, options: Any) -> Any:
+    """The target's tokenizer, live: the one that the option `tokenizer` names, or that is stored with the target; None
+    if there is none.
+    """
     return stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
 
 

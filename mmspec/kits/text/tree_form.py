@@ -40,11 +40,8 @@ class TreeForm:
     @property
     def advice(self) -> str:
         """What a user is told whose rule does not take drafts of this form."""
-        return (
-            "; form=chain, heap, branching and beam keep their distribution"
-            if "rerank" in self.build_shape().needs
-            else ""
-        )
+        chosen = "rerank" in self.build_shape().needs
+        return "; form=chain, heap, branching and beam keep their distribution" if chosen else ""
 
     def build_shape(self) -> Shape:
         """The shape that these options describe."""

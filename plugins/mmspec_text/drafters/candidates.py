@@ -154,13 +154,14 @@ def prompt_lookup(max_ngram: int = 2) -> GeneratorFactory:
 
 def assistant(model: Any) -> GeneratorFactory:
     """A smaller model with the target's tokenizer."""
-    return lambda state, inputs: AssistedCandidateGenerator(known_text(state), model, _greedy(state), _all_of(state))
+    return lambda state, inputs: AssistedCandidateGenerator(assistant_model=model, **_greedily(state))
 
 
 def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> GeneratorFactory:
     """A smaller model with a tokenizer of its own."""
+    own = {"target_tokenizer": tokenizer, "assistant_tokenizer": assistant_tokenizer}
     return lambda state, inputs: AssistedCandidateGeneratorDifferentTokenizers(
-        known_text(state), model, tokenizer, assistant_tokenizer, _greedy(state), _all_of(state)
+        assistant_model=model, **own, **_greedily(state)
     )
 
 
@@ -183,18 +184,15 @@ def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
             setattr(generator, name, own)
 
 
-def _all_of(state: State) -> dict[str, Tensor]:
-    return {"attention_mask": torch.ones_like(known_text(state))}
-
-
 def _longest(state: State) -> int:
     return state.prompt_length - state.host_pads[0] + state.limit
 
 
-def _greedy(state: State) -> GenerationConfig:
-    return GenerationConfig(
-        do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=state.live.ends.tolist() or None
-    )
+def _greedily(state: State) -> dict[str, Any]:
+    """What generators with an assistant are given of a call: it drafts greedily."""
+    text, ends = known_text(state), state.live.ends.tolist() or None
+    how = GenerationConfig(do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=ends)
+    return {"input_ids": text, "generation_config": how, "model_kwargs": {"attention_mask": torch.ones_like(text)}}
 
 
 def _factory(options: CandidatesOptions, model: Any) -> GeneratorFactory:

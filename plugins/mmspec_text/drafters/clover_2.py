@@ -30,11 +30,10 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class Clover2Network(HeadNetwork):
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         mixed = (self.clover_head_mlp2 if depth else self.clover_head_mlp)(states)
-        return over_target(self.of_target(1)(self.clover_head_norm(mixed)), None, self.vocab)
+        return self.over_target(self.of_target(1)(self.clover_head_norm(mixed)))
 
 
 class Cell(nn.Module):
@@ -105,10 +104,7 @@ MOST = 64
 
 
 def read_clover(name: str) -> PathCheckpoint:
-    """Read a head.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read a head from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or in another layout.
@@ -129,9 +125,8 @@ def read_clover(name: str) -> PathCheckpoint:
     layers = counted(part_numbers(stored.headers, "layers."), own, ("num_layers",), what)
     vocab, width = stored.matrix("clover_embed_tokens.weight")
     sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
-    with torch.device("meta"):
-        wanted = Clover2Network(sizes, 1).state_dict().keys()
-    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, *stored.weights(wanted), ("lm_head.weight",))
+    weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
+    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",))
 
 
 class Clover2(PathDrafter):

@@ -27,22 +27,18 @@ from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.shapes import Chain, Shape
 from mmspec.core.hidden import Lends
 from mmspec.core.live import Live
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Step, TargetOutput
-from mmspec.hosts.buffer_cache import BufferCache
-from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.block import Block, drafted
-from mmspec_text.drafters.heads.cache import CHUNK, chain_path, empty_layers
+from mmspec.core.types import TargetOutput
+from mmspec_text.drafters.heads.block import Block
+from mmspec_text.drafters.heads.cache import CHUNK, Feed, HeadCache, Unknown, chain_path
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint, read_dflash
 from mmspec_text.drafters.heads.dflash.family import FIELDS, SPECULATORS
-from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.features import Features, features_of
-from mmspec_text.drafters.heads.inside import Feed, RowsInside
-from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
+from mmspec_text.drafters.heads.inside import RowsInside
+from mmspec_text.drafters.heads.memory import HeadMemory, begun
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.heads.vocabulary import TrimOptions
 
@@ -65,27 +61,20 @@ class DFlashOptions(HeadOptions, TrimOptions):
         return Chain(self.sure) if self.form == "chain" else super().build_shape()
 
 
-class Context:
+class Context(HeadCache):
     """The cache of one call: keys and values of the known units before the root, and the scratch of one block.
 
     `most` counts the known units of the longest row at the end of the call, and the rows of a block.
     """
 
-    halves = 1
+    head: Any
 
-    def __init__(
-        self, head: DFlashNetwork, rows: int, most: int, device: torch.device, slots: SlotCache | None = None
-    ) -> None:
-        self.head, self.most = head, most
-        self.slots = SlotCache(empty_layers(head.depth), rows, most + CHUNK, device) if slots is None else slots
-
-    def read(self, rows: Rows, units: Tensor) -> None:
-        """`append` rows, whose units are nothing to this head."""
-        self.append(rows)
+    def catch_up(self, rows: Rows, known: State | Live) -> None:
+        self.read(rows)
 
     @torch.no_grad()
-    def append(self, rows: Rows) -> None:
-        """Read the features of known units."""
+    def read(self, rows: Rows, units: Tensor | None = None, unknown: Unknown | None = None) -> None:
+        """Read the features of known units, which are nothing else to this head."""
         slots, columns = self.slots, rows.features.shape[1]
         for first in range(0, columns, CHUNK):
             size = min(CHUNK, columns - first)
@@ -100,38 +89,15 @@ class Context:
         """What the head says of the units behind the root `[batch]`."""
         return Block(self.head, self.head.block(root, self.slots), self.head.sequel, self.head.confidence)
 
-
-@dataclass
-class DFlashMemory:
-    """What a head keeps of a call."""
-
-    cache: Context
-    unread: Rows | None  # features that it has not read yet; None after a draft
-
-
-class DFlashInside(RowsInside):
-    """Inside of captured rounds."""
-
-    def make(self, cache: Context, slots: BufferCache, state: State) -> None:
-        self.cache = Context(self.head, state.rows, cache.most, state.root.device, slots)
-
-    def take(self, cache: Context) -> None:
-        self.cache.slots.load(cache.slots)
-
-    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
-        self.cache.append(self.rows)
-        block = self.cache.block(live.root)
-        return block.at_root(live.root), block.grow
-
-    def ended(self) -> None:
-        """Do nothing: all of it is in the slots."""
+    def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
+        block = self.block(root)
+        return block.at_root(root), block.grow
 
 
 class DFlash(HeadDrafter):
     """Drafts with a head of DFlash or DSpark."""
 
     kind, stored = "dflash", DFlashCheckpoint
-    everywhere = True
     read = staticmethod(read_dflash)
 
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
@@ -158,39 +124,12 @@ class DFlash(HeadDrafter):
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
-    def start(self, state: State, inputs: Any) -> DFlashMemory:
+    def start(self, state: State, inputs: Any) -> HeadMemory:
         self.join(state, inputs)
-        unread = of_prompt(state)
-        most = state.prompt_length + state.limit + 1 + self.network.architecture.block
-        context = Context(self.network, state.rows, most, state.root.device)
-        context.slots.begun = unread.count.tolist()
-        return DFlashMemory(context, unread)
+        return begun(self.network, state, self.network.architecture.block - 1, kind=Context)
 
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        depth = self.depth(k)
-        if self.shape.levels(depth) < 1:
-            return Draft.empty(state.root)
-        context = state.memory.cache
-        self._read(state.memory)
-        context.slots.synced(state.host_emitted)  # now that the prompt is in the cache
-        return drafted(context.block(state.root), self.shape, state, depth, noise)
-
-    def observe(self, state: State, step: Step) -> None:
-        memory: DFlashMemory = state.memory
-        memory.unread = with_emitted(memory.unread, step)
-        if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
-            self._read(memory)
-
-    def inside(self, k: int, state: State) -> DFlashInside:
-        return DFlashInside(self.network, self.shape, self.depth(k), state)
-
-    def fits_inside(self, state: State) -> bool:
-        return True
-
-    def _read(self, memory: DFlashMemory) -> None:
-        if memory.unread is not None:
-            memory.cache.append(memory.unread)
-            memory.unread = None
+    def inside(self, k: int, state: State) -> RowsInside:
+        return RowsInside(self.network, self.shape, self.depth(k), state)
 
     def _features_of(self, target: Lends) -> Features:
         return dflash_features(self.checkpoint, target.layers())

@@ -19,16 +19,15 @@ from pydantic import Field
 
 from mmspec.core.drafters.shapes import Rerank, Shape
 from mmspec.core.hidden import FINAL, Lends
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.eagle.family import IDS
 from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
-from mmspec_text.drafters.heads.memory import begun, observed, proposed
+from mmspec_text.drafters.heads.memory import begun
 from mmspec_text.drafters.heads.stored import Convention
 from mmspec_text.drafters.heads.vocabulary import TrimOptions
 from mmspec_text.training.lessons import EagleLesson
@@ -62,6 +61,7 @@ class FamilyDrafter(HeadDrafter):
     """A drafter with a head of the EAGLE family, however it drafts."""
 
     stored, named_by, lenders = Checkpoint, IDS, Lends
+    cached: type[HeadCache] = HeadCache  # the class of its caches
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__(options)
@@ -91,7 +91,8 @@ class FamilyDrafter(HeadDrafter):
         if architecture.grid and lent.rotary is not None:
             self.network.stand_on(lent.rotary(architecture.head_dim))
         self.join(state, inputs)
-        return begun(self.network, self.shape, state, self.columns, lent.before, architecture.width)
+        fed = self.shape.fed(state.budget.k)
+        return begun(self.network, state, fed, self.columns, lent.before, architecture.width, self.cached)
 
     @property
     def columns(self) -> slice:
@@ -121,22 +122,12 @@ class Eagle(FamilyDrafter):
     """Drafts with a head of the EAGLE family, level by level."""
 
     kind, read = "eagle", staticmethod(read_checkpoint)
-    everywhere = True
 
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
         super().__init__(options)
 
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return proposed(state.memory, self.shape, state, k, noise)
-
-    def observe(self, state: State, step: Step) -> None:
-        observed(state.memory, state, step, self.columns)
-
     def inside(self, k: int, state: State) -> RowsInside:
-        return RowsInside(self.network, self.shape, k, state, self.columns)
-
-    def fits_inside(self, state: State) -> bool:
-        return True
+        return RowsInside(self.network, self.shape, k, state)
 
     def lesson(self, loss: str, depth: int) -> EagleLesson:
         """What the head learns between calls; arguments and errors as in `Learns`."""

@@ -1,8 +1,8 @@
 """Drafts of a head that predicts blocks of units: Falcon.
 
 Gao et al., AAAI 2025 (doi 10.1609/aaai.v39i22.34566). The head is one of EAGLE-1 whose feature lies k places ahead, so
-that one pass scores k units; the units of a block are independent of each other, and the next
-block reads the path that was chosen. An LSTM, run over each row alone, joins embedding and feature.
+that one pass scores k units; the units of a block are independent of each other, and the next block reads the path that
+was chosen. An LSTM, run over each row alone, joins embedding and feature.
 The released code does not run as it is: it passes on the pair that torch's LSTM returns. This file follows it with the
 output alone. Its LSTM has the batch on the axis of time, so that with one row it has no memory of other units. There
 the rows of known units form blocks that depend on how many were accepted; here the last k of them always form one.
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growing import grown
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -28,11 +27,11 @@ from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.eagle import FamilyDrafter
-from mmspec_text.drafters.heads.cache import CHUNK, chain_path, empty_layers
+from mmspec_text.drafters.heads.cache import CHUNK, Feed, chain_path, empty_layers
 from mmspec_text.drafters.heads.drafter import HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.memory import of_prompt, units_of, with_emitted
+from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
 
 
@@ -47,7 +46,21 @@ class FalconMemory:
 
     cache: "BlockCache"
     rows: Rows  # the features that it has not read yet, and before them the last block's; after a draft these alone
+    columns: slice  # which of the target's states they are
     unread: bool = True  # whether there are some that it has not read
+
+    def opened(self, state: State) -> tuple[TargetOutput, Feed]:
+        """How the next draft begins, as `HeadCache.opened` says."""
+        if self.unread:
+            block = self.cache.block
+            self.cache.read(self.rows, self.rows.units(state))
+            self.rows = Rows(self.rows.features[:, -block:], self.rows.count.clamp(max=block))
+            self.unread = False
+        return self.cache.at_root(), self.cache.grow
+
+    def observe(self, state: State, step: Step) -> None:
+        """Take the features of the units that a round emitted."""
+        self.rows, self.unread = with_emitted(self.rows, step, self.columns), True
 
 
 class Falcon(FamilyDrafter):
@@ -65,24 +78,11 @@ class Falcon(FamilyDrafter):
         drafted = self.block * (1 + self.shape.fed(state.budget.k))
         most = state.prompt_length + state.limit + drafted + 2
         cache = BlockCache(self.network, self.block, state.rows, most, state.root.device)
-        return FalconMemory(cache, of_prompt(state, self.columns))
+        return FalconMemory(cache, of_prompt(state, self.columns), self.columns)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory, shape = state.memory, self.shape
-        levels = shape.levels(k)
-        if levels < 1:
-            return Draft.empty(state.root)
-        if memory.unread:
-            memory.cache.read(memory.rows, units_of(state, memory.rows))
-            kept = memory.rows.features[:, -self.block :]
-            memory.rows, memory.unread = Rows(kept, memory.rows.count.clamp(max=self.block)), False
-        cache = memory.cache
-        draft, _, _ = grown(shape, state, k, levels, noise, cache.at_root(), feed=cache.grow)
-        return replace(draft, valid=draft.valid & ~cache.short[:, None])
-
-    def observe(self, state: State, step: Step) -> None:
-        memory: FalconMemory = state.memory
-        memory.rows, memory.unread = with_emitted(memory.rows, step, self.columns), True
+        draft = super().propose(state, k, noise)
+        return replace(draft, valid=draft.valid & ~state.memory.cache.short[:, None])
 
 
 @dataclass
@@ -141,7 +141,9 @@ class BlockCache:
             if last:
                 self.short = count < block
                 at = (count - block).clamp(min=0)[:, None] + torch.arange(block, device=place.device)
-                self._begin(take_nodes(result, at.clamp(max=size - 1)))
+                states = take_nodes(result, at.clamp(max=size - 1))[:, None]  # of the root's block
+                none = torch.zeros(len(states), 1, dtype=torch.int64, device=states.device)
+                self.blocks = Blocks(states, torch.ones_like(none, dtype=torch.bool)[:, None], none, none)
             first += size
 
     @torch.no_grad()
@@ -163,12 +165,6 @@ class BlockCache:
             above = self._add(draft, parent, first, above)
         blocks.of = torch.cat([blocks.of, above], 1)
         return TargetOutput(logits=self.head.logits(take_nodes(blocks.states[:, :, inside], above)))
-
-    def _begin(self, states: Tensor) -> None:
-        """Begin a draft with the root's block, whose states are `[batch, row, hidden]`."""
-        none = torch.zeros(len(states), 1, dtype=torch.int64, device=states.device)
-        itself = torch.ones(len(states), 1, 1, dtype=torch.bool, device=states.device)
-        self.blocks = Blocks(states[:, None], itself, none, none)
 
     def _add(self, draft: Draft, parent: Tensor, first: int, above: Tensor) -> Tensor:
         """Run a block for every node from `first` on, behind the blocks `above`; the numbers of the new ones."""

@@ -20,21 +20,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Gemma4TextConfig, Gemma4TextModel, Gemma4UnifiedTextConfig, Gemma4UnifiedTextModel
 
-from mmspec.core.drafters.growing import grown
 from mmspec.core.hidden import FINAL
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import TargetOutput
 from mmspec.hosts.attention import tree_attention
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
+from mmspec_text.drafters.heads.cache import Feed
+from mmspec_text.drafters.heads.drafter import GrowingDrafter
 from mmspec_text.drafters.heads.layers import embedded
 from mmspec_text.drafters.heads.memory import of_prompt
 from mmspec_text.drafters.heads.pathwise.drafter import Last
-from mmspec_text.drafters.heads.pathwise.head import Walk
 from mmspec_text.drafters.heads.stored import fitted, stored_head
 from mmspec_text.drafters.heads.values import positive
 from mmspec_text.drafters.heads.vocabulary import over_target
@@ -248,7 +247,21 @@ class Asking:
         return over_target(self.network.logits(states), None, self.vocab)
 
 
-class Gemma4Assistant:
+@dataclass
+class AskingMemory(Last):
+    """The last feature, and which of the target's keys are read."""
+
+    head: Asking
+    layers: Mapping[str, int]  # the target's layers, by their kind
+    window: int  # as in `Lookup.of`
+
+    def opened(self, known: Any) -> tuple[TargetOutput, Feed]:
+        like = self.head.network.pre_projection.weight
+        self.head.lookup = Lookup.of(known.cache.slots, self.layers, self.window, like)
+        return super().opened(known)
+
+
+class Gemma4Assistant(GrowingDrafter):
     """Drafts with an assistant.
 
     Raises:
@@ -257,8 +270,7 @@ class Gemma4Assistant:
     """
 
     def __init__(self, options: AssistantOptions = AssistantOptions()) -> None:
-        self.options, self.shape, self.advice = options, options.build_shape(), options.advice
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+        super().__init__(options)
         if options.model is None:
             raise ValueError("gemma4-assistant needs an assistant: drafter=<folder or hub name>, or the option model=")
         found = read_assistant(options.model) if isinstance(options.model, str) else options.model
@@ -298,29 +310,13 @@ class Gemma4Assistant:
         if self.shape.widest > self._vocab:
             raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and there are {self._vocab} ids")
 
-    def width(self, k: int) -> int:
-        return self.shape.width(k)
-
-    def start(self, state: State, inputs: Any) -> Last:
+    def start(self, state: State, inputs: Any) -> AskingMemory:
         if state.cache.guided:
             raise ValueError("an assistant reads one set of keys a row, and under guidance there are two")
         lent = self._target.lend()
         self.network.place(lent.device, lent.dtype)
-        return Last(Asking(self.network, lent.embedding, self._vocab), of_prompt(state).features[:, -1:])
-
-    @torch.no_grad()
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        levels, memory, head = self.shape.levels(k), state.memory, state.memory.head
-        if levels < 1:
-            return Draft.empty(state.root)
-        like, window = self.network.pre_projection.weight, self.checkpoint.text.sliding_window
-        head.lookup = Lookup.of(state.cache.slots, self._layers, window, like)
-        walk = Walk(head, memory.root(state))
-        draft, _, _ = grown(self.shape, state, k, levels, noise, walk.output(), feed=walk.grow)
-        return draft
-
-    def observe(self, state: State, step: Step) -> None:
-        state.memory.observe(state, step)
+        head = Asking(self.network, lent.embedding, self._vocab)
+        return AskingMemory(head, of_prompt(state).features[:, -1:], self._layers, self.checkpoint.text.sliding_window)
 
 
 def last_of(config: Any, kind: str) -> int:

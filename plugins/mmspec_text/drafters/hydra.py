@@ -32,12 +32,11 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.layers import Block, BlockSizes, HeadNetwork, embedded
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import Stored, stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class HydraNetwork(HeadNetwork):
     """See the module. It is a `PathHead`; a node's state is the feature and the embeddings of the path."""
 
     def __init__(self, a: HydraSizes, vocab: int) -> None:
-        super().__init__()
+        super().__init__(a.prefix)
         self.units, self.vocab = a.units, vocab
         width = a.target_hidden
         self.hydra_mlp = nn.ModuleList(
@@ -91,7 +90,7 @@ class HydraNetwork(HeadNetwork):
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         for block in self.hydra_mlp[depth].children():
             states = block(states)
-        return over_target(self.hydra_lm_head[depth](states), None, self.vocab)
+        return self.over_target(self.hydra_lm_head[depth](states))
 
 
 class PrefixHydraNetwork(HydraNetwork):
@@ -102,14 +101,16 @@ class PrefixHydraNetwork(HydraNetwork):
     def __init__(self, a: HydraSizes, vocab: int) -> None:
         super().__init__(a, vocab)
         assert a.prefix is not None
-        self.prefix = Block(a.prefix)
+        self.prefix = DecoderLayer(a.prefix)
         self.prefix_norm = nn.RMSNorm(a.target_hidden, a.prefix.eps)
 
     def taken_in(self, features: Tensor) -> Tensor:
         return features.to(self.dtype)
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        return self.rooted(self.prefix_norm(self.prefix.over(states, slots, geometry)), units)
+        (kept,) = slots.layers
+        angles = self._rotary[0](states, geometry.query)
+        return self.rooted(self.prefix_norm(self.prefix(states, angles, geometry.tree, kept)), units)
 
 
 class Residual(nn.Module):
@@ -153,10 +154,7 @@ def canonical(key: str) -> str:
 
 
 def read_hydra(name: str) -> HydraCheckpoint:
-    """Read Hydra's heads.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read Hydra's heads from a folder or the hub.
 
     Raises:
         ValueError: There are none, they are damaged, or in no known layout.
@@ -168,9 +166,7 @@ def read_hydra(name: str) -> HydraCheckpoint:
     if any(key not in keys for key in FORMS[form][:2]):
         raise stored.no_layout({form: FORMS[form]}, keys)
     sizes = _sizes(stored, form)
-    with torch.device("meta"):
-        wanted = hydra_network(sizes, 1).state_dict().keys()
-    weights, ignored = stored.weights(wanted)
+    weights, ignored = stored.weights(keys_of(hydra_network, sizes))
     return HydraCheckpoint(name, form, sizes, hydra_network, weights, ignored, ("embed_tokens.weight",), stored=stored)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.drafters.draft_model import DraftModelMemory
-from mmspec.core.drafters.shapes import Frontier, Level, Rerank, Shape
+from mmspec.core.drafters.shapes import Frontier, Level, Rerank
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
@@ -30,43 +30,21 @@ LEAST, MOST = 1e-6, 0.99
 
 
 @dataclass(frozen=True)
-class FallsBack:
-    """Any shape of point masses, until a row's best node is too unlikely to go on behind it.
+class FallsBack(Rerank):
+    """A tree of point masses, until a row's best node is too unlikely to go on behind it.
 
     T_c is the largest product of probabilities that a node of the last level has; no level follows once it is below the
     row's threshold. A level is drawn before it is known whether another one follows; so the units of a draft decide
     where it ends, which biases rules that use their distribution.
     """
 
-    shape: Shape  # the shape of the tree
-    threshold: Tensor | float  # `[batch]`, or a number: least T_c behind which another level is drafted
+    threshold: Tensor | float = 0.0  # `[batch]`, or a number: least T_c behind which another level is drafted
 
     ends = True
-    needs = frozenset({"rerank"})
-
-    @property
-    def offers(self) -> frozenset[str]:
-        return self.shape.offers
-
-    @property
-    def widest(self) -> int:
-        return self.shape.widest
-
-    def levels(self, k: int) -> int:
-        return self.shape.levels(k)
-
-    def width(self, k: int) -> int:
-        return self.shape.width(k)
-
-    def fed(self, k: int) -> int:
-        return self.shape.fed(k)
-
-    def parents(self, k: int) -> tuple[int, ...] | None:
-        return self.shape.parents(k)
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         carried, going = (None, None) if frontier.carried is None else frontier.carried
-        level = self.shape.level(replace(frontier, carried=carried), depth)
+        level = super().level(replace(frontier, carried=carried), depth)
         valid = level.valid if going is None else level.valid & going[:, None]
         score = torch.where(valid, level.score, -torch.inf)
         best = score.amax(1).exp()
@@ -75,9 +53,6 @@ class FallsBack:
     def ended(self, level: Level) -> bool:
         """Whether the draft of every row has ended."""
         return not bool(level.carried[1].any())
-
-    def choose(self, score: Tensor) -> Tensor | None:
-        return self.shape.choose(score)
 
 
 @dataclass(frozen=True)
@@ -102,8 +77,8 @@ class LLMCad(SmallModelDrafter):
     """Drafts trees that end where the small model is unsure."""
 
     def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
-        self._tree = Rerank(None, options.width, options.nodes)
-        super().__init__(options, LLMCAD.name, FallsBack(self._tree, options.threshold))
+        self._tree = FallsBack(None, options.width, options.nodes, threshold=options.threshold)
+        super().__init__(options, LLMCAD.name, self._tree)
 
     def start(self, state: State, inputs: Any) -> LLMCadMemory:
         first = torch.full((state.rows,), self.options.threshold, device=state.emitted.device)
@@ -111,7 +86,7 @@ class LLMCad(SmallModelDrafter):
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: LLMCadMemory = state.memory
-        memory.shape = FallsBack(self._tree, torch.where(state.done, 1.0, memory.alpha))
+        memory.shape = replace(self._tree, threshold=torch.where(state.done, 1.0, memory.alpha))
         return super().propose(state, k, noise)
 
     def observe(self, state: State, step: Step) -> None:

@@ -1,8 +1,8 @@
 """`lookahead`: n-grams of the target's own guesses, made in the same pass that verifies them (arXiv 2402.02057).
 
-Every pass feeds a window of guesses, whose answers become n-grams, and the
-n-grams that begin with the root, which are verified. As in the published code, guesses are the likeliest units, the
-window moves on by one place in every round, however many units were accepted, and the prompt's n-grams are in the pool.
+Every pass feeds a window of guesses, whose answers become n-grams, and the n-grams that begin with the root, which are
+verified. As in the published code, guesses are the likeliest units, the window moves on by one place in every round,
+however many units were accepted, and the prompt's n-grams are in the pool.
 Differences: the window begins with the last units of the prompt (published: with random ones of it); cells that a right
 guess agrees with count as drafted; each row of a batch has its own window. The published greedy verification never
 counts the last unit of a guess; here the rule decides.
@@ -30,8 +30,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.retrieval.rest import drafted
-from mmspec_text.drafters.retrieval.trie import Node
+from mmspec_text.drafters.retrieval.rest import Node, drafted
 from mmspec_text.specs import LOOKAHEAD
 
 ROOT = -1
@@ -155,7 +154,8 @@ class Lookahead:
 
     def start(self, state: State, inputs: Any) -> LookaheadMemory:
         n, columns = self._sizes(state.budget.k)
-        texts = map(self._known, prompts_of(state))
+        # None for ids that are never scored
+        texts = ([unit if unit < self._vocab else None for unit in text] for text in prompts_of(state))
         how = columns, n, self.options.guesses, self.options.from_prompt
         return LookaheadMemory([Row(text, *how) for text in texts])
 
@@ -181,10 +181,6 @@ class Lookahead:
             return  # others drafted in this round
         ours = torch.nn.functional.pad(draft.units[:, 1:nodes] == drafted, (1, 0), value=True)
         memory.answers = torch.where(draft.valid[:, :nodes] & ours, logits[:, :nodes].argmax(-1), -1)
-
-    def _known(self, prompt: list[int]) -> list[int | None]:
-        """The prompt; None for ids that are never scored."""
-        return [unit if unit < self._vocab else None for unit in prompt]
 
     def _sizes(self, k: int) -> tuple[int, int]:
         """Units of an n-gram and columns of the window, for a tree of `k` levels."""

@@ -28,8 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec_text.drafters.heads.layers import HeadNetwork
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, stored_head
 from mmspec_text.drafters.heads.values import counted, number, part_numbers, positive
 from mmspec_text.drafters.heads.vocabulary import over_target
@@ -100,10 +100,7 @@ def canonical(key: str) -> str:
 
 
 def read_medusa(name: str) -> PathCheckpoint:
-    """Read Medusa's heads.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read Medusa's heads from a folder or the hub.
 
     Raises:
         ValueError: There are none, they are damaged, or in no known layout.

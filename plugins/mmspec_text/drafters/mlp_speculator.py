@@ -36,11 +36,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec_text.drafters.heads.layers import HeadNetwork
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
-from mmspec_text.drafters.heads.stored import Stored, stored_head
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
+from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import positive
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 EPS = 1e-6
 
@@ -83,7 +82,7 @@ class MlpNetwork(HeadNetwork):
         return F.gelu(self._own(self.ln, depth)(mixed))
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        return over_target(self._own(self.head, depth)(states), None, self.vocab)
+        return self.over_target(self._own(self.head, depth)(states))
 
     def _own(self, parts: nn.ModuleList, depth: int) -> nn.Module:
         return parts[0 if self.a.tied else depth]
@@ -110,7 +109,7 @@ class LstmNetwork(HeadNetwork):
         return self._stepped(self.projs[1](state), cell, units)
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
-        return over_target(self.head[0](states[..., : self.a.inner]), None, self.vocab)
+        return self.over_target(self.head[0](states[..., : self.a.inner]))
 
     def _stepped(self, projected: Tensor, cell: Tensor, units: Tensor) -> Tensor:
         state, token = self.a.weights
@@ -151,10 +150,7 @@ def canonical(key: str) -> str:
 
 
 def read_mlp(name: str) -> PathCheckpoint:
-    """Read an MLP speculator.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read an MLP speculator from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or of another kind.
@@ -168,10 +164,7 @@ def read_mlp(name: str) -> PathCheckpoint:
 
 
 def read_lstm(name: str) -> PathCheckpoint:
-    """Read an LSTM speculator.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read an LSTM speculator from a folder or the hub.
 
     Raises:
         ValueError: There is none, it is damaged, or of another kind.
@@ -210,8 +203,7 @@ def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> Sp
 def _checkpoint(
     name: str, stored: Stored, kind: str, sizes: SpeculatorSizes, make: Callable[[Any, int], Any]
 ) -> PathCheckpoint:
-    with torch.device("meta"):
-        wanted = make(sizes, 1).state_dict().keys()
+    wanted = keys_of(make, sizes)
     return PathCheckpoint(name, kind, sizes, make, *stored.weights(wanted, _copies(stored.headers, wanted, sizes)))
 
 

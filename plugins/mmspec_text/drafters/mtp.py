@@ -17,17 +17,16 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
+from mmspec_text.drafters.heads.drafter import GrowingDrafter
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.inside import RowsInside
-from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, proposed
+from mmspec_text.drafters.heads.memory import HeadMemory, begun
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint, read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.trial import LOW, Loaded, trial_ids, try_head
@@ -95,7 +94,7 @@ class MtpOptions(TreeForm, TrimOptions):
     probe: bool = field(default=True, metadata={"help": "whether the first call tries the layers on its prompt"})
 
 
-class Mtp:
+class Mtp(GrowingDrafter):
     """Drafts with a target's layers for multi-token prediction.
 
     Args:
@@ -105,14 +104,10 @@ class Mtp:
         TypeError: `model` is not a name.
     """
 
-    everywhere = True
-
     def __init__(self, options: MtpOptions = MtpOptions()) -> None:
         if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):
             raise TypeError(f"the checkpoint is a folder or a hub name, not {type(options.model).__name__}")
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = options.advice
+        super().__init__(options)
         self._layers: Layers | None = None
         self._model: Any = None
         self._trimmed: Trimmed | None = None
@@ -144,9 +139,6 @@ class Mtp:
             kept = self.options.kept(target)
             self._trimmed = None if kept is None else Trimmed(kept)
 
-    def width(self, k: int) -> int:
-        return self.shape.width(k)
-
     def start(self, state: State, inputs: Any) -> HeadMemory:
         assert self._layers is not None
         network = self._layers.network
@@ -154,21 +146,12 @@ class Mtp:
         network.join_model(self._target.model_info)  # which may have been moved or cast since the last call
         if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids, self._layers)
-        return begun(network, self.shape, state)
-
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return proposed(state.memory, self.shape, state, k, noise)
-
-    def observe(self, state: State, step: Step) -> None:
-        observed(state.memory, state, step)
+        return begun(network, state, self.shape.fed(state.budget.k))
 
     def inside(self, k: int, state: State) -> RowsInside:
         assert self._layers is not None
         kept = None if self._trimmed is None else tuple(self._trimmed.ids.tolist())
-        return RowsInside(self._layers.network, self.shape, k, state, beside=kept)
-
-    def fits_inside(self, state: State) -> bool:
-        return True
+        return RowsInside(self._layers.network, self.shape, k, state, kept)
 
     def _try(self, ids: Tensor, layers: Layers) -> None:
         trial = try_head(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)

@@ -14,20 +14,21 @@ target. Drafts may be deeper than those that the head was trained for, and then 
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Self
 
-import torch
+from torch import Tensor
 
-from mmspec.core.live import Live
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec.core.types import TargetOutput
+from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.eagle import EagleOptions, FamilyDrafter
-from mmspec_text.drafters.heads.block import Block, drafted
-from mmspec_text.drafters.heads.cache import CHUNK, Unknown
+from mmspec_text.drafters.heads.block import Block
+from mmspec_text.drafters.heads.cache import Feed, HeadCache, Unknown
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.inside import Feed, RowsInside
-from mmspec_text.drafters.heads.memory import HeadMemory, units_of, with_emitted
+from mmspec_text.drafters.heads.inside import RowsInside
+from mmspec_text.drafters.heads.memory import HeadMemory
+from mmspec_text.drafters.heads.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,29 @@ class PEagleOptions(EagleOptions):
     """Options of `p-eagle`."""
 
 
-class PEagleInside(RowsInside):
-    """Inside of captured rounds; `beside` is the mask token."""
+class MaskedCache(HeadCache):
+    """The cache of one call: behind the root's row so many `masks` are read, whose id is `token`."""
 
-    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
-        unknown = Unknown(self.head.unknown(), self.beside, self.levels - 1)
-        self.cache.read(self.rows, units_of(live, self.rows), unknown)
-        block = Block(self.head, self.cache.states)
-        return block.at_root(live.root), block.grow
+    head: Any
+    token = masks = 0
+
+    def like(self, head: Any, slots: SlotCache, levels: int) -> Self:
+        new = super().like(head, slots, levels)
+        new.token, new.masks = self.token, levels - 1
+        return new
+
+    def read(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
+        super().read(rows, units, Unknown(self.head.unknown(), self.token, self.masks))
+
+    def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
+        block = Block(self.head, self.states)
+        return block.at_root(root), block.grow
 
 
 class PEagle(FamilyDrafter):
     """Drafts with a head of P-EAGLE."""
 
-    kind = "p-eagle"
-    everywhere = True
+    kind, cached = "p-eagle", MaskedCache
     read = staticmethod(partial(read_checkpoint, kind="p-eagle"))
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
@@ -65,31 +74,12 @@ class PEagle(FamilyDrafter):
                 f"the head {self.checkpoint.name!r} has the mask token {token}, and embeddings of {ids} ids"
             )
 
-    @torch.no_grad()
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        if self.shape.levels(k) < 1:
-            return Draft.empty(state.root)
-        state.memory.cache.synced(state.host_emitted)
-        self._read(state.memory, state)
-        return drafted(Block(self.network, state.memory.cache.states), self.shape, state, k, noise)
+    def start(self, state: State, inputs: Any) -> HeadMemory:
+        memory: HeadMemory = super().start(state, inputs)
+        assert isinstance(memory.cache, MaskedCache)
+        memory.cache.token = self.checkpoint.mask_token
+        memory.cache.masks = max(self.shape.levels(state.budget.k) - 1, 0)  # of the deepest block that may be wanted
+        return memory
 
-    def observe(self, state: State, step: Step) -> None:
-        memory: HeadMemory = state.memory
-        memory.unread = with_emitted(memory.unread, step, self.columns)
-        if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
-            self._read(memory, state)
-
-    def inside(self, k: int, state: State) -> PEagleInside:
-        return PEagleInside(self.network, self.shape, k, state, self.columns, self.checkpoint.mask_token)
-
-    def fits_inside(self, state: State) -> bool:
-        return True
-
-    def _read(self, memory: HeadMemory, state: State) -> None:
-        """Read the features that are not read yet, and score the deepest block that the call may want."""
-        if memory.unread is None:
-            return
-        behind = max(self.shape.levels(state.budget.k) - 1, 0)
-        unknown = Unknown(self.network.unknown(), self.checkpoint.mask_token, behind)
-        memory.cache.read(memory.unread, units_of(state, memory.unread), unknown)
-        memory.unread = None
+    def inside(self, k: int, state: State) -> RowsInside:
+        return RowsInside(self.network, self.shape, k, state, self.checkpoint.mask_token)

@@ -34,9 +34,8 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
-from mmspec_text.drafters.heads.block import Block, drafted
+from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 def is_pard(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
@@ -53,21 +52,6 @@ class PardOptions(TreeForm, SmallModelOptions):
         default="chain",
         metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
     )
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Logits of a pass in the target's ids; a `Scorer` of nothing but them."""
-
-    vocab: int
-    known: Tensor | None  # `[vocab]` bool: ids that the draft model has, if they are not all
-
-    def scored(self, states: Tensor) -> Tensor:
-        return states
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        logits = over_target(scored, None, self.vocab)
-        return logits if self.known is None else logits.masked_fill(~self.known, -torch.inf)
 
 
 class PardInside(DraftModelInside):

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from transformers.utils import cached_file
 
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.noise import DraftNoise
@@ -33,16 +34,21 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.pickles import PICKLED
+from mmspec.hosts.remote_code import refusing_code
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, stored_tensors, weight_files
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.printable import shown
-from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
-from mmspec_text.drafters.heads.block import Block, drafted
+from mmspec.untrusted import read_json
+from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
 from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
+FILES = tuple(f"adapter_model{end}" for end in (SAFE, PICKLED[0]))
+"""File names of an adapter's weights, as PEFT has them."""
 VARIANTS: Mapping[str, object] = {
     "virtual_tokens_per_special_token": 1,
     "num_exits": 1,
@@ -61,10 +67,7 @@ class Prompts:
 
 
 def read_prompts(name: str) -> Prompts:
-    """Read prompt tokens.
-
-    Args:
-        name: A folder, or a hub name.
+    """Read prompt tokens from a folder or the hub.
 
     Raises:
         ValueError: There is no such adapter, it is damaged, or of a variant that is not computed here.
@@ -75,19 +78,48 @@ def read_prompts(name: str) -> Prompts:
     if len(found) != 1 or tensors[found[0]].dim() != 2:
         there = ", ".join(sorted(tensors)[:3]) or "none"
         raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
-    refuse_unread(tensors, found, what)
-    _refuse_variants(config, what)
+    if wrong := differences(that_nothing_reads={*tensors} - {*found}):
+        raise ValueError(f"{what}: not all of it is read: {wrong}; it is an adapter of another kind")
+    for entry, value in VARIANTS.items():
+        if config.get(entry) not in (None, value):
+            given = shown(repr(config[entry]))
+            raise ValueError(f"{what} were trained with {entry} = {given}; {value!r} is what is computed")
     count = positive(config, "num_special_tokens", what)
     if len(tensors[found[0]]) != count:
         raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
     return Prompts(name, tensors[found[0]])
 
 
-def _refuse_variants(config: Mapping[str, Any], what: str) -> None:
-    for entry, value in VARIANTS.items():
-        given = config.get(entry)
-        if given is not None and given != value:
-            raise ValueError(f"{what} were trained with {entry} = {shown(repr(given))}; {value!r} is what is computed")
+def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`); none of it is run.
+
+    Raises:
+        ValueError: There is none, or it is damaged or a pickle of other things.
+    """
+    folder = _fetched(name, what)
+    config = read_json(folder / ADAPTER)
+    try:
+        (weights,) = weight_files(folder, FILES)
+        return config, read_tensors(weights, stored_tensors(folder, FILES).keys())
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be read: {shown(error)}") from error
+
+
+def _fetched(name: str, what: str) -> Path:
+    folder = Path(name)
+    if folder.is_dir():
+        for files in ((ADAPTER,), FILES):
+            if not any((folder / file).is_file() for file in files):
+                raise ValueError(f"{what} has no {' and no '.join(files)}: {name!r} is no adapter")
+        return folder
+    with refusing_code(what):
+        try:
+            weights = [cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in FILES]
+            if not any(weights):
+                raise ValueError(f"there is no {' and no '.join(FILES)}")
+            return Path(cached_file(name, ADAPTER)).parent
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{what} is neither a folder here nor to be had from the hub") from error
 
 
 RATES = (
@@ -140,16 +172,11 @@ class PPDOptions(TreeForm):
         return best_trees(self.rates, prompts, self.budget, costs)
 
 
-@dataclass
-class PPDMemory:
-    """What the drafter keeps of a call."""
-
-    # `[batch, prompt token, vocab]`: logits of the units behind the root; None before the first pass
-    scores: Tensor | None = None
-
-
 class PPD:
     """Drafts what prompt tokens of the last pass scored.
+
+    The memory of a call is the logits of the units behind the root, `[batch, prompt token, vocab]`; None before the
+    first pass.
 
     Args:
         options: The prompt tokens, and the form of drafts.
@@ -195,21 +222,21 @@ class PPD:
     def width(self, k: int) -> int:
         return self.shape.width(self._depth(k))
 
-    def start(self, state: State, inputs: Any) -> PPDMemory:
-        return PPDMemory()
+    def start(self, state: State, inputs: Any) -> None:
+        return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        scores, depth, shape = state.memory.scores, self._depth(k), self.shape
+        scores, depth, shape = state.memory, self._depth(k), self.shape
         if scores is None or shape.levels(depth) < 1:
             return Draft.empty(state.root)
         if self.trees is not None:
             missing = scores.amax(-1) == -torch.inf
             shape = ByState(self.trees, (~missing).sum(1).clamp(max=shape.levels(depth)))
             scores = scores.masked_fill(missing[..., None], 0.0)  # of levels without nodes
-        return drafted(Block(Scored(), scores), shape, state, depth, noise)
+        return drafted(Block(Scored(scores.shape[-1]), scores), shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:
-        state.memory.scores = behind_root(step)
+        state.memory = behind_root(step)
 
     @property
     def own_length(self) -> int:
@@ -218,13 +245,3 @@ class PPD:
 
     def _depth(self, k: int) -> int:
         return min(k, self.own_length)
-
-
-class Scored:
-    """The scores of prompt tokens are logits over the target's ids already. It is a `Scorer`."""
-
-    def scored(self, states: Tensor) -> Tensor:
-        return states
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        return scored

@@ -101,9 +101,5 @@ def counted(step: Step, ranks: int) -> tuple[Tensor, Tensor]:
     tried = step.draft.valid[:, 1:] & reached.gather(1, parent)
     rank = index.rank[:, 1:].expand_as(tried)
     of_rank = rank[..., None] == torch.arange(ranks, device=rank.device)
-    right = tried & reached[:, 1:]
-    return _sums(of_rank, tried), _sums(of_rank, right)
-
-
-def _sums(of_rank: Tensor, nodes: Tensor) -> Tensor:
-    return (of_rank & nodes[..., None]).sum((0, 1)).float()
+    all_, right = ((of_rank & nodes[..., None]).sum((0, 1)).float() for nodes in (tried, tried & reached[:, 1:]))
+    return all_, right

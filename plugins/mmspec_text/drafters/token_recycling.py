@@ -85,15 +85,13 @@ class TokenRecycling:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         parents, ranks = self._tree(k)
-        units = _grown(self._rows, state.root, _level_tables(parents, ranks, state.root.device))
-        return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
+        return _drafted(self._rows, state.root, parents, _level_tables(parents, ranks, state.root.device))
 
     def observe(self, state: State, step: Step) -> None:
         _note(self._rows, step)
 
     def inside(self, k: int, state: State) -> "RecyclingInside":
-        parents, ranks = self._tree(k)
-        return RecyclingInside(self.options, parents, _level_tables(parents, ranks, state.root.device), self._rows)
+        return RecyclingInside(self, k, state.root.device)
 
     def fits_inside(self, state: State) -> bool:
         return True
@@ -119,14 +117,10 @@ class TokenRecycling:
 class RecyclingInside(InsideDrafts):
     """`TokenRecycling` inside a captured round."""
 
-    def __init__(
-        self,
-        options: TokenRecyclingOptions,
-        parents: Sequence[int],
-        levels: Sequence[tuple[Tensor, Tensor]],
-        rows: Tensor,
-    ) -> None:
-        self.key, self.parents, self._levels, self._rows = options, parents, levels, rows
+    def __init__(self, drafter: TokenRecycling, k: int, device: torch.device) -> None:
+        self.key, self._rows = drafter.options, drafter._rows
+        self.parents, ranks = drafter._tree(k)
+        self._levels = _level_tables(self.parents, ranks, device)
 
     def reserve(self, state: State) -> None:
         with torch.inference_mode(False):
@@ -139,21 +133,21 @@ class RecyclingInside(InsideDrafts):
         drafter._rows.copy_(self._rows)
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        units = _grown(self._rows, live.root, self._levels)
-        return Draft.tree(units.clamp(min=0), self.parents, valid=units >= 0)
+        return _drafted(self._rows, live.root, self.parents, self._levels)
 
     def observe(self, live: Live, step: Step) -> None:
         _note(self._rows, step)
 
 
-def _grown(rows: Tensor, root: Tensor, levels: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """The tree's units below `root [batch]`, `[batch, node]`; -1 where M, `rows`, knows no successor."""
+def _drafted(rows: Tensor, root: Tensor, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]]) -> Draft:
+    """The tree below `root [batch]`; nodes whose successor M, `rows`, does not know are invalid."""
     units = root[:, None]
     for above, rank in levels:
         parent = units[:, above]  # in `units`, the root is node 0
         successor = rows[parent.clamp(min=0), rank].long()
         units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
-    return units[:, 1:]
+    units = units[:, 1:]
+    return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
 
 
 def _note(rows: Tensor, step: Step) -> None:

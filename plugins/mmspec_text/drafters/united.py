@@ -77,8 +77,14 @@ class Trust:
     @classmethod
     def begin(cls, rows: Tensor) -> "Trust":
         """Trust in a retriever that was not tried yet, for rows `[batch]`."""
-        none = torch.zeros_like(rows, dtype=torch.float32)
-        return cls(none, none.clone(), none[:, None][:, :0])
+        with torch.inference_mode(False):  # rounds inside and outside of inference mode write to it
+            none = torch.zeros_like(rows, dtype=torch.float32)
+            return cls(none, none.clone(), none[:, None][:, :0])
+
+    def take(self, other: "Trust") -> None:
+        """Take what another one counted."""
+        self.right.copy_(other.right)
+        self.promised.copy_(other.promised)
 
     @property
     def worth(self) -> Tensor:
@@ -91,8 +97,8 @@ class Trust:
         chance = pad(self.chance, (0, step.draft.nodes - 1 - self.chance.shape[1]))
         parent = step.draft.index.parent[:, 1:].expand_as(chance)
         tried = torch.where(step.draft.valid[:, 1:] & reached.gather(1, parent), chance, 0)
-        self.promised = KEPT * self.promised + tried.sum(1)
-        self.right = KEPT * self.right + (reached[:, 1:] & (tried > 0)).sum(1)
+        torch.add(KEPT * self.promised, tried.sum(1), out=self.promised)
+        torch.add(KEPT * self.right, (reached[:, 1:] & (tried > 0)).sum(1), out=self.right)
 
 
 class United(TwoDrafters):
@@ -188,9 +194,7 @@ class UnitedInside(InsideDrafts):
     def reserve(self, state: State) -> None:
         for part, _ in self._each(state):
             part.reserve(state)
-        with torch.inference_mode(False):
-            self._trust, begun = Trust.begin(state.emitted), Trust.begin(state.emitted)
-        self._right, self._promised = begun.right, begun.promised  # buffers, which each round reads and writes
+        self._trust = Trust.begin(state.emitted)
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -200,17 +204,15 @@ class UnitedInside(InsideDrafts):
     def load(self, drafter: Any, state: State) -> None:
         for part, own in self._each(state, drafter):
             part.load(own, state)
-        self._right.copy_(state.memory[2].right)
-        self._promised.copy_(state.memory[2].promised)
+        self._trust.take(state.memory[2])
 
     def unload(self, drafter: Any, state: State) -> None:
         for part, own in self._each(state, drafter):
             part.unload(own, state)
-        state.memory[2].right, state.memory[2].promised = self._right.clone(), self._promised.clone()
+        state.memory[2].take(self._trust)
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         trust = self._trust
-        trust.right, trust.promised = self._right, self._promised
         first, second = self.first.propose(live, noise), self.second.propose(live, noise)
         draft, trust.chance, chosen = united(first, second, self.most, trust.worth, self.agreed)
         self.first.renumber(chosen)
@@ -220,8 +222,6 @@ class UnitedInside(InsideDrafts):
         self.first.observe(live, step)
         self.second.observe(live, step)
         self._trust.observe(step)
-        self._right.copy_(self._trust.right)
-        self._promised.copy_(self._trust.promised)
 
 
 def united(first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool) -> tuple[Draft, Tensor, Tensor]:

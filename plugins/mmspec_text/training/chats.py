@@ -6,8 +6,8 @@ answer begins where the template asks for it, and ends with the token that ends 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,118 +20,99 @@ from mmspec_text.training.answers import Answer
 ASSISTANT = "assistant"
 MARK = "the-question-of-a-user"
 """Stands for a question, to see what a template writes before one."""
-NONE: Mapping[str, Any] = MappingProxyType({})
-"""No variables of a template are set."""
 
 
-def answers_in(
-    line: Mapping[str, Any],
-    tokenizer: PreTrainedTokenizerBase,
-    ends: Tensor,
-    where: str,
-    template: Mapping[str, Any] = NONE,
-) -> list[Answer]:
-    """The answers of a conversation, one row each.
-
-    The line has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some. `ends`
-    are the ids that end an answer, `template` values of the template's own variables.
+@dataclass(frozen=True)
+class Chat:
+    """The form in which a target is served: its tokenizer's chat template.
 
     Raises:
-        ValueError: It is no conversation in words, nobody answers in it, or the template does not take it.
+        ValueError: The template has no such variable; names it.
     """
-    messages, more = line["messages"], {**template, **({"tools": line["tools"]} if line.get("tools") else {})}
-    if tokenizer.chat_template is None:
-        raise ValueError(f"{where} has messages, and the target's tokenizer has no chat template; give texts")
-    for number, message in enumerate(messages, 1):
-        _refuse_odd(message, f"message {number} in {where}")
-    turns = [turn for turn, message in enumerate(messages) if turn and message["role"] == ASSISTANT]
-    if not turns:
-        raise ValueError(
-            f"{where} has no answer: a drafter learns the messages of the role {ASSISTANT!r}, each behind another one"
-        )
-    return [_answer(messages[: turn + 1], tokenizer, ends, where, more) for turn in turns]
 
+    tokenizer: PreTrainedTokenizerBase
+    variables: Mapping[str, Any] = field(default_factory=dict)  # values of the template's own variables
 
-def asked(
-    messages: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    where: str,
-    template: Mapping[str, Any] = NONE,
-) -> Tensor:
-    """What the target is given to answer these messages, `[unit]` int64; arguments and errors as in `answers_in`."""
-    return _ids(_rendered(messages, tokenizer, where, True, template), tokenizer)
+    def __post_init__(self) -> None:
+        template, reserved = self.tokenizer.chat_template, signature(PreTrainedTokenizerBase.apply_chat_template)
+        for name in self.variables:
+            if template is None or name in reserved.parameters or name not in str(template):
+                raise ValueError(f"the target's chat template has no variable {name!r} that can be set (--template)")
 
+    def answers_in(self, line: Mapping[str, Any], ends: Tensor, where: str) -> list[Answer]:
+        """The answers of a conversation, one row each.
 
-def opening(tokenizer: PreTrainedTokenizerBase, template: Mapping[str, Any] = NONE) -> Tensor:
-    """What the template writes before a user's first question, `[unit]` int64.
+        The line has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some.
+        `ends` are the ids that end an answer.
 
-    Raises:
-        ValueError: It writes nothing there, or changes the question.
-    """
-    what = "the beginning of a user's turn"
-    before, mark, _ = _rendered([{"role": "user", "content": MARK}], tokenizer, what, False, template).partition(MARK)
-    if not mark or not before:
-        raise ValueError("the target's chat template writes nothing before a user's question: give conversations")
-    return _ids(before, tokenizer)
+        Raises:
+            ValueError: It is no conversation in words, nobody answers in it, or the template does not take it.
+        """
+        messages, tools = line["messages"], {"tools": line["tools"]} if line.get("tools") else {}
+        if self.tokenizer.chat_template is None:
+            raise ValueError(f"{where} has messages, and the target's tokenizer has no chat template; give texts")
+        for number, message in enumerate(messages, 1):
+            _refuse_odd(message, f"message {number} in {where}")
+        turns = [turn for turn, message in enumerate(messages) if turn and message["role"] == ASSISTANT]
+        if not turns:
+            raise ValueError(
+                f"{where} has no answer: a drafter learns the messages of the role {ASSISTANT!r}, each behind another "
+                "one"
+            )
+        return [self._answer(messages[: turn + 1], ends, where, tools) for turn in turns]
 
+    def asked(self, messages: Sequence[Mapping[str, Any]], where: str) -> Tensor:
+        """What the target is given to answer these messages, `[unit]` int64; errors as in `answers_in`."""
+        return self._ids(self._rendered(messages, where, prompt=True))
 
-def refuse_variables(tokenizer: PreTrainedTokenizerBase, template: Mapping[str, Any]) -> None:
-    """Refuse values for variables that the target's chat template does not have.
+    def opening(self) -> Tensor:
+        """What the template writes before a user's first question, `[unit]` int64.
 
-    Raises:
-        ValueError: Names the variable.
-    """
-    reserved = signature(PreTrainedTokenizerBase.apply_chat_template).parameters
-    for name in template:
-        if tokenizer.chat_template is None or name in reserved or name not in str(tokenizer.chat_template):
-            raise ValueError(f"the target's chat template has no variable {name!r} that can be set (--template)")
+        Raises:
+            ValueError: It writes nothing there, or changes the question.
+        """
+        question = [{"role": "user", "content": MARK}]
+        before, mark, _ = self._rendered(question, "the beginning of a user's turn").partition(MARK)
+        if not mark or not before:
+            raise ValueError("the target's chat template writes nothing before a user's question: give conversations")
+        return self._ids(before)
 
+    def _answer(self, messages: Sequence[Any], ends: Tensor, where: str, tools: Mapping[str, Any]) -> Answer:
+        """The row of the last message."""
+        before = self._rendered(messages[:-1], where, **tools)
+        prompt = self._rendered(messages[:-1], where, prompt=True, **tools)
+        whole = self._rendered(messages, where, **tools)
+        begins = next((len(text) for text in (prompt, before) if whole.startswith(text)), None)
+        if begins is None:
+            raise ValueError(
+                f"{where}: the target's chat template writes what is before message {len(messages)} in another way "
+                "once that is there, so that it is not known which tokens are the answer"
+            )
+        ids, given = self._ids(whole), self._ids(whole[:begins])
+        most = min(len(ids), len(given))
+        first = int((ids[:most] == given[:most]).cumprod(0).sum())  # a token across the border is the answer's
+        stops = torch.isin(ids[first:], ends).nonzero()[:, 0]
+        ids = ids if not len(stops) else ids[: first + int(stops[-1]) + 1]  # behind it is what only templates write
+        if not first or first == len(ids):
+            raise ValueError(
+                f"{where}: the target's chat template writes nothing of message {len(messages)}, or all of it"
+            )
+        return Answer(ids, first)
 
-def _answer(
-    messages: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    ends: Tensor,
-    where: str,
-    more: Mapping[str, Any],
-) -> Answer:
-    """The row of the last message."""
-    before = _rendered(messages[:-1], tokenizer, where, False, more)
-    prompt = _rendered(messages[:-1], tokenizer, where, True, more)
-    whole = _rendered(messages, tokenizer, where, False, more)
-    begins = next((len(text) for text in (prompt, before) if whole.startswith(text)), None)
-    if begins is None:
-        raise ValueError(
-            f"{where}: the target's chat template writes what is before message {len(messages)} in another way once "
-            "that is there, so that it is not known which tokens are the answer"
-        )
-    ids, given = _ids(whole, tokenizer), _ids(whole[:begins], tokenizer)
-    most = min(len(ids), len(given))
-    first = int((ids[:most] == given[:most]).cumprod(0).sum())  # a token across the border is the answer's
-    stops = torch.isin(ids[first:], ends).nonzero()[:, 0]
-    ids = ids if not len(stops) else ids[: first + int(stops[-1]) + 1]  # behind it is what only templates write
-    if not first or first == len(ids):
-        raise ValueError(f"{where}: the target's chat template writes nothing of message {len(messages)}, or all of it")
-    return Answer(ids, first)
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], where: str, prompt: bool = False, **tools: Any) -> str:
+        """Messages in the target's form; with the beginning of an answer, if `prompt`."""
+        said: Any = [dict(message) for message in messages]
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt, **self.variables, **tools}
+        try:
+            return str(self.tokenizer.apply_chat_template(said, **how))
+        except Exception as error:  # templates raise whatever their author chose
+            why = f"{where}: the target's chat template does not take these messages: {shown(error)}"
+            raise ValueError(why) from error
 
-
-def _rendered(
-    messages: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    where: str,
-    prompt: bool,
-    more: Mapping[str, Any],
-) -> str:
-    """Messages in the target's form; with the beginning of an answer, if `prompt`."""
-    said: Any = [dict(message) for message in messages]
-    try:
-        return str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=prompt, **more))
-    except Exception as error:  # templates raise whatever their author chose
-        raise ValueError(f"{where}: the target's chat template does not take these messages: {shown(error)}") from error
-
-
-def _ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """The ids of a text in which the template has written all special tokens."""
-    return torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=torch.int64)
+    def _ids(self, text: str) -> Tensor:
+        """The ids of a text in which the template has written all special tokens."""
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return torch.tensor(ids, dtype=torch.int64)
 
 
 def _refuse_odd(message: Any, where: str) -> None:

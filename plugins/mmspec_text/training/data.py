@@ -21,7 +21,7 @@ from mmspec.training.losses import next_token
 from mmspec.untrusted import numbered_json_lines
 from mmspec_text.training.answers import Answer, Answers, prompts_of
 from mmspec_text.training.batch import LEAST, Batch
-from mmspec_text.training.chats import NONE, answers_in, opening, refuse_variables
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.written import CONTINUED, GIVEN, ends
@@ -55,7 +55,7 @@ def read_data(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     recipe: DrafterRecipe,
-    template: Mapping[str, Any] = NONE,
+    template: Mapping[str, Any] | None = None,
 ) -> Data:
     """What a user gave.
 
@@ -73,7 +73,7 @@ def read_data(
         ValueError: There is nothing to train on in a file, the target knows no such text, or its template no such
             variable.
     """
-    refuse_variables(tokenizer, template)
+    chat = Chat(tokenizer, template or {})
     vocab = model.config.get_text_config(decoder=True).vocab_size
 
     def known(batch: Batch) -> Batch:
@@ -85,7 +85,7 @@ def read_data(
     chats: list[Answers] = []
     held: dict[str, Batch] = {}
     for file in files:
-        units, talks = read_file(file, tokenizer, vocab, ends(model), template)
+        units, talks = read_file(file, chat, vocab, ends(model))
         if len(units):
             units, windows = halves(units, recipe.context, shown(file))
             streams.append(Stream(units, float(len(units))))
@@ -96,29 +96,27 @@ def read_data(
             held[f"{file.stem} (answers)" if len(units) else file.stem] = known(last)
     rows = -(-own // (CONTINUED if chats else GIVEN + CONTINUED))
     if not rows:
-        return Data([*streams, *chats], held, NO_PROMPTS, template=template)
+        return Data([*streams, *chats], held, NO_PROMPTS, template=chat.variables)
     if chats:
-        reach = own_target(model).context
-        return Data([*streams, *chats], held, _asked(chats, rows, reach, recipe.seed), "answers", template)
+        prompts = _asked(chats, rows, own_target(model).context, recipe.seed)
+        return Data([*streams, *chats], held, prompts, "answers", chat.variables)
     if streams:
         beginnings = Texts(streams, rows, min(GIVEN, recipe.context), recipe.seed + 1).batch_at(0).ids
         return Data(streams, held, beginnings)
     if tokenizer.chat_template is not None:
-        return Data([], {}, opening(tokenizer, template).expand(rows, -1), "questions", template)
+        return Data([], {}, chat.opening().expand(rows, -1), "questions", chat.variables)
     return Data([], {}, torch.full((rows, 1), _opening(tokenizer)))
 
 
-def read_file(
-    path: Path, tokenizer: PreTrainedTokenizerBase, vocab: int, end: Tensor, template: Mapping[str, Any] = NONE
-) -> tuple[Tensor, list[list[Answer]]]:
+def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, list[list[Answer]]]:
     """The texts of a file as one row of units, `[unit]` int64; and of every conversation its answers.
 
-    `end` are the ids that end an answer, `template` values of the chat template's own variables.
+    `end` are the ids that end an answer.
 
     Raises:
         ValueError: The file cannot be read, is empty, or a line holds no text, or ids of another tokenizer.
     """
-    lines = numbered_json_lines(path, MOST)
+    lines, tokenizer = numbered_json_lines(path, MOST), chat.tokenizer
     if not lines:
         raise ValueError(f'{shown(path)} is empty: every line holds a text, {{"text": "…"}}')
     first = [] if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None else [_opening(tokenizer)]
@@ -127,7 +125,7 @@ def read_file(
     for number, line in lines:
         where = f"line {number} of {shown(path)}"
         if isinstance(line.get("messages"), list):
-            talks.append(answers_in(line, tokenizer, end, where, template))
+            talks.append(chat.answers_in(line, end, where))
         else:
             units += first + _ids(line, tokenizer, vocab, where)
     return torch.tensor(units, dtype=torch.int64), talks

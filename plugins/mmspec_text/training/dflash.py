@@ -22,7 +22,21 @@ def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
     """A head whose block has as many units as a draft; arguments as in `Begin`, without `ids`."""
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     boundaries = inner_boundaries(layers)
-    head = new_dflash(model, len(boundaries), recipe)
+    sizes = sizes_for(model, recipe.intermediate)
+    architecture = DFlashArchitecture(
+        **sizes,
+        sights=(Sight(),) * recipe.layers,
+        draft_vocab=sizes["vocab"],
+        features=len(boundaries),
+        own_output=False,
+        own_mask=False,
+        block=recipe.depth + 1,
+        mask_token=mask_token_of(model),
+        from_root=False,
+    )
+    head = DFlashNetwork(architecture, sizes["vocab"])
+    draw_weights(head, recipe.seed)
+    join_model(head, model)
     return NewHead(head, boundaries, "layers", partial(write_dflash, head, boundaries, name, layers))
 
 
@@ -33,26 +47,6 @@ def inner_boundaries(layers: int) -> tuple[int, ...]:
     behind it.
     """
     return tuple(sorted({min(2, layers - 1), (layers + 1) // 2, max(layers - 2, 1)} - {layers} or {0}))
-
-
-def new_dflash(model: Any, features: int, recipe: DrafterRecipe) -> DFlashNetwork:
-    """A head before training, whose features are so many of the target's states."""
-    sizes = sizes_for(model, recipe.intermediate)
-    architecture = DFlashArchitecture(
-        **sizes,
-        sights=(Sight(),) * recipe.layers,
-        draft_vocab=sizes["vocab"],
-        features=features,
-        own_output=False,
-        own_mask=False,
-        block=recipe.depth + 1,
-        mask_token=mask_token_of(model),
-        from_root=False,
-    )
-    head = DFlashNetwork(architecture, sizes["vocab"])
-    draw_weights(head, recipe.seed)
-    join_model(head, model)
-    return head
 
 
 def mask_token_of(model: Any) -> int:

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from mmspec.training.loop import fit
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
 from mmspec_text.training.answers import prompts_of
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.trained import Trained, Training, token_filter
+from mmspec_text.training.trained import Trained, Training, fit_drafter
 from mmspec_text.training.written import GIVEN, answered
 
 WIDTH, LAYERS = 3, 4
@@ -57,13 +56,9 @@ def trained_model(of: Training) -> Trained:
         made: LlamaForCausalLM = new_draft_model(model, recipe.seed).to(model.device)
         return made
 
-    def loss_of(loss: DraftLoss, chosen: TokenFilter | None = None) -> Callable[[Any, Batch], Tensor]:
-        return model_loss(teacher, loss, chosen, recipe.drafter_share, recipe.temperature)
-
-    student, hidden = new(), "model.layers"
-    loss = loss_of(recipe.draft_loss, token_filter(of, new, loss_of, hidden))
-    of.say_size(student)
-    fit(student, of.texts.batch_at, loss, recipe.loop(hidden), of.work, of.say)
+    how: dict[str, Any] = {"drafter_share": recipe.drafter_share, "temperature": recipe.temperature}
+    student = new()
+    fit_drafter(of, student, new, partial(model_loss, teacher, **how), "model.layers")
     found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
     facts = {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found}

@@ -11,21 +11,21 @@ decoded. What decides is the acceptance length of a benchmark.
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss, TokenFilter, acceptance
+from mmspec.training.losses import acceptance
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.head_loss import head_loss, own_ids
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Kept, Said, Teacher, room_for
 from mmspec_text.training.texts import Source
-from mmspec_text.training.trained import Trained, Training, token_filter
+from mmspec_text.training.trained import Trained, Training, fit_drafter
 from mmspec_text.training.written import ends
 
 AGAIN = 2
@@ -40,16 +40,10 @@ def trained_head(begin: Begin, of: Training) -> Trained:
     head = begin(of.model, recipe, of.name, ids)
     teacher = Teacher(of.model, head.boundaries)
     said = kept(teacher, of, len(head.boundaries) * of.model.config.get_text_config(decoder=True).hidden_size)
-
-    def loss_of(loss: DraftLoss, chosen: TokenFilter | None = None) -> Callable[[nn.Module, Batch], Tensor]:
-        return head_loss(said, loss, recipe.depth, chosen, recipe.anchors)
-
+    loss_of = partial(head_loss, said, steps=recipe.depth, anchors=recipe.anchors)
     with warnings.catch_warnings():  # norms in float32 under bfloat16 autocast are meant to be
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        chosen = token_filter(of, lambda: begin(of.model, recipe, of.name, ids).network, loss_of, head.hidden)
-        loss = loss_of(recipe.draft_loss, chosen)
-        of.say_size(head.network)
-        fit(head.network, of.texts.batch_at, loss, recipe.loop(head.hidden), of.work, of.say)
+        fit_drafter(of, head.network, lambda: begin(of.model, recipe, of.name, ids).network, loss_of, head.hidden)
     found, device = {}, of.model.device
     for kind, windows in of.held.items():
         # A head in float32 reads a target of another dtype only under autocast, as in training

@@ -19,6 +19,7 @@ from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
 from mmspec_text.training.answers import Answers
 from mmspec_text.training.batch import Batch
+from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.dflash import begun_dflash
 from mmspec_text.training.draft_model import trained_model
@@ -61,8 +62,8 @@ def train_drafter(
     """Run a recipe, or the rest of it.
 
     The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
-    autocast. `folder` receives the
-    finished drafter, and is replaced if it exists; `work` has the checkpoints: delete it to start anew.
+    autocast. `folder` receives the finished drafter, and is replaced if it exists; `work` has the checkpoints: delete
+    it to start anew.
 
     Raises:
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
@@ -128,8 +129,8 @@ def with_own(
 
     if data.writes == "questions":
         new, most = room() // 4, None if reach is None else reach // 2
-        at = work / "questions"
-        prompts = questions(model, tokenizer, prompts, new=new, most=most, template=data.template, folder=at, **how)
+        chat, at = Chat(tokenizer, data.template), work / "questions"
+        prompts = questions(model, chat, prompts, most, new=new, folder=at, **how)
     rows = answered(model, prompts, new=room(), folder=folder, **how)
     own: Source
     if data.writes == "text":

@@ -67,9 +67,8 @@ class Teacher:
         features, logits = self(ids)
         assert features is not None
         p = logits.softmax(-1)
-        return Said(
-            features, Top(*(p if own is None else p[..., own]).topk(min(TOP, p.shape[-1] if own is None else len(own))))
-        )
+        p = p if own is None else p[..., own]
+        return Said(features, Top(*p.topk(min(TOP, p.shape[-1]))))
 
 
 class Kept:

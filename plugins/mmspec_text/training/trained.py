@@ -1,4 +1,4 @@
-"""What a stage of training is given, what it returns, and the reference of a token filter.
+"""What a stage of training is given and what it returns, and the fit of a drafter of any kind.
 
 The reference of AdaSPEC's filter (arXiv 2510.19779) is a drafter like the one that is trained, after one epoch of
 forward KL. It begins with the same weights, and the drafter begins anew beside it, as in the paper: where the drafter
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import DraftLoss, TokenFilter
+from mmspec.training.losses import TokenFilter
 from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Texts
@@ -33,12 +33,6 @@ class Training:
     work: Path  # folder for checkpoints
     say: Callable[[str], None]  # receives lines of progress
 
-    def say_size(self, drafter: nn.Module) -> None:
-        """Say how many numbers of a drafter are learnt, in how much memory, and in how many steps."""
-        learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
-        memory = 16 * learnt / 1e9  # each, its gradient and AdamW's two means, in float32
-        self.say(f"{learnt:,} parameters, up to {memory:.1f} GB while they learn; {self.recipe.steps} steps")
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -48,20 +42,23 @@ class Trained:
     facts: Mapping[str, Any]  # `parameters`, and `held_out`: what was counted on held-out text, by the text's name
 
 
-def token_filter(
-    of: Training,
-    new: Callable[[], nn.Module],
-    loss_of: Callable[[DraftLoss], Callable[[Any, Any], Tensor]],
-    hidden: str | None,
-) -> TokenFilter | None:
-    """The filter that a recipe asks for, with its reference trained; None if all tokens are kept.
+def fit_drafter(
+    of: Training, drafter: nn.Module, new: Callable[[], nn.Module], loss_of: Callable[..., Any], hidden: str | None
+) -> None:
+    """Train a drafter by a recipe; where that keeps some tokens alone, a reference first.
 
-    `new` makes a drafter as it is before training; `hidden` begins the names of its hidden matrices.
+    `new` makes a drafter as it is before training; `loss_of` a loss of a `DraftLoss` and, as `chosen`, the filter of
+    tokens; `hidden` begins the names of hidden matrices.
     """
-    if of.recipe.keep_tokens == 1:
-        return None
-    recipe = replace(of.recipe, steps=min(of.recipe.steps, of.texts.epoch), loss="kl", hard=0.0)
-    of.say(f"the token filter's reference: {recipe.steps} steps")
-    reference = new()
-    fit(reference, of.texts.batch_at, loss_of(recipe.draft_loss), recipe.loop(hidden), of.work / "reference", of.say)
-    return TokenFilter(reference.requires_grad_(False), recipe.keep_tokens)
+    recipe, chosen = of.recipe, None
+    if recipe.keep_tokens != 1:
+        first = replace(recipe, steps=min(recipe.steps, of.texts.epoch), loss="kl", hard=0.0)
+        of.say(f"the token filter's reference: {first.steps} steps")
+        reference, folder = new(), of.work / "reference"
+        fit(reference, of.texts.batch_at, loss_of(first.draft_loss), first.loop(hidden), folder, of.say)
+        chosen = TokenFilter(reference.requires_grad_(False), recipe.keep_tokens)
+    learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
+    memory = 16 * learnt / 1e9  # each, its gradient and AdamW's two means, in float32
+    of.say(f"{learnt:,} parameters, up to {memory:.1f} GB while they learn; {recipe.steps} steps")
+    loss = loss_of(recipe.draft_loss, chosen=chosen)
+    fit(drafter, of.texts.batch_at, loss, recipe.loop(hidden), of.work, of.say)

@@ -6,18 +6,17 @@ A target that was trained on conversations writes a question itself where it is 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.work import cached
 from mmspec_text.training.answers import Answer, of_sheet, prompts_of, sheet
-from mmspec_text.training.chats import NONE, asked
+from mmspec_text.training.chats import Chat
 
 GIVEN, CONTINUED = 64, 448
 """Units of a prompt that the target continues, and most units that it adds."""
@@ -57,35 +56,20 @@ def answered(
     return rows
 
 
-def questions(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    openings: Tensor,
-    *,
-    new: int,
-    temperature: float,
-    seed: int,
-    most: int | None = None,
-    template: Mapping[str, Any] = NONE,
-    folder: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> Tensor:
-    """Questions that the target asks itself, as prompts for `answered`; arguments as there.
+def questions(model: Any, chat: Chat, openings: Tensor, most: int | None = None, **how: Any) -> Tensor:
+    """Questions that the target asks itself, as prompts for `answered`; `how` are the arguments of that.
 
-    `openings` are what the template writes before a user's question, a row for every question, which has at most `new`
-    units. Prompts of more than `most` units leave no room for an answer, and are left out.
+    `openings` are what the template writes before a user's question, a row for every question. Prompts of more than
+    `most` units leave no room for an answer, and are left out.
 
     Raises:
         ValueError: The target writes nothing there, or too much.
     """
     said = []
-    how: dict[str, Any] = {"new": new, "temperature": temperature, "seed": seed, "folder": folder, "say": say}
     for row in answered(model, openings, **how):
-        text = tokenizer.decode(row.ids[row.given :], skip_special_tokens=True).strip()
+        text = str(chat.tokenizer.decode(row.ids[row.given :], skip_special_tokens=True)).strip()
         if text:
-            said.append(
-                asked([{"role": "user", "content": text}], tokenizer, "a question of the target's own", template)
-            )
+            said.append(chat.asked([{"role": "user", "content": text}], "a question of the target's own"))
     said = [prompt for prompt in said if most is None or len(prompt) <= most]
     if not said:
         raise ValueError(

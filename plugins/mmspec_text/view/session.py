@@ -5,6 +5,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
 from mmspec.core.trace import Trace
@@ -50,13 +51,12 @@ class ViewSession:
         tokens, seed = said.whole(message, "tokens", MOST, 1), said.whole(message, "seed", 2**31)
         temperature = said.number(message, "temperature", 0, 10)
         how = {name: self._small if name == "drafter" else value for name, value in METHODS[method].items()}
-        options = {name: how.pop(name) for name in list(how) if name not in ("k", "drafter")}
-        decoder = decoder_for(self._pipe.model, method, **how, options=options)
+        decoder = decoder_for(self._pipe.model, **decoder_arguments({"method": method, **how}))
         with self._lock:
             self._leave()
-            text = _Text(self._pipe, decoder, self._send)
-            self._leave = text.leave
-            text.begin(prompt, tokens, seed, Warp.sampling(temperature))
+            ends = self._pipe.model.generation_config.eos_token_id
+            how = {"limit": tokens, "seed": seed, "warp": Warp.sampling(temperature), "ends": ends}
+            self._leave = _Text(self._pipe, decoder, self._send, prompt, how).leave
 
     def close(self) -> None:
         """End the text."""
@@ -65,17 +65,12 @@ class ViewSession:
 
 
 class _Text:
-    """One text."""
+    """One text, which is written in a thread; `how` are the arguments of `Decoder.generate`."""
 
-    def __init__(self, pipe: TextPipeline, decoder: Decoder, send: Send) -> None:
+    def __init__(self, pipe: TextPipeline, decoder: Decoder, send: Send, prompt: str, how: Mapping[str, Any]) -> None:
         self._pipe, self._decoder, self._send = pipe, decoder, send
         self._left, self._trace, self._told = False, Trace(), 0
-        self._thread = Thread()
-
-    def begin(self, prompt: str, tokens: int, seed: int, warp: Warp) -> None:
-        """Write in a thread."""
-        arguments = (prompt, tokens, seed, warp)
-        self._thread = Thread(target=self._write, args=arguments, name="view", daemon=True)
+        self._thread = Thread(target=self._write, args=(prompt, how), name="view", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
@@ -83,12 +78,11 @@ class _Text:
         self._left = True
         self._thread.join(PATIENCE)
 
-    def _write(self, prompt: str, tokens: int, seed: int, warp: Warp) -> None:
-        ends = self._pipe.model.generation_config.eos_token_id
+    def _write(self, prompt: str, how: Mapping[str, Any]) -> None:
         try:
             self._send({"type": "begun", "prompt": prompt, "method": self._decoder.name})
             inputs = encoded(prompt, self._pipe.tokenizer)
-            output = self._decoder.generate(inputs, tokens, seed=seed, warp=warp, ends=ends, on_step=self._step)
+            output = self._decoder.generate(inputs, on_step=self._step, **how)
             self._send({"type": "done", "report": output.report.to_dict(), "says": str(output.report)})
         except LeftError:
             pass

@@ -26,8 +26,8 @@ from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, MIMO, Family, own_keys
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.hydra import HydraSizes, hydra_network
 from mmspec_text.drafters.medusa import MedusaNetwork, MedusaSizes
 from mmspec_text.drafters.mlp_speculator import LstmNetwork, MlpNetwork, SpeculatorSizes

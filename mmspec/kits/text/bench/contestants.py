@@ -6,6 +6,7 @@ A batch is compared with its rows one by one: the same prompts and method, under
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def batch_rows(
     inputs = batch(pieces, options.batch, str(call.model.device))
     batched = {PLAIN: OurMethod(call, {"method": PLAIN})}
     batched |= {m: OurMethod(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
-    alone = {f"{name}, alone": _OneByOne(contestant) for name, contestant in batched.items()}
+    alone = {f"{name}, alone": partial(_one_by_one, contestant) for name, contestant in batched.items()}
     tracks = race({**batched, **alone}, [inputs], options.repeats, tick=tick)
     rows = []
     for name in batched:
@@ -120,15 +121,8 @@ def batch_rows(
     return rows
 
 
-class _OneByOne:
-    """A contestant that decodes the rows of a batch one by one, without their padding."""
-
-    def __init__(self, contestant: OurMethod) -> None:
-        self._contestant = contestant
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        runs = []
-        for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
-            kept = ids[mask.bool()][None]
-            runs.append(self._contestant({"input_ids": kept, "attention_mask": torch.ones_like(kept)}))
-        return Run(sum(run.seconds for run in runs), [run.units[0] for run in runs], Report())
+def _one_by_one(contestant: OurMethod, inputs: Mapping[str, Tensor]) -> Run:
+    """A run over the rows of a batch one by one, without their padding."""
+    rows = [ids[mask.bool()][None] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
+    runs = [contestant({"input_ids": row, "attention_mask": torch.ones_like(row)}) for row in rows]
+    return Run(sum(run.seconds for run in runs), [run.units[0] for run in runs], Report())

@@ -180,10 +180,5 @@ def _batched(methods: Collection[str], options: BenchOptions) -> int:
 
 def distinct(runs: Sequence[Run], n: int) -> float:
     """Share of an output's n-grams that differ from each other, averaged over outputs of at least `n` units."""
-    shares = [_distinct(row, n) for run in runs for row in run.units if len(row) >= n]
-    return sum(shares) / len(shares) if shares else 0.0
-
-
-def _distinct(row: Tensor, n: int) -> float:
-    grams = row.unfold(0, n, 1)
-    return len(torch.unique(grams, dim=0)) / len(grams)
+    rows = [row.unfold(0, n, 1) for run in runs for row in run.units if len(row) >= n]
+    return sum(len(torch.unique(grams, dim=0)) / len(grams) for grams in rows) / len(rows) if rows else 0.0

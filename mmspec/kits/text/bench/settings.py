@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec import shipped
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
@@ -28,25 +29,19 @@ OWN = "prompts"
 SHARE = 1
 """The number of prompts on which peers choose their settings."""
 
+_TREE = {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},
     "suffix": {"k": 10},
     "token-recycling": {"k": 6, "nodes": 7},
     "draft-model": {"k": 2, "drafter": DRAFTER},
-    "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "draft-tree": _TREE,
     "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
     "compiled plain": {"method": PLAIN, "compile": True},
     "compiled prompt-lookup": {"method": "prompt-lookup", "k": 5, "compile": True},
-    "compiled draft-tree": {
-        "method": "draft-tree",
-        "k": 3,
-        "drafter": DRAFTER,
-        "width": 3,
-        "nodes": 7,
-        "compile": True,
-    },
+    "compiled draft-tree": {"method": "draft-tree", **_TREE, "compile": True},
 }
 """Methods with options that are fast on two cores; a method that is not listed runs with its defaults."""
 BATCHED = ("prompt-lookup", "suffix", "auto")
@@ -116,7 +111,5 @@ def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]
 
 
 def left_padded(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
-    longest = max(map(len, rows))
-    ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
-    mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long()
+    ids, mask = (pad_sequence(each, True, 0, "left") for each in ([*rows], [torch.ones_like(row) for row in rows]))
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

@@ -6,6 +6,7 @@ lets scores depend on the units drafted before (the Markov head of DSpark); then
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,6 +18,7 @@ from mmspec.core.drafters.shapes import Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
+from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class Scorer(Protocol):
@@ -27,6 +29,21 @@ class Scorer(Protocol):
 
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits `[batch, node, vocab]` over the target's ids, -inf where the head has no id."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A `Scorer` of what is scored already: of logits in the place of states, over at least the target's ids."""
+
+    vocab: int
+    known: Tensor | None = None  # `[vocab]` bool: ids that the drafter has, if they are not all
+
+    def scored(self, states: Tensor) -> Tensor:
+        return states
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        logits = over_target(scored, None, self.vocab)
+        return logits if self.known is None else logits.masked_fill(~self.known, -torch.inf)
 
 
 class Sequel(Protocol):

@@ -6,14 +6,17 @@ fed again with their true features. The root's row is the last of these. It is n
 is committed when the next rows arrive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.live import Live
+from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.masks import PassGeometry
@@ -23,6 +26,8 @@ from mmspec_text.drafters.heads.rows import Rows
 
 CHUNK = 512
 """Rows of a pass over a prompt."""
+Feed = Callable[[Draft, int], TargetOutput]
+"""The `feed` of `mmspec.core.drafters.growing.grown`."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +66,17 @@ class HeadCache:
         self.states = torch.empty(rows, 0, 0, device=device)
         self.open = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def begin(self, count: Sequence[int]) -> None:
-        """Note how many rows each row of the batch has at first."""
-        self.slots.begun = [*count] * self.halves
+    def like(self, head: Head, slots: SlotCache, levels: int) -> Self:
+        """An empty cache of this kind over other slots, for drafts of so many levels."""
+        return type(self)(head, len(self.open) // self.halves, self.most, self.open.device, self.halves, slots)
 
-    def synced(self, emitted: Sequence[int]) -> None:
-        """Note how many units each row of the batch has emitted."""
-        if self.states.shape[1]:  # before, the prompt is not in the cache either
-            self.slots.synced([*emitted] * self.halves)
+    def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
+        """How a draft behind roots `[batch]` begins: the output there, one node, and what scores further nodes."""
+        return self.at_root(), self.grow
 
-    @torch.no_grad()
-    def append(self, rows: Rows, units: Tensor) -> TargetOutput:
-        """`read` rows; the output at the root, one node."""
-        self.read(rows, units)
-        return self.at_root()
+    def catch_up(self, rows: Rows, known: State | Live) -> None:
+        """`read` rows, the last of which has the root's unit."""
+        self.read(rows, rows.units(known))
 
     @torch.no_grad()
     def read(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:

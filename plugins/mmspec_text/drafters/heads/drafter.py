@@ -1,19 +1,60 @@
-"""What drafters with a trained head share: options, whether the head fits its target, a trial on the first prompt."""
+"""What drafters with a trained head share: rounds, options, whether the head fits its target, a trial on a prompt."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
+from mmspec.core.drafters.growing import grown
 from mmspec.core.hidden import FINAL, Lends
+from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
 from mmspec_text.drafters.heads.vocabulary import Trimmed, TrimOptions
+
+
+class GrowingDrafter:
+    """A drafter that grows drafts level by level from features of the target; the form is an option.
+
+    The memory of a call says how a draft begins (`opened`), and takes what a round emitted (`observe`). A drafter that
+    has `inside`, too, drafts inside of captured rounds.
+    """
+
+    everywhere = True
+
+    def __init__(self, options: TreeForm) -> None:
+        self.options: Any = options
+        self.shape, self.advice = options.build_shape(), options.advice
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+
+    def width(self, k: int) -> int:
+        return self.shape.width(self.depth(k))
+
+    def depth(self, k: int) -> int:
+        """The depth of a draft of budget `k`."""
+        return k
+
+    @torch.no_grad()
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        depth = self.depth(k)
+        levels = self.shape.levels(depth)
+        if levels < 1:
+            return Draft.empty(state.root)
+        output, feed = state.memory.opened(state)
+        return grown(self.shape, state, depth, levels, noise, output, feed=feed)[0]
+
+    def observe(self, state: State, step: Step) -> None:
+        state.memory.observe(state, step)
+
+    def fits_inside(self, state: State) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -24,8 +65,8 @@ class HeadOptions(TreeForm):
     probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
 
 
-class HeadDrafter:
-    """A drafter with a trained head. A kind of head is a class of these with its own rounds.
+class HeadDrafter(GrowingDrafter):
+    """A drafter with a trained head. A kind of head is a class of these.
 
     `loaded` says what was read, and how the head did on the first prompt.
 
@@ -35,14 +76,13 @@ class HeadDrafter:
     """
 
     kind: ClassVar[str]  # the method's name, for messages
+    read: ClassVar[Any]  # reads a head from a folder or the hub, by its name
     stored: ClassVar[type[Any]]  # the class of its heads
     named_by: str = ""  # the entry of a config that names the target's layers; "" if there is none
     lenders: ClassVar[type] = TransformersTarget  # the targets that it drafts for
 
-    def __init__(self, options: HeadOptions) -> None:
-        self.options, self.shape = options, options.build_shape()
-        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = options.advice
+    def __init__(self, options: HeadOptions = HeadOptions()) -> None:
+        super().__init__(options)
         if options.model is None:
             raise ValueError(f"{self.kind} needs a head: drafter=<folder or hub name>, or the option model=")
         found = self.checkpoint = self.read(options.model) if isinstance(options.model, str) else options.model
@@ -52,11 +92,6 @@ class HeadDrafter:
         self.loaded = Loaded(found.name, layout, found.taken, found.shared, found.ignored)
         self._tried: Any = None  # the model of the trial
         self._trial: Trial | None = None
-
-    @staticmethod
-    def read(name: str) -> Any:
-        """Read a head from a folder or the hub."""
-        raise NotImplementedError
 
     @property
     def own_length(self) -> int | None:
@@ -108,13 +143,6 @@ class HeadDrafter:
         self._target = target
         if target.model is not self._tried:  # a decoder may be put together anew for the same model
             self._tried, self._trial = target.model, None
-
-    def width(self, k: int) -> int:
-        return self.shape.width(self.depth(k))
-
-    def depth(self, k: int) -> int:
-        """The depth of a draft of budget `k`."""
-        return k
 
     def join(self, state: State, inputs: Any) -> None:
         """Let the head go where its target is, and try it on the first prompt that is long enough.

@@ -7,12 +7,11 @@ that are loaded again for the same target use the captured rounds that are there
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from mmspec.core.compile.protocols import InsideDrafts
 from mmspec.core.drafters.growing import LiveRows, grown
@@ -22,13 +21,10 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache
-from mmspec_text.drafters.heads.cache import HeadCache, empty_layers
+from mmspec_text.drafters.heads.cache import Feed, empty_layers
 from mmspec_text.drafters.heads.head import Borrowing
-from mmspec_text.drafters.heads.memory import HeadMemory, emitted_rows, rest_of, units_of
+from mmspec_text.drafters.heads.memory import HeadMemory, emitted_rows
 from mmspec_text.drafters.heads.rows import Rows
-
-Feed = Callable[[Draft, int], TargetOutput]
-"""The `feed` of `mmspec.core.drafters.growing.grown`."""
 
 
 class HeadInside(InsideDrafts):
@@ -65,69 +61,48 @@ class HeadInside(InsideDrafts):
 
 
 class RowsInside(HeadInside):
-    """Of heads that read the rows of every round into a cache: the EAGLE family and multi-token layers.
-
-    The call's memory is a `HeadMemory`; `columns` of the target's states are the head's.
+    """Of heads that read the rows of every round into a cache: the call's memory is a `HeadMemory`.
 
     Attributes:
         cache: The cache of the call that was loaded last, which goes on with it.
         rows: The features that are not read yet.
     """
 
-    def __init__(
-        self, head: Borrowing, shape: Shape, k: int, state: State, columns: slice = slice(None), beside: Any = None
-    ) -> None:
-        cache = self.memory(state).cache
-        own = columns.start, columns.stop, cache.halves, bucket(cache.most), beside
+    def __init__(self, head: Borrowing, shape: Shape, k: int, state: State, beside: Hashable = None) -> None:
+        memory: HeadMemory = state.memory
+        cache, self.columns = memory.cache, memory.columns
+        own = self.columns.start, self.columns.stop, cache.halves, bucket(cache.most), beside
         super().__init__(head, shape, k, state, own)
-        self.columns, self.beside = columns, beside
         self.cache: Any = None
 
-    @staticmethod
-    def memory(state: State) -> HeadMemory:
-        """The head's memory of a call."""
-        memory: HeadMemory = state.memory
-        return memory
-
     def reserve(self, state: State) -> None:
-        cache, unread = self.memory(state).cache, self.memory(state).unread
+        cache, unread = state.memory.cache, state.memory.unread
         assert unread is not None, "a round was observed since the last draft"
         features, columns = unread.features, max(self.levels, self.longest) + 1
         with torch.inference_mode(False), torch.no_grad():
             slots = BufferCache(empty_layers(self.head.depth), cache.slots, bucket(cache.most)).load(cache.slots)
             count = torch.zeros_like(state.emitted)
             self.rows = Rows(features.new_zeros(len(features), columns, features.shape[2]), count)
-            self.make(cache, slots, state)
+            self.cache = cache.like(self.head, slots, self.levels)
+            self._open, self._states = self.cache.open, self.cache.states
             self.begun(state.live)  # which reads no row: now the layers of the cache have their buffers
             self.ended()
 
-    def make(self, cache: Any, slots: BufferCache, state: State) -> None:
-        """Make the cache of buffers, given a call's."""
-        self.cache = HeadCache(self.head, state.rows, cache.most, state.root.device, cache.halves, slots)
-        self._open, self._states = self.cache.open, self.cache.states
-
     def load(self, drafter: Any, state: State) -> None:
         """The rows of a prompt, and of many rounds without a draft, are read here, as far as they are too many."""
-        memory = self.memory(state)
-        self._note(rest_of(memory, state, self.rows.features.shape[1]))
-        self.take(memory.cache)
+        memory: HeadMemory = state.memory
+        self._note(memory.rest(state, self.rows.features.shape[1]))
+        self.cache.slots.load(memory.cache.slots)
+        self._open.copy_(memory.cache.open)
         memory.cache, memory.unread = self.cache, None
 
-    def take(self, cache: Any) -> None:
-        """Copy a call's cache."""
-        self.cache.slots.load(cache.slots)
-        self._open.copy_(cache.open)
-
     def unload(self, drafter: Any, state: State) -> None:
-        self.memory(state).unread = Rows(self.rows.features.clone(), self.rows.count.clone()).trimmed()
+        state.memory.unread = Rows(self.rows.features.clone(), self.rows.count.clone()).trimmed()
 
     def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
-        self.read(live)
-        return self.cache.at_root(), self.cache.grow
-
-    def read(self, live: Live) -> None:
-        """Let the head read what it has not read yet."""
-        self.cache.read(self.rows, units_of(live, self.rows))
+        self.cache.catch_up(self.rows, live)
+        opened: tuple[TargetOutput, Feed] = self.cache.opened(live.root)
+        return opened
 
     def ended(self) -> None:
         self._open.copy_(self.cache.open)
@@ -155,9 +130,6 @@ class _Heads:
     def __init__(self) -> None:
         self.heads: list[Any] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Heads":
-        return _Heads()
-
     def __reduce__(self) -> tuple[type["_Heads"], tuple[()]]:
         return _Heads, ()
 
@@ -172,21 +144,14 @@ def twin_of(head: Borrowing) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two heads have the same class, settings, target and weights."""
-    if type(one) is not type(other) or _settings(one) != _settings(other):
+    # The plain attributes of a head; those of torch begin with an underscore
+    plain = [{name: it for name, it in vars(head).items() if not name.startswith("_")} for head in (one, other)]
+    if type(one) is not type(other) or plain[0] != plain[1]:
         return False
     if any(a is not b for a, b in zip(one.borrowed, other.borrowed, strict=True)):
         return False
-    mine, its = _tensors(one), _tensors(other)
+    mine, its = (dict(chain(head.named_parameters(), head.named_buffers())) for head in (one, other))
     return mine.keys() == its.keys() and all(
         (value.device, value.dtype) == (its[name].device, its[name].dtype) and torch.equal(value, its[name])
         for name, value in mine.items()
     )
-
-
-def _tensors(head: nn.Module) -> dict[str, Tensor]:
-    return dict(chain(head.named_parameters(), head.named_buffers()))
-
-
-def _settings(head: Any) -> dict[str, Any]:
-    """The plain attributes of a head; those of torch begin with an underscore."""
-    return {name: value for name, value in vars(head).items() if not name.startswith("_")}

@@ -16,11 +16,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
-from mmspec.hosts.masks import PassGeometry
-from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
-from mmspec_text.drafters.heads.vocabulary import Trimmed
+from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
@@ -48,7 +46,7 @@ class BlockSizes:
         cls,
         stored: Stored,
         prefix: str,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, Any],
         theta: float = THETA,
         turning: int | None = None,
     ) -> Self:
@@ -58,14 +56,14 @@ class BlockSizes:
             stored: The head.
             prefix: The beginning of the layer's keys.
             given: The entries of its config, flat: `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and
-                the rotary parameters is not the default; None: as they are stored.
+                the rotary parameters is not the default.
             theta: The base of rotary positions where the config names none.
             turning: The numbers of an attention head that turn, where `q_proj` and `k_proj` do not show them.
 
         Raises:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
-        given, what = stored.config if given is None else given, stored.what
+        what = stored.what
         refuse_layers(given, what)
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
         if turning is None:
@@ -199,26 +197,15 @@ class DecoderLayer(nn.Module):
         return out
 
 
-class Block(DecoderLayer):
-    """A decoder layer over all known features, which some heads read before a path begins."""
-
-    def __init__(self, a: BlockSizes) -> None:
-        super().__init__(a)
-        self._rotary = (rotary(a),)  # in a tuple: in float32, whatever the dtype of the layer
-
-    def over(self, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """States `[batch, row, hidden]` of states; the cache has one layer, opened for these rows."""
-        (kept,) = slots.layers
-        angles = self._rotary[0].to(states.device)(states, geometry.query)
-        out: Tensor = self(states, angles, geometry.tree, kept)
-        return out
-
-
 class HeadNetwork(nn.Module):
     """A head that uses modules of its target: where it has none of its own, the embedding and the output layer."""
 
+    vocab: int  # number of the target's ids
+    ids: Tensor | None  # `[draft vocabulary]` int64, ascending: the target's id of each of the head's; None: the same
+
     def __init__(self, a: BlockSizes | None = None) -> None:
         super().__init__()
+        self.register_buffer("ids", None, persistent=False)
         self.trimmed: Trimmed | None = None  # the rows of the output layer that are used, if not all are
         self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
         self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
@@ -241,6 +228,10 @@ class HeadNetwork(nn.Module):
         """The output layer: rows that were kept, the head's `own`, or the target's."""
         whole = own if own is not None else self.of_target(1)
         return whole if self.trimmed is None else self.trimmed
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        """Logits over the target's ids, -inf where the head has none, of those over the ids that it scores."""
+        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

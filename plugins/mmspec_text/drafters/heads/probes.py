@@ -55,6 +55,8 @@ class ProbedTarget:
         rows = [torch.tensor(row, device="cpu") for row in counts or ()]
         self._counts = pad_sequence(rows, batch_first=True) if rows else None
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
+        self.commit, self.truncate = target.commit, target.truncate  # of caches, which are the target's own
+        self.synced, self.export = target.synced, target.export
         self._embed = self._embedding_hook()
         self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
 
@@ -115,18 +117,6 @@ class ProbedTarget:
         if counts is not None:
             found = take_nodes(found, place.clamp(min=0)).masked_fill(place[..., None] < 0, -torch.inf)
         return TargetOutput(output.logits[:, :nodes], auxiliary=found.unflatten(1, (nodes, probes)))
-
-    def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
-        self.target.commit(cache, path, count)
-
-    def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
-        self.target.truncate(cache, length)
-
-    def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
-        self.target.synced(cache, emitted)
-
-    def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Any:
-        return self.target.export(cache, sequences, emitted)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         """With the numbers of the probes, and where they hang, which a captured pass keeps."""

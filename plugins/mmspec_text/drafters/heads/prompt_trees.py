@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -158,19 +159,16 @@ def _level(trees: PromptTrees, depth: int, device: torch.device) -> tuple[Tensor
         Parents, as places among the kept nodes of the level above; ranks; the places of nodes that are kept, since they
         have children; and the logarithm of the chance to be accepted, -inf at padding.
     """
-    parents: list[list[int]] = [[]]
-    ranks: list[list[int]] = [[]]
-    kept: list[list[int]] = [[]]
-    scores: list[list[float]] = [[]]
+    rows: list[Any] = [([], [], [], [])]
     for tree in trees.states:
         levels = [[-1], *levels_of(tree.parents)]
         above, nodes = levels[depth - 1 : depth + 1] if depth < len(levels) else ([], [])
         above = [node for node in above if node in tree.parents]
-        parents.append([above.index(tree.parents[node]) for node in nodes])
-        ranks.append([tree.ranks[node] for node in nodes])
-        kept.append([place for place, node in enumerate(nodes) if node in tree.parents])
-        scores.append([math.log(max(tree.chances[node], 1e-30)) for node in nodes])
-    made = [_padded(rows, device) for rows in (parents, ranks, kept)]
+        parents, ranks = [above.index(tree.parents[node]) for node in nodes], [tree.ranks[node] for node in nodes]
+        kept = [place for place, node in enumerate(nodes) if node in tree.parents]
+        rows.append((parents, ranks, kept, [math.log(max(tree.chances[node], 1e-30)) for node in nodes]))
+    *ids, scores = zip(*rows, strict=True)
+    made = [_padded(each, device) for each in ids]
     return made[0], made[1], made[2], _padded(scores, device, -torch.inf)
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.live import Live
+from mmspec.core.state import State
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Rows:
             return self
         columns = max(int(self.count.max()), 1)
         return Rows(self.features[:, self.features.shape[1] - columns :], self.count)
+
+    def units(self, known: State | Live) -> Tensor:
+        """Their units, the known ones that end with the root: `[batch, column]`; 0 at positions of a condition."""
+        columns = self.features.shape[1]
+        place = known.known[:, None] - columns + torch.arange(columns, device=known.known.device)
+        units = take_nodes(known.history, place.clamp(0, known.history.shape[1] - 1))
+        return torch.where(place < 0, 0, units)
 
     def piece(self, first: int, columns: int) -> tuple[Tensor, Tensor]:
         """Columns `first …`: the places of each row's own ones, moved to the left, `[batch, columns]`; their number."""

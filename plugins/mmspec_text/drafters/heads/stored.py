@@ -220,12 +220,22 @@ def stored_head(
         raise ValueError(f"{what} has no weights in {folder}; they are in one of {', '.join(files)}")
     own = [key for key in raw if key.startswith(tuple(inside))] or list(raw)
     names = {key: renamed(key) for key in own if not any(part in key for part in leftovers)}
-    _refuse_doubles(names, what)
-    headers = {new: raw[old] for old, new in names.items()}
+    first: dict[str, str] = {}
+    for old, new in names.items():
+        if new in first:
+            raise ValueError(f"{what}: {shown(first[new])} and {shown(old)} are the same part ({shown(new)})")
+        first[new] = old
+    headers = {new: raw[old] for new, old in first.items()}
     for key, dtype in ((key, tensor.dtype) for key, tensor in headers.items() if key not in integers):
         if headers[key].is_integer or dtype.startswith(("F8", "F4")):
             raise ValueError(f"{what} is quantised ({shown(key)} is {dtype}); name its weights in full precision")
     return Stored(what, kind, tuple(weight_files(folder, files)), config, tuple(raw), names, headers)
+
+
+def keys_of(make: Callable[[Any, int], nn.Module], sizes: Any) -> set[str]:
+    """The names of a network's tensors, of which none is made."""
+    with torch.device("meta"):
+        return {*make(sizes, 1).state_dict()}
 
 
 def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: str) -> Network:
@@ -246,11 +256,3 @@ def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: s
         raise ValueError(f"the weights of {what} (layout {layout}) do not fit: {wrong}")
     network.load_state_dict(here, assign=True)
     return network.eval().requires_grad_(False)
-
-
-def _refuse_doubles(names: Mapping[str, str], what: str) -> None:
-    seen: dict[str, str] = {}
-    for old, new in names.items():
-        if new in seen:
-            raise ValueError(f"{what}: {shown(seen[new])} and {shown(old)} are the same part ({shown(new)})")
-        seen[new] = old

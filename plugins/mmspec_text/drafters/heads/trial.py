@@ -108,13 +108,7 @@ def _agreement(logits: Tensor, scores: Tensor) -> float:
     return float((logits.argmax(-1) == best).float().mean())
 
 
-def report(
-    trial: Trial,
-    name: str,
-    guess: Convention = "boundary",
-    layer_ids: Sequence[int] = (),
-    field: str = "",
-) -> None:
+def report(trial: Trial, name: str, guess: Convention, layer_ids: Sequence[int], field: str) -> None:
     """Warn if layer ids (`field` of a config; "" if it has none) mean other layers, or if the head guesses badly."""
     best = trial.right[trial.chosen]
     if trial.chosen != guess:
@@ -163,10 +157,7 @@ class Loaded:
             ways = {name: f" if layer ids mean {name}" if len(right) > 1 else "" for name in right}
             shares = ", ".join(f"{share:.0%}{ways[name]}" for name, share in right.items())
             lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
-            second = ", ".join(f"{share:.0%} {_fed(normed)}" for normed, share in self.trial.second.items())
+            fed = {True: "if the state fed back is normalised", False: "if it is not"}
+            second = ", ".join(f"{share:.0%} {fed[normed]}" for normed, share in self.trial.second.items())
             lines += [f"second guesses: {second}"] if second else []
         return "\n".join(lines)
-
-
-def _fed(normed: bool) -> str:
-    return "if the state fed back is normalised" if normed else "if it is not"

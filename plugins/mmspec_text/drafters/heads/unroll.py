@@ -8,7 +8,7 @@ arXiv 2503.01840, § 3.1.) The head's own network runs, over keys that are kept 
 A head that steps along paths (`walked`): step j of row t is the draft of x_{t+2+j} behind the root x_{t+1}, if the head
 is told the units between. All rows are roots of their own, so that they are one batch of single nodes.
 
-A DFlash head (`unrolled_blocks`): the blocks behind many roots in one pass. Rows of a block see the features of the
+A DFlash head (`block_states`): the blocks behind many roots in one pass. Rows of a block see the features of the
 units before their own root, as in a draft, and their own block. The features pass through no layer, so that their keys
 and values are the same for all blocks. What fills blocks with a causal language model's own pass is a `FillsBlocks`.
 """
@@ -157,23 +157,15 @@ def drafted_blocks(
     """
     if isinstance(head, FillsBlocks):
         return head.drafted(units, roots, kept)
-    scored = unrolled_blocks(head, features, units, roots)
+    scored = head.scored(block_states(head, features, units, roots))  # without a Markov head
     return [scored[:, :count, depth] for depth, count in enumerate(kept)]
 
 
-def unrolled_blocks(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
-    """What a head says behind roots of a text.
-
-    `roots [batch, root]` int64 are their places; the other arguments are as in `unrolled`. A Markov head is left out.
-
-    Returns:
-        Logits over the head's own ids, `[batch, root, depth, drafted]`: at depth d of the unit at `root + 1 + d`.
-    """
-    return head.scored(block_states(head, features, units, roots))
-
-
 def block_states(head: DFlashNetwork, features: Tensor, units: Tensor, roots: Tensor) -> Tensor:
-    """The states `[batch, root, depth, hidden]` of the blocks behind roots; arguments as in `unrolled_blocks`."""
+    """The states `[batch, root, depth, hidden]` of the blocks behind roots of a text.
+
+    `roots [batch, root]` int64 are their places; the other arguments are as in `unrolled`.
+    """
     block, known = head.architecture.block, units.shape[1]
     slots: Any = KeptSlots(head.depth)
     place = torch.arange(known, device=units.device)

@@ -1,4 +1,7 @@
-"""Entries of a head's config: what they must be, and what is said where they are something else."""
+"""Entries of a head's config: what they must be, and what is said where they are something else.
+
+That is a `ValueError` with the head (`what`), the entry and what was found there.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -24,11 +27,7 @@ all numbers, attention scaled by the width of a head alone."""
 
 
 def positive(given: Mapping[str, Any], name: str, what: str) -> int:
-    """A whole number above 0 that the config must have.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """A whole number above 0 that the config must have."""
     value = given.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{what}: its config has no number {name}, but {value!r}")
@@ -36,11 +35,7 @@ def positive(given: Mapping[str, Any], name: str, what: str) -> int:
 
 
 def asked_length(given: Mapping[str, Any], what: str) -> int | None:
-    """Units per draft that a config of speculators asks for; None where it names none.
-
-    Raises:
-        ValueError: It names something else than a whole number from 1 to 512.
-    """
+    """Units per draft that a config of speculators asks for, from 1 to 512; None where it names none."""
     config = given.get("speculators_config")
     methods = config.get("proposal_methods") if isinstance(config, Mapping) else None
     first = methods[0] if isinstance(methods, list) and methods else None
@@ -51,11 +46,7 @@ def asked_length(given: Mapping[str, Any], what: str) -> int | None:
 
 
 def number(given: Mapping[str, Any], name: str, default: float, what: str) -> float:
-    """A number above 0 that the config may have.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """A number above 0 that the config may have."""
     value = given.get(name)
     if value is None:
         return default
@@ -65,11 +56,7 @@ def number(given: Mapping[str, Any], name: str, default: float, what: str) -> fl
 
 
 def activation(given: Mapping[str, Any], what: str) -> str:
-    """The activation of the MLPs, by transformers' name; SiLU where the config names none.
-
-    Raises:
-        ValueError: transformers has none of this name, or two are named.
-    """
+    """The activation of the MLPs, one that transformers has, by its name; SiLU where the config names none."""
     named = list(dict.fromkeys(str(given[name]) for name in ACTIVATIONS if given.get(name) is not None)) or ["silu"]
     if len(named) > 1:
         raise ValueError(f"{what}: its config names two activations, {' and '.join(map(shown, named))}")
@@ -105,11 +92,7 @@ def refuse_layers(given: Mapping[str, Any], what: str) -> None:
 
 
 def rope(given: Mapping[str, Any], theta: float, what: str) -> dict[str, Any]:
-    """Rotary parameters in transformers' names; the base is `theta` where the config has none.
-
-    Raises:
-        ValueError: They are no object.
-    """
+    """Rotary parameters in transformers' names; the base is `theta` where the config has none."""
     found = given.get("rope_parameters") or given.get("rope_scaling") or {}
     if not isinstance(found, Mapping):
         raise ValueError(f"{what}: rope_scaling in its config is an object, and not {found!r}")
@@ -180,11 +163,7 @@ def renamed(key: str, beginnings: Mapping[str, str]) -> str:
 
 
 def split_heads(given: Mapping[str, Any], queries: int, keys: int, what: str) -> tuple[int, int]:
-    """The number of attention heads, and the numbers of each, where a row's queries and keys have so many numbers.
-
-    Raises:
-        ValueError: They are no equal heads.
-    """
+    """The number of attention heads, and the numbers of each, where a row's queries and keys have so many numbers."""
     heads = positive(given, "num_attention_heads", what)
     head_dim = queries // heads if queries % heads == 0 else 0
     if not head_dim or keys % head_dim:
@@ -193,11 +172,7 @@ def split_heads(given: Mapping[str, Any], queries: int, keys: int, what: str) ->
 
 
 def numbered_ids(given: Mapping[str, Any], name: str, what: str) -> tuple[int, ...]:
-    """Layer ids that the config may name; () where it names none.
-
-    Raises:
-        ValueError: They are no list of numbers.
-    """
+    """Layer ids that the config may name, a list; () where it names none."""
     ids = given.get(name) or ()
     if not isinstance(ids, list | tuple) or not all(type(i) is int for i in ids):
         raise ValueError(f"{what}: {name} are numbers, got {ids!r}")

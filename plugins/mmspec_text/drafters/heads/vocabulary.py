@@ -12,10 +12,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
-from mmspec.hosts.draft_models import stored_tokenizer
-from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.frequent import counted, kept_ids
-from mmspec.kits.text.small_model import special_ids
+from mmspec.kits.text.small_model import special_ids, target_tokenizer
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class TrimOptions:
             raise ValueError("an output layer is cut by keep=<number of ids> and corpus=<what they are counted in>")
         if self.keep is None or target.vocab is None or self.keep >= target.vocab:
             return None
-        own = load_tokenizer(self.tokenizer) if isinstance(self.tokenizer, str) else self.tokenizer
-        tokenizer = stored_tokenizer(target) if own is None else own
+        tokenizer = target_tokenizer(target, self)
         counts = torch.from_numpy(counted(self.corpus, tokenizer, target.vocab))
         return torch.tensor(kept_ids(counts, special_ids(target, tokenizer), self.keep))
 

@@ -1,14 +1,14 @@
 """`rasd`: a smaller model's tree, and what a datastore of texts adds to it.
 
-RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small
-model drafts, too, and fused with its tree by their longest common prefixes, as `united` does it. The paper's text
-could not be read, only its summary: the pruning by the small model's best next units, and that a retrieved
-node is worth its share of the retrieved texts, as far as these were right before, are ours.
+RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small model drafts,
+too, and fused with its tree by their longest common prefixes, as `united` does it. The paper's text could not be read,
+only its summary: the pruning by the small model's best next units, and that a retrieved node is worth its share of the
+retrieved texts, as far as these were right before, are ours.
 Guarantee: drafts are point masses, and the small model chooses nodes by their units: exact under `match`.
 Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes beside the model's own number).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -46,20 +46,9 @@ class Rasd(United):
     needs, offers = RASD.needs, RASD.offers
 
     def __init__(self, options: RasdOptions = RasdOptions()) -> None:
-        texts = RestOptions(
-            corpus=options.corpus,
-            tokenizer=options.tokenizer,
-            max_match=options.max_match,
-            min_match=options.min_match,
-            matches=options.matches,
-            nodes=4 * options.retrieved,  # many are the model's already
-        )
-        tree = DraftTreeOptions(
-            model=options.model,
-            tokenizer=options.tokenizer,
-            assistant_tokenizer=options.assistant_tokenizer,
-            form=options.form,
-            width=options.width,
-            nodes=options.nodes,
-        )
-        super().__init__(TextDraftTree(tree), Rest(texts), options.nodes + options.retrieved, agreed=True)
+        given = vars(options)
+        texts = {option.name: given[option.name] for option in fields(Datastore)}
+        rest = Rest(RestOptions(**texts, nodes=4 * options.retrieved))  # many are the model's already
+        own = {option.name: given[option.name] for option in fields(SmallModelOptions)}
+        tree = DraftTreeOptions(**own, form=options.form, width=options.width, nodes=options.nodes)
+        super().__init__(TextDraftTree(tree), rest, options.nodes + options.retrieved, agreed=True)

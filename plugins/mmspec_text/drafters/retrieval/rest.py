@@ -13,8 +13,9 @@ accepted less); `nodes` (more are accepted, and each costs in the target's pass)
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -25,7 +26,6 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec.kits.text.corpus import read_corpus
-from mmspec_text.drafters.retrieval.trie import Node, most_frequent
 from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.specs import REST
 
@@ -60,6 +60,34 @@ class RestOptions(Datastore):
     """Options of `rest`."""
 
     nodes: Annotated[int, Field(ge=1, le=512)] = field(default=16, metadata={"help": "units that are verified at most"})
+
+
+class Node(NamedTuple):
+    """A prefix of continuations. What continues one is never more frequent, so the most frequent ones are a tree."""
+
+    unit: int  # its last unit
+    parent: int  # index of the prefix without it; -1: there is none
+    times: int  # how many continuations begin with it
+
+
+def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:
+    """The most frequent prefixes, of equals the shorter first, then those of smaller ids; parents precede children.
+
+    `continuations [place, length]` are units, negative ones behind the end.
+    """
+    found: list[Node] = []
+    prefix = np.full(len(continuations), -1)  # of every continuation, the prefix so far
+    alive = np.arange(len(continuations))
+    for column in continuations.T:
+        alive = alive[column[alive] >= 0]
+        pairs, which, counts = np.unique(
+            np.stack([prefix[alive], column[alive]], 1), axis=0, return_inverse=True, return_counts=True
+        )
+        prefix[alive] = len(found) + which.reshape(-1)
+        found += [Node(int(unit), int(parent), int(count)) for (parent, unit), count in zip(pairs, counts, strict=True)]
+    chosen = sorted(range(len(found)), key=lambda place: (-found[place].times, place))[:nodes]
+    new = {place: index for index, place in enumerate(chosen)} | {-1: -1}
+    return [Node(found[place].unit, new[found[place].parent], found[place].times) for place in chosen]
 
 
 class Rest:

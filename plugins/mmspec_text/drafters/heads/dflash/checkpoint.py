@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import torch
-
 from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.dflash.family import (
@@ -26,7 +24,7 @@ from mmspec_text.drafters.heads.dflash.family import (
 )
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
     architectures,
     counted,
@@ -69,9 +67,7 @@ def read_dflash(name: str) -> DFlashCheckpoint:
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
     architecture = architecture_of(given, stored, layout)
-    with torch.device("meta"):
-        wanted = {*DFlashNetwork(architecture, 1).state_dict(), *MAPS}
-    weights, ignored = stored.weights(wanted)
+    weights, ignored = stored.weights({*keys_of(DFlashNetwork, architecture), *MAPS})
     ids = numbered_ids(given, FIELDS[layout.convention], stored.what)
     return DFlashCheckpoint(name, layout, architecture, ids, weights, ignored)
 

@@ -36,14 +36,10 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Confidence, Sequel
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.layers import DecoderLayer, HeadNetwork, embedded, looked_up
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class DFlashNetwork(HeadNetwork):
     """See the module. It is a `Scorer`."""
-
-    # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
-    ids: Tensor | None
 
     def __init__(self, architecture: DFlashArchitecture, vocab: int) -> None:
         super().__init__(architecture)
@@ -57,13 +53,12 @@ class DFlashNetwork(HeadNetwork):
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
         self.markov_head = Markov(a) if a.sequel is not None else None
-        self.confidence_head = ConfidenceHead(a) if a.confidence else None
+        self.confidence_head = nn.ModuleDict({"proj": nn.Linear(a.confidence, 1)}) if a.confidence else None
         self.prefix_gru = Cell(a.hidden, a.gru) if a.gru else None
         sizes = (nn.Linear(a.hidden + a.gru, a.inside, bias=False), nn.Linear(a.inside, a.draft_vocab, bias=False))
         self.embed_proj = nn.Sequential(sizes[0], nn.SiLU(), sizes[1]) if a.gru else None
         self.candidate_selector = Selector(a) if a.candidates else None
         self.guesses = False  # whether anybody asks for the confidence head's guesses
-        self.register_buffer("ids", None, persistent=False)
 
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
         """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
@@ -121,9 +116,6 @@ class DFlashNetwork(HeadNetwork):
         """The confidence head, where somebody asks for its guesses."""
         return self._confidence if self.guesses else None
 
-    def over_target(self, scored: Tensor) -> Tensor:
-        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
-
     def _of_kept(
         self, head: Sequel, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -149,7 +141,8 @@ class DFlashNetwork(HeadNetwork):
         assert self.confidence_head is not None
         if self.architecture.confidence > self.architecture.hidden and self.markov_head is not None:
             states = torch.cat([states, F.embedding(units, self.markov_head.markov_w1.weight)], -1)
-        return self.confidence_head(states)
+        guess: Tensor = self.confidence_head["proj"](states)
+        return guess[..., 0].float().sigmoid()
 
     def _embedded(self, units: Tensor) -> Tensor:
         table = self.embed_tokens if self.embed_tokens is not None else self.of_target(0)
@@ -279,16 +272,3 @@ class Cell(nn.Module):
         read, kept = F.linear(x, self.weight_ih_l0).chunk(3, -1), F.linear(before, self.weight_hh_l0).chunk(3, -1)
         reset, update = ((one + other).sigmoid() for one, other in zip(read[:2], kept[:2], strict=True))
         return (1 - update) * (read[2] + reset * kept[2]).tanh() + update * before
-
-
-class ConfidenceHead(nn.Module):
-    """See the module."""
-
-    def __init__(self, a: DFlashArchitecture) -> None:
-        super().__init__()
-        self.proj = nn.Linear(a.confidence, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """How likely it is that a child of each node is accepted, `[batch, node]`."""
-        guess: Tensor = self.proj(x)
-        return guess[..., 0].float().sigmoid()

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from mmspec_text.drafters.heads.eagle.family import (
     DEEPSPEC,
     IDS,
@@ -22,7 +20,7 @@ from mmspec_text.drafters.heads.eagle.family import (
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, stored_head
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
     asked_length,
     counted,
@@ -36,7 +34,7 @@ from mmspec_text.drafters.heads.values import (
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
 AFTER = "layers.0.post_attention_layernorm.weight"
-LSTM = "lstm.weight_ih_l0"
+LSTM, SLIDING = "lstm.weight_ih_l0", "sliding_attention"
 FORMS = {
     "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
     "Falcon": (LSTM, QUERY, KEY, OUT, GATE, AFTER),
@@ -88,9 +86,7 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
             raise ValueError(f"{stored.what} is a head of {title} ({mark}), which the drafter {found} takes")
         title, mark = MARKS[kind]
         raise ValueError(f"{stored.what} has no {mark}: it is no head of {title}; the drafter eagle takes it")
-    with torch.device("meta"):
-        wanted = {*EagleNetwork(architecture, 1).state_dict(), *MAPS}
-    weights, ignored = stored.weights(wanted)
+    weights, ignored = stored.weights({*keys_of(EagleNetwork, architecture), *MAPS})
     if architecture.grid:
         weights = by_halves(weights, architecture)
     if architecture.latent is not None:
@@ -148,6 +144,8 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
     deep = "input_layernorm" if "layers.1.input_layernorm.weight" in stored else deep
     target_hidden, own = head.target_hidden(given, hidden), head.rows("embed_tokens", "lm_head")
     vocab = positive(given, "vocab_size", what)
+    kinds, parallel = given.get("layer_types"), given.get("speculators_model_type") == "peagle"
+    parallel = parallel or bool(given.get("parallel_drafting"))
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
     predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
     parts = vars(sizes) | {"biases": sizes.biases | ({"lstm"} if "lstm.bias_ih_l0" in stored else set())}
@@ -171,8 +169,8 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
         fc_norm=bool(given.get("fc_norm", given.get("use_aux_norm", False))),
         norm_output=bool(given.get("norm_output", predicts_normed)),
         latent=latent,
-        window=_window(given, what),
-        parallel=_parallel(given, head),
+        window=positive(given, "sliding_window", what) if isinstance(kinds, list) and SLIDING in kinds else None,
+        parallel=parallel or "mask_hidden" in stored,
         grid=layout is LANTERN,
         block=_block(given, head),
     )
@@ -196,11 +194,6 @@ def _features(
     return width // target_hidden
 
 
-def _parallel(given: Mapping[str, Any], head: Stored) -> bool:
-    named = given.get("speculators_model_type") == "peagle" or bool(given.get("parallel_drafting"))
-    return named or "mask_hidden" in head.headers
-
-
 def _block(given: Mapping[str, Any], head: Stored) -> int:
     if LSTM not in head.headers:
         return 1
@@ -208,10 +201,3 @@ def _block(given: Mapping[str, Any], head: Stored) -> int:
     if block == 1:
         raise ValueError(f"{head.what} has an LSTM, as heads of Falcon have, and drafts blocks of one unit (k_mask)")
     return block
-
-
-def _window(given: Mapping[str, Any], what: str) -> int | None:
-    kinds = given.get("layer_types")
-    if not isinstance(kinds, list) or "sliding_attention" not in kinds:
-        return None
-    return positive(given, "sliding_window", what)

@@ -24,16 +24,12 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.family import Architecture
-from mmspec_text.drafters.heads.latent import LatentAttention
+from mmspec_text.drafters.heads.latent import LatentAttention, halved
 from mmspec_text.drafters.heads.layers import Attention, HeadNetwork, Mlp, looked_up
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class EagleNetwork(HeadNetwork):
     """See the module. It is a `Head`."""
-
-    # `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same
-    ids: Tensor | None
 
     def __init__(self, architecture: Architecture, vocab: int) -> None:
         super().__init__(architecture)
@@ -54,7 +50,6 @@ class EagleNetwork(HeadNetwork):
         self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, a.width)) if a.parallel else None
-        self.register_buffer("ids", None, persistent=False)
 
     def stand_on(self, table: Tensor) -> None:
         """Turn queries and keys as a target's grid does, `[position, width / 2, 2]` (`Lent.rotary`)."""
@@ -91,10 +86,6 @@ class EagleNetwork(HeadNetwork):
             states = self.norm(states)
         scored: Tensor = self.output(self.lm_head)(states)
         return scored
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        """Logits over the target's ids, -inf where the head has none."""
-        return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
 
     def unknown(self) -> Tensor:
         """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""
@@ -168,8 +159,7 @@ def by_halves(weights: Mapping[str, Tensor], a: Architecture) -> dict[str, Tenso
     for key, value in weights.items():
         for part, heads in (("self_attn.q_proj", a.heads), ("self_attn.k_proj", a.key_heads)):
             if part in key:
-                pairs = value.unflatten(0, (heads, a.head_dim // 2, 2))
-                ordered[key] = pairs.transpose(1, 2).flatten(0, 2).contiguous()
+                ordered[key] = halved(value.unflatten(0, (heads, -1)), 1).flatten(0, 1).contiguous()
     return ordered
 
 

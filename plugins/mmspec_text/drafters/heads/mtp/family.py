@@ -35,15 +35,15 @@ class Family:
     """A layout, and the switches of the forward that goes with it.
 
     Names of keys are given without `.weight`. `{i}` stands for the depth, `{n}` for the depth behind the target's
-    layers; a name with neither is shared by all depths.
+    layers, `{b}` for `block`; a name with none of them is shared by all depths.
     """
 
     name: str
-    projection: str  # the linear layer that joins embedding and state
-    embedding_norm: str
-    hidden_norm: str  # the norm of states
-    final_norm: str | None  # the norm behind the block; None: there is none
     block: str  # beginning of the keys of a block
+    projection: str = "{b}eh_proj"  # the linear layer that joins embedding and state
+    embedding_norm: str = "{b}enorm"
+    hidden_norm: str = "{b}hnorm"  # the norm of states
+    final_norm: str | None = "{b}final_layernorm"  # the norm behind the block; None: there is none
     kinds: tuple[str, ...] = ()  # model types of the targets whose checkpoints are meant; (): any
     copies: tuple[str, ...] = ()  # beginnings, behind `block`, of keys that repeat the target's weights or say nothing
     # Parts of a block that the target's layer calls otherwise: the checkpoint's name → the layer's
@@ -70,7 +70,7 @@ class Family:
 
     def at(self, name: str, depth: int, layers: int) -> str:
         """A name for a depth, of a target with so many layers."""
-        return name.format(i=depth, n=layers + depth)
+        return name.replace("{b}", self.block).format(i=depth, n=layers + depth)
 
     def depths(self, keys: Collection[str], layers: int) -> int:
         """The number of depths that a checkpoint has."""
@@ -88,60 +88,52 @@ class Family:
 
 DEEPSEEK = Family(
     "deepseek",
-    projection="model.layers.{n}.eh_proj",
-    embedding_norm="model.layers.{n}.enorm",
-    hidden_norm="model.layers.{n}.hnorm",
-    final_norm="model.layers.{n}.shared_head.norm",
-    block="model.layers.{n}.",
+    "model.layers.{n}.",
+    final_norm="{b}shared_head.norm",
     copies=("shared_head.head.", "embed_tokens.", "rotary_emb.", "self_attn.rotary_emb."),
 )
-BAILING = replace(DEEPSEEK, name="bailing", final_norm="model.layers.{n}.final_layernorm", kinds=("bailing_hybrid",))
+BAILING = replace(DEEPSEEK, name="bailing", final_norm="{b}final_layernorm", kinds=("bailing_hybrid",))
 QWEN = Family(
     "qwen",
+    "mtp.layers.{i}.",
     projection="mtp.fc",
     embedding_norm="mtp.pre_fc_norm_embedding",
     hidden_norm="mtp.pre_fc_norm_hidden",
     final_norm="mtp.norm",
-    block="mtp.layers.{i}.",
 )
 EXAONE = replace(QWEN, name="exaone", kinds=("exaone_moe",), attention="first")
 MIMO = Family(
     "mimo",
-    projection="model.mtp_layers.{i}.input_proj",
-    embedding_norm="model.mtp_layers.{i}.token_layernorm",
-    hidden_norm="model.mtp_layers.{i}.hidden_layernorm",
-    final_norm="model.mtp_layers.{i}.final_layernorm",
-    block="model.mtp_layers.{i}.",
+    "model.mtp_layers.{i}.",
+    projection="{b}input_proj",
+    embedding_norm="{b}token_layernorm",
+    hidden_norm="{b}hidden_layernorm",
     hidden_first=True,
     zeroed=True,
 )
 MIMO_V2 = Family(
     "mimo-v2",
-    projection="model.mtp.layers.{i}.eh_proj",
-    embedding_norm="model.mtp.layers.{i}.enorm",
-    hidden_norm="model.mtp.layers.{i}.hnorm",
-    final_norm="model.mtp.layers.{i}.final_layernorm",
-    block="model.mtp.layers.{i}.",
+    "model.mtp.layers.{i}.",
     renamed={"pre_mlp_layernorm.": "post_attention_layernorm."},
     attention="sliding_attention",
     most=1,
 )
 ERNIE = Family(
     "ernie",
+    "model.mtp_block.{i}.",
     projection="model.mtp_linear_proj.{i}",
     embedding_norm="model.mtp_emb_norm.{i}",
     hidden_norm="model.mtp_hidden_norm.{i}",
     final_norm=None,
-    block="model.mtp_block.{i}.",
     zeroed=True,
 )
 NEMOTRON_H = Family(
     "nemotron-h",
-    projection="mtp.layers.{i}.eh_proj",
-    embedding_norm="mtp.layers.{i}.enorm",
-    hidden_norm="mtp.layers.{i}.hnorm",
-    final_norm="mtp.layers.{z}.final_layernorm",
-    block="mtp.layers.",
+    "mtp.layers.",
+    projection="{b}{i}.eh_proj",
+    embedding_norm="{b}{i}.enorm",
+    hidden_norm="{b}{i}.hnorm",
+    final_norm="{b}{z}.final_layernorm",
     kinds=("nemotron_h",),
     most=1,
     made="chain",
@@ -151,11 +143,10 @@ NEMOTRON_H = Family(
 )
 LONGCAT = Family(
     "longcat",
-    projection="model.mtp.layers.{i}.eh_proj",
-    embedding_norm="model.mtp.layers.{i}.enorm.m",
-    hidden_norm="model.mtp.layers.{i}.hnorm.m",
+    "model.mtp.layers.{i}.",
+    embedding_norm="{b}enorm.m",
+    hidden_norm="{b}hnorm.m",
     final_norm="model.mtp.norm",
-    block="model.mtp.layers.{i}.",
     kinds=("longcat_flash",),
     renamed={"transformer_layer.mlp.": "mlp."},
     most=1,
@@ -196,13 +187,14 @@ def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Fami
     Raises:
         ValueError: The checkpoint has no such layers, or they are of a family that is not read; says which.
     """
-    for part, family in OTHERS.items():
+    for part, other in OTHERS.items():
         if any(part in key for key in keys):
-            raise ValueError(f"{what} has layers of {family}; mtp does not read these. It reads {_listed()}")
+            raise ValueError(f"{what} has layers of {other}; mtp does not read these. It reads {_listed()}")
     found = [family.among(keys) for family in FAMILIES if not family.kinds or kind in family.kinds]
-    complete = [family for family in found if family.depths(keys, layers) and _final(family, keys, layers)]
-    if complete:
-        return complete[0]
+    for family in found:
+        final = None if family.final_norm is None else f"{family.at(family.final_norm, 0, layers)}.weight"
+        if family.depths(keys, layers) and (final is None or final in keys):
+            return family
     near = max(found, key=lambda family: len(set(_missing(family, keys, layers, present=True))))
     traces = sorted(key for key in keys if any(trace in key for trace in TRACES))
     if _missing(near, keys, layers, present=True):
@@ -218,10 +210,6 @@ def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Fami
         f"{what} has no multi-token layers behind the target's {layers}. Quantisers and save_pretrained leave them "
         "out; name the folder of the original checkpoint, as in drafter=<folder or hub name>"
     )
-
-
-def _final(family: Family, keys: Collection[str], layers: int) -> bool:
-    return family.final_norm is None or f"{family.at(family.final_norm, 0, layers)}.weight" in keys
 
 
 def _missing(family: Family, keys: Collection[str], layers: int, present: bool = False) -> list[str]:

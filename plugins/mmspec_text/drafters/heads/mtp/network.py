@@ -24,7 +24,6 @@ from mmspec_text.drafters.heads.layers import HeadNetwork, embedded
 from mmspec_text.drafters.heads.mtp.block import attention_kinds, filled_blocks
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import Family
-from mmspec_text.drafters.heads.vocabulary import over_target
 
 
 class MtpNetwork(HeadNetwork):
@@ -83,8 +82,7 @@ class MtpNetwork(HeadNetwork):
         return torch.cat([out, behind + 1], -1)
 
     def logits(self, states: Tensor) -> Tensor:
-        ids = None if self.trimmed is None else self.trimmed.ids
-        return over_target(self.output()(states[..., :-1]), ids, self.vocab)
+        return self.over_target(self.output()(states[..., :-1]))
 
     def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         """The block of a depth; a row has the position of its unit, one ahead of its state."""

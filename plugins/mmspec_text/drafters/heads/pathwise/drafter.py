@@ -11,18 +11,15 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growing import grown
-from mmspec.core.drafters.shapes import Shape
 from mmspec.core.live import Live
-from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec.core.types import Step, TargetOutput
+from mmspec_text.drafters.heads.cache import Feed, HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
-from mmspec_text.drafters.heads.inside import Feed, HeadInside, RowsInside
-from mmspec_text.drafters.heads.memory import HeadMemory, begun, observed, of_prompt, units_of
-from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead, Walk
+from mmspec_text.drafters.heads.inside import HeadInside, RowsInside
+from mmspec_text.drafters.heads.memory import HeadMemory, begun, of_prompt
+from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathHead, PrefixHead, Walk
 
 
 @dataclass(frozen=True)
@@ -34,37 +31,20 @@ class PathDrafter(HeadDrafter):
     """Drafts with a head that steps along paths; no draft is deeper than the head's longest path."""
 
     stored = PathCheckpoint
-    everywhere = True
-
-    def __init__(self, options: PathOptions = PathOptions()) -> None:
-        super().__init__(options)
 
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
-    def start(self, state: State, inputs: Any) -> "Last | Whole":
+    def start(self, state: State, inputs: Any) -> "Last | HeadMemory":
         self.join(state, inputs)
-        return begin(self.network, self.shape, state)
-
-    @torch.no_grad()
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        depth = self.depth(k)
-        levels = self.shape.levels(depth)
-        if levels < 1:
-            return Draft.empty(state.root)
-        walk = Walk(self.network, state.memory.root(state))
-        draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), feed=walk.grow)
-        return draft
-
-    def observe(self, state: State, step: Step) -> None:
-        state.memory.observe(state, step)
+        if isinstance(self.network, PrefixHead):
+            rows: Head = self.network
+            return begun(rows, state, self.shape.fed(state.budget.k), kind=PrefixCache)
+        return Last(self.network, of_prompt(state).features[:, -1:])
 
     def inside(self, k: int, state: State) -> HeadInside:
-        kind = PathInside if isinstance(state.memory, Last) else PrefixInside
+        kind = PathInside if isinstance(state.memory, Last) else RowsInside
         return kind(self.network, self.shape, self.depth(k), state)
-
-    def fits_inside(self, state: State) -> bool:
-        return True
 
 
 @dataclass
@@ -74,9 +54,9 @@ class Last:
     head: PathHead
     feature: Tensor  # `[batch, 1, width]`: of the unit before the root
 
-    def root(self, known: State | Live) -> Tensor:
-        """The root's state, `[batch, 1, size]`."""
-        return self.head.rooted(self.feature, known.root[:, None])
+    def opened(self, known: State | Live) -> tuple[TargetOutput, Feed]:
+        """How the next draft begins, as `HeadCache.opened` says."""
+        return walked_from(self.head, self.head.rooted(self.feature, known.root[:, None]))
 
     def observe(self, known: State | Live, step: Step) -> None:
         """Take the features of the units that a round emitted."""
@@ -87,22 +67,19 @@ class Last:
         self.feature = torch.where((step.count > 0)[:, None, None], take_nodes(hidden, last), self.feature)
 
 
-@dataclass
-class Whole:
+class PrefixCache(HeadCache):
     """All features, through the head's attention."""
 
-    memory: HeadMemory  # the head's cache
+    head: Any
 
-    def root(self, state: State) -> Tensor:
-        cache, unread = self.memory.cache, self.memory.unread
-        cache.synced(state.host_emitted)
-        if unread is not None:
-            cache.read(unread, units_of(state, unread))
-            self.memory.unread = None
-        return cache.states[:, :1]
+    def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
+        return walked_from(self.head, self.states[:, :1])
 
-    def observe(self, state: State, step: Step) -> None:
-        observed(self.memory, state, step)
+
+def walked_from(head: PathHead, states: Tensor) -> tuple[TargetOutput, Feed]:
+    """How a draft begins behind roots with these states, `[batch, 1, size]`."""
+    walk = Walk(head, states)
+    return walk.output(), walk.grow
 
 
 class PathInside(HeadInside):
@@ -120,36 +97,9 @@ class PathInside(HeadInside):
         state.memory.feature = self._feature.clone()
 
     def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
-        walk = Walk(self.head, self._memory.root(live))
-        return walk.output(), walk.grow
+        return self._memory.opened(live)
 
     def observe(self, live: Live, step: Step) -> None:
         self._memory.observe(live, step)
         self._feature.copy_(self._memory.feature)
         self._memory.feature = self._feature
-
-
-class PrefixInside(RowsInside):
-    """Inside of captured rounds, from all features."""
-
-    @staticmethod
-    def memory(state: State) -> HeadMemory:
-        memory: Whole = state.memory
-        return memory.memory
-
-    def begun(self, live: Live) -> tuple[TargetOutput, Feed]:
-        self.read(live)
-        walk = Walk(self.head, self.cache.states[:, :1])
-        return walk.output(), walk.grow
-
-
-def begin(head: PathHead, shape: Shape, state: State) -> Last | Whole:
-    """Begin a call, after prefill.
-
-    Raises:
-        ValueError: The target gave no features of the prompt.
-    """
-    if isinstance(head, PrefixHead):
-        rows: Head = head
-        return Whole(begun(rows, shape, state))
-    return Last(head, of_prompt(state).features[:, -1:])

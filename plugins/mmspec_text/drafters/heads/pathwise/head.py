@@ -1,16 +1,20 @@
-"""What a head computes whose drafts depend on the root's feature and on the drafted path, and on nothing else.
+"""A head whose drafts depend on the root's feature and on the drafted path alone: what it computes, how it is stored.
 
 The feature is the target's state behind its final norm at the unit before the root; some heads read all features before
 it through attention first. A node's state is computed from its parent's, so that no drafted row is ever in a cache.
 """
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, TargetOutput
 from mmspec_text.drafters.heads.head import Borrowing, Head
+from mmspec_text.drafters.heads.stored import fitted
 
 
 @runtime_checkable
@@ -61,3 +65,50 @@ class Walk:
         self.depth += 1
         self.states, self.first = self.head.followed(parents, draft.units[:, first:], self.depth), first
         return self.output()
+
+
+@dataclass(frozen=True)
+class PathSizes:
+    """What all of these heads have."""
+
+    units: int  # units of the longest path
+    target_hidden: int  # numbers of the target's states
+    hidden: int  # numbers of the embeddings that it reads
+    vocab: int  # ids that it reads
+    draft_vocab: int  # ids that it scores
+    own_embedding: bool  # whether it needs no embedding of the target
+    context: ClassVar[int | None] = None  # most of these have no positions
+
+
+@dataclass(frozen=True)
+class PathCheckpoint:
+    """A head."""
+
+    name: str  # where it is from, for messages
+    layout: str  # the name of its layout
+    architecture: PathSizes
+    make: Callable[[Any, int], Any]  # makes the network for sizes and a number of the target's ids
+    weights: Mapping[str, Tensor]  # its tensors, by the names of the network
+    ignored: tuple[str, ...] = ()  # its keys that are not used
+    shared: tuple[str, ...] = ()  # the parts that are the target's
+    layer_ids: ClassVar[tuple[int, ...]] = ()  # all of these read the state behind the final norm
+
+    def network(self, vocab: int) -> Any:
+        """The head, a `PathHead`, for a target of so many ids.
+
+        Raises:
+            ValueError: Tensors are missing, or have other shapes.
+        """
+        with torch.device("meta"):
+            network = self.make(self.architecture, vocab)
+        return fitted(network, self.weights, f"the head {self.name!r}", self.layout)
+
+    @property
+    def length(self) -> int:
+        """Units for which it was trained."""
+        return self.architecture.units
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Its keys that are used."""
+        return tuple(sorted(self.weights))
