@@ -72,6 +72,11 @@ def answering(place: str) -> Callable[[], Any]:
     return hookimpl(lambda: imported(place, "the answer of a hook"))
 
 
+def commanding(place: str) -> Callable[[Any], None]:
+    """The hook `mmspec_commands` of a plugin whose function at `"module:function"` adds commands to the application."""
+    return hookimpl(lambda app: imported(place, "the function that adds commands")(app))
+
+
 def add_file(registry: Registry, file: Path) -> Plugin:
     """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does.
 
