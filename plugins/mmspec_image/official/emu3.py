@@ -42,11 +42,8 @@ MARKS = {
     "image_wrapper_token": "<|image token|>", "eof_token": EXTRA[201],
 }  # fmt: skip
 """Control words by transformers' names; the first, for a picture to be read, is one that Emu3 does not use."""
-TEXT_SIZES = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings", "rms_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id",
-)  # fmt: skip
-"""Names of the language model's sizes, which are transformers' too."""
+TRANSFORMERS_OWN = {"model_type", "architectures", "transformers_version", "rope_parameters"}
+"""Entries of a configuration that are not taken from the published one."""
 SIZES = {
     "codebook_size": "codebook_size", "embed_dim": "embed_dim", "z_channels": "latent_channels", "ch": "base_channels",
     "double_z": "double_latent", "in_channels": "in_channels", "out_channels": "out_channels",
@@ -58,12 +55,7 @@ SIZES = {
 
 def emu3_model(source: Source, config: Mapping[str, Any]) -> Emu3ForCausalLM:
     """The language model alone, without numbers of its own where the source has none."""
-    known = Emu3TextConfig().to_dict().keys() - {
-        "model_type",
-        "architectures",
-        "transformers_version",
-        "rope_parameters",
-    }
+    known = Emu3TextConfig().to_dict().keys() - TRANSFORMERS_OWN
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 1e6))}
     sizes = {key: value for key, value in config.items() if key in known}
 
