@@ -48,11 +48,6 @@ class LuminaFiles:
     )
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    """The files tell everything."""
-
-
 VQGAN = Part(
     "vq",
     chameleon.vqgan,
@@ -75,7 +70,6 @@ def grid_layout(name: str, summary: str, marks: frozenset[str], source: str, lic
         summary=summary,
         parts=(model, *parts),
         pipeline=grid_language.grid_pipeline(name),
-        options=NoOptions,
         beside=grid_language.grid_words(name),
         target=GRID_LANGUAGE.name,
         source=source,
@@ -124,7 +118,6 @@ LAYOUTS = (
             VQGAN,
         ),
         pipeline=chameleon.anole,
-        options=NoOptions,
         beside=chameleon.anole_words,
         target=CHAMELEON.name,
         source="https://huggingface.co/GAIR/Anole-7b-v0.1",
@@ -144,7 +137,6 @@ LAYOUTS = (
             ),
         ),
         pipeline=janus.janus,
-        options=NoOptions,
         beside=janus.janus_words,
         target=JANUS.name,
         source="https://huggingface.co/deepseek-ai/Janus-Pro-1B",
@@ -171,7 +163,6 @@ LAYOUTS = (
             ),
         ),
         pipeline=emu3.emu3,
-        options=NoOptions,
         beside=emu3.emu3_words,
         target=EMU3.name,
         source="https://huggingface.co/BAAI/Emu3-Gen",
