@@ -157,6 +157,13 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
     return command
 
 
+def modality(kind: str, unit: str) -> Any:
+    """As `mmspec.kits.pictures.bench.pictures`."""
+    from mmspec.kits.pictures.bench import pictures
+
+    return pictures(kind, unit)
+
+
 @contextmanager
 def ctrl_c_stops(pipe: Any) -> Iterator[None]:
     """Inside of the block the first CTRL-C stops the pipeline's call after its round, the second one at once."""
