@@ -83,10 +83,6 @@ def add_file(registry: Registry, file: Path) -> Plugin:
     The module's name is the file's, so that a factory is written `"my_drafter:Thing"`; the plugin's name is that
     without a leading `mmspec_`.
 
-    Args:
-        registry: The registry that receives the plugin.
-        file: The module's file.
-
     Raises:
         ValueError: There is no such file, its name belongs to another module, or it is no plugin; says why, in a line.
     """
