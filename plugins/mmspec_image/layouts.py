@@ -1,6 +1,7 @@
 """Published files that `mmspec convert` reads, and how fixtures of them run (`mmspec check --parity`)."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -69,7 +70,7 @@ def grid_layout(name: str, summary: str, marks: frozenset[str], source: str, lic
         name=name,
         summary=summary,
         parts=(model, *parts),
-        pipeline=grid_language.grid_pipeline(name),
+        pipeline=partial(grid_language.grid_pipeline, name),
         beside=grid_language.grid_words(name),
         target=GRID_LANGUAGE.name,
         source=source,

@@ -4,7 +4,6 @@ The code in their repositories is not run; their bodies have the keys of transfo
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,8 @@ def _word(said: Any) -> str:
     return str(said["content"] if isinstance(said, dict) else said)
 
 
-def _grid(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None = None) -> GridLanguagePipeline:
+def grid_pipeline(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None = None) -> GridLanguagePipeline:
+    """The pipeline of the model `name`."""
     grid, words = GRIDS[name], processor.get_vocab()
     named = sorted(number for word, number in words.items() if word.startswith(str(grid.codes)))
     first = grid.first if grid.first is not None else named[0] if named else len(processor)
@@ -109,8 +109,3 @@ def _grid(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None 
     model.config.grid_language = {"name": name, "first": first, "codes": codes}
     model.generation_config.eos_token_id = None  # a picture ends where its grid does
     return GridLanguagePipeline(model, processor, vq)
-
-
-def grid_pipeline(name: str) -> Callable[..., GridLanguagePipeline]:
-    """The pipeline of the model `name`."""
-    return partial(_grid, name)
