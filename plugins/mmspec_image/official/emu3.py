@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, blank, from_official, renamed_by
 from mmspec.registry.printable import shown
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.official.words import published_config, refuse_lacking
@@ -58,12 +58,7 @@ def emu3_model(source: Source, config: Mapping[str, Any]) -> Emu3ForCausalLM:
     known = Emu3TextConfig().to_dict().keys() - TRANSFORMERS_OWN
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 1e6))}
     sizes = {key: value for key, value in config.items() if key in known}
-
-    def make(state: dict[str, Tensor]) -> Emu3ForCausalLM:
-        with torch.device("meta"):
-            return Emu3ForCausalLM(Emu3TextConfig(**sizes, rope_parameters=rope))
-
-    return from_official(make, source)
+    return from_official(lambda _: blank(Emu3ForCausalLM, Emu3TextConfig(**sizes, rope_parameters=rope)), source)
 
 
 def emu3_vq(source: Source, config: Mapping[str, Any]) -> Emu3VQVAE:
@@ -71,12 +66,7 @@ def emu3_vq(source: Source, config: Mapping[str, Any]) -> Emu3VQVAE:
     sizes = {name: config[published] for published, name in SIZES.items() if published in config}
     made = Emu3VQVAEConfig(**sizes)
     made.hidden_size = made.base_channels * made.channel_multiplier[-1]  # of its attention
-
-    def make(state: dict[str, Tensor]) -> Emu3VQVAE:
-        with torch.device("meta"):
-            return Emu3VQVAE(made)
-
-    return from_official(make, source, ("num_batches_tracked",), renamed=_renamed)
+    return from_official(lambda _: blank(Emu3VQVAE, made), source, ("num_batches_tracked",), renamed=_renamed)
 
 
 def emu3_config(folder: Path) -> dict[str, Any]:
@@ -108,8 +98,7 @@ def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor) -> Emu
         vq_config=vq.config.to_dict(),
         vocabulary_map=names | {"<image>": words[MARKS["image_token"]]},
     )
-    with torch.device("meta"):
-        whole = Emu3ForConditionalGeneration(config)
+    whole = blank(Emu3ForConditionalGeneration, config)
     whole.model.text_model, whole.model.vqmodel, whole.lm_head = model.model, vq, model.lm_head
     pad, begin, end = (words[word] for word in SPECIAL.values())
     whole.generation_config = GenerationConfig(pad_token_id=pad, bos_token_id=begin, eos_token_id=end)
@@ -156,9 +145,7 @@ NAMES = (
 def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for published, value in state.items():
-        key = published
-        for pattern, name in NAMES:
-            key = re.sub(pattern, name, key)
+        key = renamed_by(published, NAMES)
         pixel = re.search(r"\.attn[._]\d+\.\w+_proj\.weight$", key) and value.dim() == 4
         found[key] = value[:, :, 0, 0] if pixel else value
         if key.endswith("running_mean"):  # a counter of training steps, which transformers asks for, too

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from diffusers import VQModel
 from torch import Tensor
 from transformers import (
@@ -20,7 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, blank, from_official
 from mmspec.untrusted import read_json
 from mmspec_image.grid_language_pipeline import GridLanguagePipeline
 from mmspec_image.models.grid_language import BODIES, GRIDS
@@ -47,8 +46,7 @@ def grid_model(name: str) -> Callable[..., PreTrainedModel]:
 
         def make(state: dict[str, Tensor]) -> PreTrainedModel:
             made.tie_word_embeddings = "lm_head.weight" not in state
-            with torch.device("meta"):
-                return kind(made)
+            return blank(kind, made)
 
         def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
             if name == "lumina2":
