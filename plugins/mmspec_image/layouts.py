@@ -199,10 +199,7 @@ LAYOUTS = (
         "https://huggingface.co/Alpha-VLLM/Lumina-mGPT-2.0",
         "not known to mmspec; ask the publisher",
         Part(
-            "vq",
-            vq_model,
-            VQGAN.marks | {"decoder.norm_out.conv_y.weight"},
-            "movqgan_270M.ckpt of ai-forever/MoVQGAN",
+            "vq", vq_model, VQGAN.marks | {"decoder.norm_out.conv_y.weight"}, "movqgan_270M.ckpt of ai-forever/MoVQGAN"
         ),
     ),
     Layout(

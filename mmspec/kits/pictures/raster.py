@@ -58,10 +58,7 @@ class Raster:
     """
 
     def __init__(
-        self,
-        model: RasterModel,
-        score: Callable[[Tensor], Tensor],
-        read: Callable[[Tensor], Tensor] | None = None,
+        self, model: RasterModel, score: Callable[[Tensor], Tensor], read: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         self.model, self.score, self.read = model, score, read
         self._kernels: Kernels = Kernels()

@@ -60,8 +60,7 @@ class TemperedOptions:
         default=100, metadata={"help": "most tries for what a refused draft leaves; then a sample of the target's own"}
     )
     measure: bool = field(
-        default=True,
-        metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"},
+        default=True, metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"}
     )
 
 

@@ -32,11 +32,7 @@ UNREAD = ("vision_model.vision_tower.attn_pool.", "codebook_used")
 TOWER, VQ = "vision_model.vision_tower.", "gen_vision_model."
 HEAD_WIDTH = 64
 """Width of the vision tower's heads, in all published sizes."""
-SPECIAL = {
-    "bos_token": "<｜begin▁of▁sentence｜>",
-    "eos_token": "<｜end▁of▁sentence｜>",
-    "pad_token": "<｜▁pad▁｜>",
-}
+SPECIAL = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>", "pad_token": "<｜▁pad▁｜>"}
 IMAGE, BEGIN, END = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
 USER = "<|User|>"
 FIRST_TEMPLATE = TEMPLATE.replace("<|User|>", "User").replace("<|Assistant|>", "Assistant")

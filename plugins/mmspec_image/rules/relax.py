@@ -50,9 +50,7 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
     groups = rule.groups(offer.p)
     exact = couple(distribution.take(draft.index.parent[:, 1:]), draft.distribution, offer.x, noise)
     relaxed = torch.where(
-        offer.point,
-        _by_point(rule, offer, groups, free[:, :last], noise),
-        _by_distribution(rule, offer, groups, noise),
+        offer.point, _by_point(rule, offer, groups, free[:, :last], noise), _by_distribution(rule, offer, groups, noise)
     )
     relaxed, exact = (
         torch.cat([torch.where(valid, drawn, free[:, :last]), free[:, last:]], 1) for drawn in (relaxed, exact)

@@ -42,11 +42,7 @@ class CodeDecoder(nn.Module):
         self.config, self.dtype, self.device = body.config, body.dtype, body.device
 
     def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor | None = None,
-        logits_to_keep: int | Tensor = 0,
-        **how: Any,
+        self, input_ids: Tensor, position_ids: Tensor | None = None, logits_to_keep: int | Tensor = 0, **how: Any
     ) -> Any:
         """`logits` of codes at `logits_to_keep`; other arguments are the language model's."""
         embeds = self.embed(input_ids)
