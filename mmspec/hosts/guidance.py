@@ -106,8 +106,8 @@ class GuidedCache:
         self.slots.set_length(self.physical(length) + self.given)
 
 
-class GuidedTarget:
-    """What targets have in common whose cache is a `GuidedCache`, of a `model` that runs in one shape, too.
+class OneShapeTarget:
+    """What targets have in common whose `model` runs in one shape, too.
 
     A subclass defines `_begin`, which is `start`, with a cache whose passes have one shape if `fixed`.
     """
@@ -115,10 +115,10 @@ class GuidedTarget:
     model: Any
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill a condition; no unit is given.
+        """Prefill a condition.
 
         Raises:
-            ValueError: More units are asked for than there can be, or the condition is not the model's.
+            ValueError: More units are asked for than the model's context holds, or the condition is not the model's.
         """
         return self._begin(inputs, limit, width)
 
@@ -131,6 +131,10 @@ class GuidedTarget:
 
     def _begin(self, inputs: Any, limit: int, width: int, fixed: bool = False) -> Prefill:
         raise NotImplementedError
+
+
+class GuidedTarget(OneShapeTarget):
+    """What such targets have in common whose cache is a `GuidedCache`."""
 
     def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)

@@ -79,10 +79,8 @@ class Offer:
     @staticmethod
     def of(draft: Draft, distribution: Categorical) -> "Offer":
         """The offer of a rooted chain."""
-        x, point = (
-            draft.drafted,
-            torch.full_like(draft.drafted, not isinstance(draft.distribution, Categorical), dtype=torch.bool),
-        )
+        x = draft.drafted
+        point = torch.full_like(x, not isinstance(draft.distribution, Categorical), dtype=torch.bool)
         if isinstance(draft.distribution, Mixed):
             point = ~draft.distribution.random.expand_as(x)
         return Offer(distribution.on(None)[:, :-1], dense(draft.distribution, x, distribution.size), x, point)
