@@ -80,7 +80,7 @@ class JanusTarget(GuidedTarget):
 
     @torch.no_grad()
     def _begin(self, inputs: JanusPrompt, limit: int, width: int, fixed: bool = False) -> Prefill:
-        """See `start`; a prompt may be empty, too long, padded elsewhere than on the left, or have an unknown id."""
+        """See `start`; refuses prompts that are empty, too long, padded on the right, or that have an unknown id."""
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         refuse_training(self.model.model.language_model)
