@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 71_310,
+    "lines of Python": 71_006,
     "lines about compiled rounds": 1_454,
-    "files of up to 90 lines with one importer, in their own folder": 23,
+    "files of up to 90 lines with one importer, in their own folder": 21,
     "functions with more than 7 positional arguments": 0,
 }
 COMPILED = ("core/compile/*.py", "hosts/buffer_cache.py")

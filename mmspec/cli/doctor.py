@@ -12,16 +12,8 @@ from mmspec import shipped
 from mmspec.registry import installed
 
 PACKAGES = (
-    "mmspec",
-    "mmspec-models",
-    "torch",
-    "transformers",
-    "diffusers",
-    "pluggy",
-    "safetensors",
-    "pydantic",
-    "typer",
-)
+    "mmspec", "mmspec-models", "torch", "transformers", "diffusers", "pluggy", "safetensors", "pydantic", "typer",
+)  # fmt: skip
 
 
 def doctor() -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import TargetOutput
+from mmspec.core.types import Prefill, TargetOutput
 from mmspec.hosts import prefill
 from mmspec.hosts.buffer_cache import BufferCache
-from mmspec.hosts.devices import inference
+from mmspec.hosts.devices import half_on_gpu, inference
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
@@ -104,6 +104,46 @@ class GuidedCache:
     def truncate(self, length: Tensor) -> None:
         """A target's `truncate`: `length [rows]` counts units."""
         self.slots.set_length(self.physical(length) + self.given)
+
+
+class OneShapeTarget:
+    """What targets have in common whose `model` runs in one shape, too.
+
+    A subclass defines `_begin`, which is `start`, with a cache whose passes have one shape if `fixed`.
+    """
+
+    model: Any
+
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
+        """Prefill a condition.
+
+        Raises:
+            ValueError: More units are asked for than the model's context holds, or the condition is not the model's.
+        """
+        return self._begin(inputs, limit, width)
+
+    def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
+        return self._begin(inputs, limit, width, fixed=True)
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        return half_on_gpu(self.model)
+
+    def _begin(self, inputs: Any, limit: int, width: int, fixed: bool = False) -> Prefill:
+        raise NotImplementedError
+
+
+class GuidedTarget(OneShapeTarget):
+    """What such targets have in common whose cache is a `GuidedCache`."""
+
+    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
+        cache.commit(path, count)
+
+    def synced(self, cache: GuidedCache, emitted: Sequence[int]) -> None:
+        cache.synced(emitted)
+
+    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
+        cache.truncate(length)
 
 
 def stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

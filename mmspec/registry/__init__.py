@@ -1,7 +1,7 @@
 """Plugins, specs, matching and options. The registry knows nothing about decoding and imports no torch."""
 
 from mmspec.registry.hookspecs import hookimpl, hookspec
-from mmspec.registry.loading import add_file, answering, installed, load
+from mmspec.registry.loading import add_file, answering, commanding, installed, load
 from mmspec.registry.manager import Registry
 from mmspec.registry.matching import Pairing, fitting, missing_words, pair, require
 from mmspec.registry.plugin import Plugin, PluginError
@@ -21,6 +21,7 @@ __all__ = [
     "TargetSpec",
     "add_file",
     "answering",
+    "commanding",
     "fitting",
     "hookimpl",
     "hookspec",

@@ -17,11 +17,7 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def check(spec: Any, whose: str) -> None:
-    """Check every field of a frozen dataclass, and copy what could be changed later.
-
-    Args:
-        spec: The dataclass; its fields are replaced by checked copies.
-        whose: What the dataclass is, for messages.
+    """Replace every field of a frozen dataclass by a checked copy; `whose` says what it is, for messages.
 
     Raises:
         ValueError: A field holds something else than its name allows; says what is allowed.

@@ -72,15 +72,16 @@ def answering(place: str) -> Callable[[], Any]:
     return hookimpl(lambda: imported(place, "the answer of a hook"))
 
 
+def commanding(place: str) -> Callable[[Any], None]:
+    """The hook `mmspec_commands` of a plugin whose function at `"module:function"` adds commands to the application."""
+    return hookimpl(lambda app: imported(place, "the function that adds commands")(app))
+
+
 def add_file(registry: Registry, file: Path) -> Plugin:
     """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does.
 
     The module's name is the file's, so that a factory is written `"my_drafter:Thing"`; the plugin's name is that
     without a leading `mmspec_`.
-
-    Args:
-        registry: The registry that receives the plugin.
-        file: The module's file.
 
     Raises:
         ValueError: There is no such file, its name belongs to another module, or it is no plugin; says why, in a line.

@@ -34,10 +34,7 @@ class Registry:
     def register(self, plugin: object, name: str, record: Plugin | None = None) -> Plugin:
         """Add a module or any object with hooks on it.
 
-        Args:
-            plugin: The module or object.
-            name: What stands before the colon in `plugin:name`.
-            record: What is known about the plugin's distribution and module, if anything is.
+        The name is what stands before the colon in `plugin:name`; the record, what is known of distribution and module.
 
         Raises:
             ValueError: If the name is taken or malformed, a component is given twice, or needs or offers an undeclared
@@ -97,12 +94,9 @@ class Registry:
         return tuple(c for c in everything if kind in (None, c.kind))
 
     def get(self, kind: str, name: str, near: tuple[str, ...] = ()) -> Any:
-        """Look a component's spec up.
+        """Look a component's spec up, by its kind and by `name` or `plugin:name`.
 
-        Args:
-            kind: `target`, `drafter`, `rule`, `method` or `adapter`.
-            name: `name` or `plugin:name`.
-            near: Plugins whose component wins where several share the name, in this order.
+        Where several share the name, the component of a plugin of `near` wins, the first before the second.
 
         Raises:
             ValueError: If there is none (says what is nearest), or more than one (names the owners).

@@ -43,13 +43,9 @@ class Part(Protocol):
 def missing_words(
     target: Iterable[str], drafter: Part | None, rule: Part, own: frozenset[str] = _NOTHING
 ) -> frozenset[str]:
-    """Words that are needed and that nobody offers; empty where target, drafter and rule fit.
+    """Words that are needed and that nobody offers, of the words that a target offers; empty where the three fit.
 
-    Args:
-        target: Words that the target offers.
-        drafter: The drafter, or None to decode without drafts.
-        rule: The rule.
-        own: Words that the method itself needs.
+    Without a drafter nothing is drafted; `own` are words that the method itself needs.
     """
     drafted = drafter.offers if drafter else _NO_DRAFT
     wanted = drafter.needs if drafter else _NOTHING

@@ -31,12 +31,9 @@ class OptionHelp:
 
 
 def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
-    """Check values and make the options.
+    """Check values by field, and make the options; text is converted (`"3"` to 3) where the field is not text.
 
-    Args:
-        options: The frozen dataclass.
-        values: Values by field; text is converted (`"3"` to 3) where the field is not text.
-        owner: Whose options they are, for the message.
+    Messages say that the options are the `owner`'s.
 
     Raises:
         ValueError: Names the option, the value, and what is allowed; for an unknown option, the nearest.

@@ -40,11 +40,7 @@ def one_line(error: BaseException) -> str:
 
 
 def refuse_control(text: str, what: str) -> None:
-    r"""Refuse a text that holds a control character.
-
-    Args:
-        text: The text.
-        what: Whose text it is, for the message.
+    r"""Refuse a text that holds a control character; `what` is the text's name in the message.
 
     Raises:
         ValueError: Names the text and the character that it must not hold.

@@ -5,13 +5,9 @@ from collections.abc import Iterable, Mapping
 
 
 def unknown(what: str, name: object, known: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
-    """The message for a name that nobody knows.
+    """The message for the name of a thing (`what`, singular) that nobody knows.
 
-    Args:
-        what: Kind of thing, singular, such as `"method"`.
-        name: What was asked for.
-        known: What exists.
-        meant: Names that other libraries use, with the names of the same things here.
+    `meant` has names that other libraries use, with the names of the same things here.
 
     Example:
         >>> unknown("rule", "blok", ["block", "match"])

@@ -23,20 +23,10 @@ Temperature = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=MOST)]
 
-HINTS = frozenset(
-    {
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "verbosity",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-    }
-)
+HINTS = frozenset((
+    "user", "metadata", "store", "service_tier", "parallel_tool_calls", "reasoning_effort", "verbosity",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+))  # fmt: skip
 """Fields of OpenAI's that are hints or book-keeping: accepted, without effect."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -56,28 +46,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": (),
 }
 """Fields of OpenAI's that do nothing here, with the values that ask for nothing."""
-SETTINGS = frozenset(
-    {
-        "do_sample",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "repetition_penalty",
-        "no_repeat_ngram_size",
-        "bad_words_ids",
-        "sequence_bias",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "renormalize_logits",
-        "eos_token_id",
-        "min_new_tokens",
-        "max_new_tokens",
-    }
-)
+SETTINGS = frozenset((
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias", "suppress_tokens",
+    "begin_suppress_tokens", "renormalize_logits", "eos_token_id", "min_new_tokens", "max_new_tokens",
+))  # fmt: skip
 """Settings that `generation_config` may have."""
 
 

@@ -1,5 +1,6 @@
 """The continuous plugin's commands. Registering them imports nothing heavy."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +12,7 @@ from mmspec.kits.pictures import command as kit
 
 MODEL = "mmspec/emoji-continuous"
 ROWS: dict[str, dict[str, Any]] = {"plain": {}, "reflection": {"k": 16}}
-CAPTIONS = (
-    "police officer skin 4",
-    "princess skin 4",
-    "smiling face with sunglasses",
-)
+CAPTIONS = ("police officer skin 4", "princess skin 4", "smiling face with sunglasses")
 GUIDANCE = 3.0
 
 
@@ -24,15 +21,9 @@ def add(app: typer.Typer) -> None:
     generate = kit.generate_command("token", MODEL, summary)
     group(app, "generate", "Generate, speculatively.").command("continuous")(generate)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of tokens are drawn."
-    bench = pipeline_command(_pictures, "mmspec/emoji-continuous", 32, 16, summary)
+    bench = pipeline_command(partial(kit.modality, "continuous", "token"), MODEL, 32, 16, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("continuous")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("continuous")(demo_continuous)
-
-
-def _pictures() -> Any:
-    from mmspec.kits.pictures.bench import pictures
-
-    return pictures("continuous", "token")
 
 
 def demo_continuous(

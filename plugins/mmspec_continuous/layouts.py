@@ -88,7 +88,6 @@ LAYOUTS = (
         ),
         pipeline=MARPipeline,
         options=MARFiles,
-        target="",
         source="https://github.com/LTH14/mar",
         licence="MIT, as the repository's LICENSE says",
     ),

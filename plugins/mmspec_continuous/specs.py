@@ -119,6 +119,7 @@ METHODS = (
     ),
 )
 COMPONENTS = (CONTINUOUS_AR, *DRAFTERS, *RULES, *METHODS, DENOISING)
+PIPELINES = ("mmspec_continuous.mar_pipeline:MARPipeline",)
 
 
 def denoises(model: object) -> bool:

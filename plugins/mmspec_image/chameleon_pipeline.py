@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.hosts.devices import awake
 from mmspec.hosts.stored_pipeline import index_of, load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
@@ -101,15 +100,8 @@ class ChameleonPipeline(WrittenPipeline):
             )
         return chameleon_grid(self.model, ids, *self.size)
 
-    @torch.no_grad()
-    def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`, of the last call's size."""
-        height, width = self.size
-        shape = len(units), height, width, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
-        with awake(self.vq, self.vq.quantize.embedding):
-            codes = self.model.codes_of(units).flatten()
-            pixels: Tensor = self.vq.decode(codes, force_not_quantize=True, shape=shape).sample
-        return pixels.float().clamp(-1, 1)
+    def codes_of(self, units: Tensor) -> Tensor:
+        return self.model.codes_of(units)
 
     def _header(self) -> Tensor:
         """`[1, id]`: what stands between the words and the picture."""

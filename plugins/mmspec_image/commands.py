@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 MODEL = "mmspec/emoji"
 ROWS: dict[str, dict[str, Any]] = {"plain": {}, "gs-sjd": {"k": 16}, "gsd": {"k": 16}}
-CAPTIONS = (
-    "heavy black heart",
-    "police officer skin 4",
-    "couple with heart skin 1 2",
-    "princess skin 4",
-)
+CAPTIONS = ("heavy black heart", "police officer skin 4", "couple with heart skin 1 2", "princess skin 4")
 GUIDANCE = 2.0
 
 
@@ -30,16 +25,10 @@ def add(app: typer.Typer) -> None:
     generate = kit.generate_command("code", MODEL, summary)
     group(app, "generate", "Generate, speculatively.").command("image")(generate)
     summary = "Compare methods, interleaved, with plain decoding: how fast pictures of codes are drawn."
-    bench = pipeline_command(_pictures, "mmspec/emoji", 32, 12, summary)
+    bench = pipeline_command(partial(kit.modality, "image", "code"), MODEL, 32, 12, summary)
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo_image)
     group(app, "view", "Watch decoding in the browser.").command("image")(view_image)
-
-
-def _pictures() -> Any:
-    from mmspec.kits.pictures.bench import pictures
-
-    return pictures("image", "code")
 
 
 def demo_image(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import Emu3ForConditionalGeneration, ProcessorMixin
+from transformers import Emu3ForConditionalGeneration
 
 from mmspec_image.constraint import GridConstraint, emu3_grid
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
@@ -29,9 +29,6 @@ class Emu3Pipeline(WrittenPipeline):
 
     loads = Emu3ForConditionalGeneration
     sampling = AUTHORS["Emu3"]
-
-    def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin) -> None:
-        super().__init__(model, processor)
 
     @property
     def default_size(self) -> tuple[int, int]:

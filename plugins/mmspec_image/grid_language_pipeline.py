@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import architectures, load_as, load_tokenizer
 from mmspec.hosts.stored_pipeline import load_part
 from mmspec.kits.pictures.arguments import Sampling
@@ -110,14 +109,8 @@ class GridLanguagePipeline(WrittenPipeline):
             codes = "output_type='latent', or on the command line -o FILE.safetensors"
             raise ValueError(f"this pipeline has no decoder of its codes; codes alone are made by {codes}")
 
-    @torch.no_grad()
-    def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`."""
-        shape = len(units), *self.size, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
-        codes = (units - self.model.config.grid_language["first"]).flatten()
-        with awake(self.vq, self.vq.quantize.embedding):
-            pixels: Tensor = self.vq.decode(codes, force_not_quantize=True, shape=shape).sample
-        return pixels.float().clamp(-1, 1)
+    def codes_of(self, units: Tensor) -> Tensor:
+        return units - self.model.config.grid_language["first"]
 
     def _written(self, form: str, text: str) -> str:
         rows, columns = self.size

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from torch import Tensor
-from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec_image.language_pipeline import Ids, LanguageModelPipeline
 from mmspec_image.models.janus import JanusForImages, JanusPrompt, padded_out
@@ -26,9 +25,6 @@ class JanusPipeline(LanguageModelPipeline):
 
     loads = JanusForImages
     sampling = AUTHORS["Janus"]
-
-    def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
-        super().__init__(model, processor)
 
     def null_ids(self, ids: Ids) -> Ids:
         return Ids(padded_out(self.model.generation_config, ids.ids), ids.mask)

@@ -17,6 +17,7 @@ from mmspec.api.pipeline import Pipeline
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
+from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import load_as, load_processor
 from mmspec.kits.pictures.arguments import negatives_of
 from mmspec.kits.pictures.conditions import Guiding
@@ -137,8 +138,8 @@ class Written(NamedTuple):
 class WrittenPipeline(LanguageModelPipeline):
     """Draws pictures with a language model, many codes a pass.
 
-    A subclass registers a `model`, whose `default_size` it says. It defines `ids_of`, `null_ids`, `constraint_of` and
-    `decode_units`.
+    A subclass registers a `model`, whose `default_size` it says. It defines `ids_of`, `null_ids`, `constraint_of`, and
+    `codes_of` or, without a `vq` of diffusers, `decode_units`.
     """
 
     _size = 0, 0
@@ -156,6 +157,18 @@ class WrittenPipeline(LanguageModelPipeline):
     def constraint_of(self, ids: Tensor) -> GridConstraint:
         """The ids that may follow prompts `[row, prompt]`."""
         raise NotImplementedError
+
+    def codes_of(self, units: Tensor) -> Tensor:
+        """The codes of the `vq` that ids `[row, cell]` stand for."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def decode_units(self, units: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`, of the last call's size."""
+        shape = len(units), *self.size, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
+        with awake(self.vq, self.vq.quantize.embedding):
+            pixels: Tensor = self.vq.decode(self.codes_of(units).flatten(), force_not_quantize=True, shape=shape).sample
+        return pixels.float().clamp(-1, 1)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Published files that `mmspec convert` reads, and how fixtures of them run (`mmspec check --parity`)."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -48,11 +49,6 @@ class LuminaFiles:
     )
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    """The files tell everything."""
-
-
 VQGAN = Part(
     "vq",
     chameleon.vqgan,
@@ -74,8 +70,7 @@ def grid_layout(name: str, summary: str, marks: frozenset[str], source: str, lic
         name=name,
         summary=summary,
         parts=(model, *parts),
-        pipeline=grid_language.grid_pipeline(name),
-        options=NoOptions,
+        pipeline=partial(grid_language.grid_pipeline, name),
         beside=grid_language.grid_words(name),
         target=GRID_LANGUAGE.name,
         source=source,
@@ -124,7 +119,6 @@ LAYOUTS = (
             VQGAN,
         ),
         pipeline=chameleon.anole,
-        options=NoOptions,
         beside=chameleon.anole_words,
         target=CHAMELEON.name,
         source="https://huggingface.co/GAIR/Anole-7b-v0.1",
@@ -144,7 +138,6 @@ LAYOUTS = (
             ),
         ),
         pipeline=janus.janus,
-        options=NoOptions,
         beside=janus.janus_words,
         target=JANUS.name,
         source="https://huggingface.co/deepseek-ai/Janus-Pro-1B",
@@ -171,7 +164,6 @@ LAYOUTS = (
             ),
         ),
         pipeline=emu3.emu3,
-        options=NoOptions,
         beside=emu3.emu3_words,
         target=EMU3.name,
         source="https://huggingface.co/BAAI/Emu3-Gen",
@@ -207,10 +199,7 @@ LAYOUTS = (
         "https://huggingface.co/Alpha-VLLM/Lumina-mGPT-2.0",
         "not known to mmspec; ask the publisher",
         Part(
-            "vq",
-            vq_model,
-            VQGAN.marks | {"decoder.norm_out.conv_y.weight"},
-            "movqgan_270M.ckpt of ai-forever/MoVQGAN",
+            "vq", vq_model, VQGAN.marks | {"decoder.norm_out.conv_y.weight"}, "movqgan_270M.ckpt of ai-forever/MoVQGAN"
         ),
     ),
     Layout(

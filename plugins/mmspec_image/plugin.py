@@ -1,13 +1,6 @@
 """The hooks of the image plugin. Imports no torch; the factories do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from mmspec.registry import answering, hookimpl
-
-if TYPE_CHECKING:
-    import typer
+from mmspec.registry import answering, commanding, hookimpl
 
 TARGETS = {f"mmspec_image.models.{name}": name for name in ("llamagen", "janus", "chameleon")}
 TARGETS["mmspec_image.models.grid_language"] = "grid-language"
@@ -20,6 +13,7 @@ mmspec_shipped_models = answering("mmspec_image.cards:SHIPPED")
 mmspec_bench_shapes = answering("mmspec_image.shapes:SHAPES")
 mmspec_parity_runners = answering("mmspec_image.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_image.layouts:LAYOUTS")
+mmspec_commands = commanding("mmspec_image.commands:add")
 
 
 @hookimpl
@@ -30,10 +24,3 @@ def mmspec_target_for(model: object) -> str | None:
     """
     home, _, _ = type(model).__module__.partition(".")
     return STOCK.get(type(model).__name__) if home == "transformers" else TARGETS.get(type(model).__module__)
-
-
-@hookimpl
-def mmspec_commands(app: typer.Typer) -> None:
-    from mmspec_image import commands
-
-    commands.add(app)

@@ -1,14 +1,8 @@
 """The hooks of the ssm plugin. Imports no torch; the factories do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from mmspec.registry import answering, hookimpl, hookspec
-
-if TYPE_CHECKING:
-    import typer
+from mmspec.registry import answering, commanding, hookimpl, hookspec
 
 OPS = {
     "causal_conv1d_fn": "mmspec_ssm.ops.conv:Convolution",
@@ -23,6 +17,7 @@ OPS = {
 mmspec_components = answering("mmspec_ssm.specs:COMPONENTS")
 mmspec_shipped_models = answering("mmspec_ssm.cards:SHIPPED")
 mmspec_bench_shapes = answering("mmspec_ssm.bench:SHAPES")
+mmspec_commands = commanding("mmspec_ssm.commands:add")
 
 
 @hookspec
@@ -39,10 +34,3 @@ def mmspec_target_for(model: object) -> str | None:
     from mmspec_ssm import target
 
     return "recurrent" if target.fits(model) else None
-
-
-@hookimpl
-def mmspec_commands(app: typer.Typer) -> None:
-    from mmspec_ssm import commands
-
-    commands.add(app)

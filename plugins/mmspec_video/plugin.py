@@ -1,13 +1,6 @@
 """The hooks of the video plugin. Imports no torch; the factories do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from mmspec.registry import answering, hookimpl
-
-if TYPE_CHECKING:
-    import typer
+from mmspec.registry import answering, commanding, hookimpl
 
 TARGETS = {
     "mmspec_video.models.next_frame": "frames",
@@ -21,15 +14,9 @@ mmspec_shipped_models = answering("mmspec_video.cards:SHIPPED")
 mmspec_bench_shapes = answering("mmspec_video.shapes:SHAPES")
 mmspec_parity_runners = answering("mmspec_video.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_video.layouts:LAYOUTS")
+mmspec_commands = commanding("mmspec_video.commands:add")
 
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
     return TARGETS.get(type(model).__module__)
-
-
-@hookimpl
-def mmspec_commands(app: typer.Typer) -> None:
-    from mmspec_video import commands
-
-    commands.add(app)

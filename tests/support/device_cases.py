@@ -86,6 +86,8 @@ AS_ON_A_CPU: dict[str, dict[str, Any]] = {
     "token-recycling": {"nodes": 8},
     "lookahead": {"n": 4, "guesses": 4},
     "rest": {"nodes": 16},
+    "eagle": {"width": 3, "nodes": 7},
+    "mtp": {"width": 3, "nodes": 7},
 }
 """Sizes of methods that are larger elsewhere: the same rounds on both devices are compared."""
 

@@ -184,16 +184,12 @@ class AdaptiveNegative:
         return {WORDS: self.ask(pictures, step, timestep, " ")}  # tokenizers of captions know no commas
 
     def ask(self, pictures: Sequence[Image.Image], step: int, at: int, between: str) -> list[str | None]:
-        """Ask the judge about every picture; a step that is not behind the last one begins another call.
+        """Ask the judge about every row's picture; a step that is not behind the last one begins another call.
 
-        Args:
-            pictures: One of every row.
-            step: Number of the step in its call.
-            at: What `said` tells as codes or steps.
-            between: What stands between two answers.
+        `said` tells `at` as codes or steps.
 
         Returns:
-            All words for every row, or None where there are no new ones.
+            All words for every row, with `between` between two answers, or None where there are no new ones.
 
         Raises:
             TypeError: The judge returned something else than words or None.

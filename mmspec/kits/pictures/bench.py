@@ -9,42 +9,16 @@ from mmspec.bench.pipelines import Modality
 from mmspec.kits.pictures.pipeline import PicturePipeline
 
 HELD_OUT = (
-    "earth globe asia australia",
-    "white sun behind cloud",
-    "rose",
-    "french fries",
-    "trophy",
-    "elephant",
-    "ok hand sign skin 5",
-    "athletic shoe",
-    "ghost",
-    "sparkling heart",
-    "clock face three oclock",
-    "relieved face",
-    "vertical traffic light",
-    "flying saucer",
-    "croissant",
-    "hot beverage",
-)
+    "earth globe asia australia", "white sun behind cloud", "rose", "french fries", "trophy", "elephant",
+    "ok hand sign skin 5", "athletic shoe", "ghost", "sparkling heart", "clock face three oclock", "relieved face",
+    "vertical traffic light", "flying saucer", "croissant", "hot beverage",
+)  # fmt: skip
 """Captions of pictures that the model was not trained on."""
 SEEN = (
-    "heavy black heart",
-    "red apple",
-    "cat face",
-    "rocket",
-    "smiling face with sunglasses",
-    "slice of pizza",
-    "police officer skin 4",
-    "house building",
-    "penguin",
-    "guitar",
-    "evergreen tree",
-    "thumbs up sign skin 5",
-    "umbrella",
-    "soccer ball",
-    "blue book",
-    "birthday cake",
-)
+    "heavy black heart", "red apple", "cat face", "rocket", "smiling face with sunglasses", "slice of pizza",
+    "police officer skin 4", "house building", "penguin", "guitar", "evergreen tree", "thumbs up sign skin 5",
+    "umbrella", "soccer ball", "blue book", "birthday cake",
+)  # fmt: skip
 """Captions of pictures that it was."""
 CAPTIONS = tuple(caption for pair in zip(SEEN, HELD_OUT, strict=True) for caption in pair)
 QUICK = 2

@@ -67,10 +67,7 @@ def list_words(model: str) -> None:
 def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:
     """The command that draws into a file and says what it took; CTRL-C keeps what there is.
 
-    Args:
-        unit: The name of a unit (code, token, …).
-        target: The default model.
-        summary: The first line of the command's help.
+    `unit` is the name of a unit (code, token, …), `target` the default model, `summary` the first line of the help.
     """
 
     def command(
@@ -155,6 +152,13 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
 
     command.__doc__ = summary
     return command
+
+
+def modality(kind: str, unit: str) -> Any:
+    """As `mmspec.kits.pictures.bench.pictures`."""
+    from mmspec.kits.pictures.bench import pictures
+
+    return pictures(kind, unit)
 
 
 @contextmanager

@@ -54,13 +54,8 @@ def lengthened(features: Tensor, mask: Tensor | None, length: int) -> tuple[Tens
 
 
 def replaced(null: Tensor, mask: Tensor | None, row: int, by: Guiding) -> tuple[Tensor, Tensor | None]:
-    """A null condition with a row replaced by `by`, and its mask; what is shorter is padded on the left.
-
-    Args:
-        null: `[batch, n, …]`.
-        mask: `[batch, n]`; None: no padding.
-        row: The row to replace.
-        by: A condition of one picture; guidance is to lead away from what it shows.
+    """A null condition `[batch, n, …]` with a row replaced by what one picture shows, and its mask `[batch, n]` (None:
+    no padding); what is shorter is padded on the left.
     """
     new = by.given.to(null)
     seen = torch.ones(null.shape[:2], device=null.device) if mask is None else mask

@@ -34,6 +34,11 @@ class Part:
 
 
 @dataclass(frozen=True)
+class NoOptions:
+    """The files tell everything."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """The published files of a model."""
 
@@ -42,10 +47,10 @@ class Layout:
     parts: tuple[Part, ...]  # its files
     # Makes the pipeline; its arguments are the parts and the options in `settings`
     pipeline: Callable[..., DiffusionPipeline]
-    options: type  # A frozen dataclass of what the weights do not tell; None is: not given
-    target: str  # the target adapter that runs the model; "" where its pipeline drafts nothing
     source: str  # where the files are published
     licence: str  # the licence, as far as it is known
+    target: str = ""  # the target adapter that runs the model; "" where its pipeline drafts nothing
+    options: type = NoOptions  # a frozen dataclass of what the weights do not tell; None is: not given
     settings: tuple[str, ...] = ()  # names of the options that the pipeline takes
     # From the folders of all parts, by their names, to further arguments of the pipeline, such as a processor
     beside: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None

@@ -58,23 +58,14 @@ class Raster:
     """
 
     def __init__(
-        self,
-        model: RasterModel,
-        score: Callable[[Tensor], Tensor],
-        read: Callable[[Tensor], Tensor] | None = None,
+        self, model: RasterModel, score: Callable[[Tensor], Tensor], read: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         self.model, self.score, self.read = model, score, read
         self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
     def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[GuidedCache, Passed]:
-        """Prefill a condition.
-
-        Args:
-            inputs: The condition.
-            limit: Units wanted per row.
-            width: Most nodes of a draft, root included.
-            fixed: Whether all passes after this one have `width` nodes and must have one shape.
+        """Prefill a condition, as a target's `start`, or `start_fixed` if `fixed`.
 
         Returns:
             The call's cache; and the scores after the condition, `[physical, 1, …]`, with the states of all its
@@ -124,13 +115,8 @@ class Raster:
         return None if self.read is None else self.read(hidden)
 
     def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """Replace the null condition: the unconditional half is prefilled again, committed units included.
-
-        Args:
-            cache: The call's cache.
-            null: The null condition, as in `Condition`; features may be of fewer positions than the model reads.
-            null_mask: Its mask, as in `Condition`; None: no padding.
-            units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is ignored.
+        """As `mmspec.kits.pictures.callbacks.Renewing`, of a null condition as in `Condition`; its features may be of
+        fewer positions than the model reads.
 
         Raises:
             ValueError: The call began without guidance, or `null` has another width than a condition, or is longer.

@@ -20,22 +20,19 @@ No knobs; the drafter sets the size of a set, k // 2.
 import torch
 
 from mmspec.core.distributions import Mixed
-from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.noise import Round
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_continuous.specs import CAUSAL_SETS
 
 
-class CausalSets:
+class CausalSets(Rejection):
     exactness: str = CAUSAL_SETS.exactness
     needs, offers = CAUSAL_SETS.needs, CAUSAL_SETS.offers
 
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
-
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        verdict = Rejection().accept(draft, scores, round)
+        verdict = super().accept(draft, scores, round)
         if draft.nodes == 1:
             return verdict
         decided = torch.zeros_like(draft.valid[:, 1:])

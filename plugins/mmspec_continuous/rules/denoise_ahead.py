@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mmspec.core.distributions import DenoisingChain
-from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.noise import Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
@@ -32,7 +32,7 @@ class AheadOptions:
     )
 
 
-class DenoiseAhead:
+class DenoiseAhead(Rejection):
     exactness: str = DENOISE_AHEAD.exactness
     needs, offers = DENOISE_AHEAD.needs, DENOISE_AHEAD.offers
 
@@ -47,10 +47,7 @@ class DenoiseAhead:
         """
         refuse_mixtures(target, "denoise-ahead", "drafts the steps")
 
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
-
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         if isinstance(scores.distribution, DenoisingChain):
             scores = replace(scores, distribution=replace(scores.distribution, ahead=self.options.ahead))
-        return Rejection().accept(draft, scores, round)
+        return super().accept(draft, scores, round)

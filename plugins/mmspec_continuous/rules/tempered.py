@@ -30,9 +30,9 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import drawn_part, reflect, where_nodes
-from mmspec.core.noise import DraftNoise, Round, Substream
+from mmspec.core.noise import Round, Substream
 from mmspec.core.protocols import Target
-from mmspec.core.rules.rule import walk, walk_where
+from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
@@ -60,12 +60,11 @@ class TemperedOptions:
         default=100, metadata={"help": "most tries for what a refused draft leaves; then a sample of the target's own"}
     )
     measure: bool = field(
-        default=True,
-        metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"},
+        default=True, metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"}
     )
 
 
-class Tempered:
+class Tempered(DraftsAfresh):
     exactness: str = TEMPERED.exactness
     needs, offers = TEMPERED.needs, TEMPERED.offers
 
@@ -80,9 +79,6 @@ class Tempered:
             ValueError: The target's head is a mixture.
         """
         refuse_mixtures(target, "tempered", "tests the last step")
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, noise = scores.distribution, round.fresh(draft.nodes)

@@ -39,8 +39,7 @@ from mmspec_image.specs import SJD_PAC
 class SjdPacOptions:
     init: Init = field(default="above", metadata={"help": "what fills slots that enter the window"})
     siblings: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4,
-        metadata={"help": "units of each place at the front, the window's own included"},
+        default=4, metadata={"help": "units of each place at the front, the window's own included"}
     )
     depth: Annotated[int, Field(ge=1, le=4)] = field(
         default=2, metadata={"help": "places at the front with siblings; siblings^depth nodes stand on the last one"}

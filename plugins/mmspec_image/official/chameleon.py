@@ -22,7 +22,7 @@ from transformers import (
     ChameleonVQVAEConfig,
 )
 
-from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec.kits.pictures.models.official import Source, blank, count_in, from_official, shape_in
 from mmspec.untrusted import read_json
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
@@ -157,8 +157,7 @@ def _pipeline(
 
 def _without_vq(config: ChameleonConfig) -> ChameleonForImages:
     """The language model alone, without numbers."""
-    with torch.device("meta"):
-        model = ChameleonForImages(config)
+    model = blank(ChameleonForImages, config)
     model.model.vqmodel = nn.Identity()
     return model
 

@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, blank, from_official, renamed_by
 from mmspec.registry.printable import shown
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.official.words import published_config, refuse_lacking
@@ -42,11 +42,8 @@ MARKS = {
     "image_wrapper_token": "<|image token|>", "eof_token": EXTRA[201],
 }  # fmt: skip
 """Control words by transformers' names; the first, for a picture to be read, is one that Emu3 does not use."""
-TEXT_SIZES = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings", "rms_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id",
-)  # fmt: skip
-"""Names of the language model's sizes, which are transformers' too."""
+TRANSFORMERS_OWN = {"model_type", "architectures", "transformers_version", "rope_parameters"}
+"""Entries of a configuration that are not taken from the published one."""
 SIZES = {
     "codebook_size": "codebook_size", "embed_dim": "embed_dim", "z_channels": "latent_channels", "ch": "base_channels",
     "double_z": "double_latent", "in_channels": "in_channels", "out_channels": "out_channels",
@@ -58,20 +55,10 @@ SIZES = {
 
 def emu3_model(source: Source, config: Mapping[str, Any]) -> Emu3ForCausalLM:
     """The language model alone, without numbers of its own where the source has none."""
-    known = Emu3TextConfig().to_dict().keys() - {
-        "model_type",
-        "architectures",
-        "transformers_version",
-        "rope_parameters",
-    }
+    known = Emu3TextConfig().to_dict().keys() - TRANSFORMERS_OWN
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 1e6))}
     sizes = {key: value for key, value in config.items() if key in known}
-
-    def make(state: dict[str, Tensor]) -> Emu3ForCausalLM:
-        with torch.device("meta"):
-            return Emu3ForCausalLM(Emu3TextConfig(**sizes, rope_parameters=rope))
-
-    return from_official(make, source)
+    return from_official(lambda _: blank(Emu3ForCausalLM, Emu3TextConfig(**sizes, rope_parameters=rope)), source)
 
 
 def emu3_vq(source: Source, config: Mapping[str, Any]) -> Emu3VQVAE:
@@ -79,12 +66,7 @@ def emu3_vq(source: Source, config: Mapping[str, Any]) -> Emu3VQVAE:
     sizes = {name: config[published] for published, name in SIZES.items() if published in config}
     made = Emu3VQVAEConfig(**sizes)
     made.hidden_size = made.base_channels * made.channel_multiplier[-1]  # of its attention
-
-    def make(state: dict[str, Tensor]) -> Emu3VQVAE:
-        with torch.device("meta"):
-            return Emu3VQVAE(made)
-
-    return from_official(make, source, ("num_batches_tracked",), renamed=_renamed)
+    return from_official(lambda _: blank(Emu3VQVAE, made), source, ("num_batches_tracked",), renamed=_renamed)
 
 
 def emu3_config(folder: Path) -> dict[str, Any]:
@@ -116,8 +98,7 @@ def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor) -> Emu
         vq_config=vq.config.to_dict(),
         vocabulary_map=names | {"<image>": words[MARKS["image_token"]]},
     )
-    with torch.device("meta"):
-        whole = Emu3ForConditionalGeneration(config)
+    whole = blank(Emu3ForConditionalGeneration, config)
     whole.model.text_model, whole.model.vqmodel, whole.lm_head = model.model, vq, model.lm_head
     pad, begin, end = (words[word] for word in SPECIAL.values())
     whole.generation_config = GenerationConfig(pad_token_id=pad, bos_token_id=begin, eos_token_id=end)
@@ -164,9 +145,7 @@ NAMES = (
 def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for published, value in state.items():
-        key = published
-        for pattern, name in NAMES:
-            key = re.sub(pattern, name, key)
+        key = renamed_by(published, NAMES)
         pixel = re.search(r"\.attn[._]\d+\.\w+_proj\.weight$", key) and value.dim() == 4
         found[key] = value[:, :, 0, 0] if pixel else value
         if key.endswith("running_mean"):  # a counter of training steps, which transformers asks for, too

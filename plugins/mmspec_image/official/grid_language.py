@@ -4,11 +4,9 @@ The code in their repositories is not run; their bodies have the keys of transfo
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from diffusers import VQModel
 from torch import Tensor
 from transformers import (
@@ -21,7 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, blank, from_official
 from mmspec.untrusted import read_json
 from mmspec_image.grid_language_pipeline import GridLanguagePipeline
 from mmspec_image.models.grid_language import BODIES, GRIDS
@@ -48,8 +46,7 @@ def grid_model(name: str) -> Callable[..., PreTrainedModel]:
 
         def make(state: dict[str, Tensor]) -> PreTrainedModel:
             made.tie_word_embeddings = "lm_head.weight" not in state
-            with torch.device("meta"):
-                return kind(made)
+            return blank(kind, made)
 
         def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
             if name == "lumina2":
@@ -99,7 +96,8 @@ def _word(said: Any) -> str:
     return str(said["content"] if isinstance(said, dict) else said)
 
 
-def _grid(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None = None) -> GridLanguagePipeline:
+def grid_pipeline(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None = None) -> GridLanguagePipeline:
+    """The pipeline of the model `name`."""
     grid, words = GRIDS[name], processor.get_vocab()
     named = sorted(number for word, number in words.items() if word.startswith(str(grid.codes)))
     first = grid.first if grid.first is not None else named[0] if named else len(processor)
@@ -109,8 +107,3 @@ def _grid(name: str, model: PreTrainedModel, processor: Any, vq: VQModel | None 
     model.config.grid_language = {"name": name, "first": first, "codes": codes}
     model.generation_config.eos_token_id = None  # a picture ends where its grid does
     return GridLanguagePipeline(model, processor, vq)
-
-
-def grid_pipeline(name: str) -> Callable[..., GridLanguagePipeline]:
-    """The pipeline of the model `name`."""
-    return partial(_grid, name)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -23,7 +22,7 @@ from transformers import (
 )
 
 from mmspec.hosts.weight_files import CONFIG
-from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec.kits.pictures.models.official import Source, blank, count_in, from_official, renamed_by, shape_in
 from mmspec_image.janus_pipeline import TEMPLATE, JanusPipeline
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words
@@ -33,11 +32,7 @@ UNREAD = ("vision_model.vision_tower.attn_pool.", "codebook_used")
 TOWER, VQ = "vision_model.vision_tower.", "gen_vision_model."
 HEAD_WIDTH = 64
 """Width of the vision tower's heads, in all published sizes."""
-SPECIAL = {
-    "bos_token": "<｜begin▁of▁sentence｜>",
-    "eos_token": "<｜end▁of▁sentence｜>",
-    "pad_token": "<｜▁pad▁｜>",
-}
+SPECIAL = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>", "pad_token": "<｜▁pad▁｜>"}
 IMAGE, BEGIN, END = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
 USER = "<|User|>"
 FIRST_TEMPLATE = TEMPLATE.replace("<|User|>", "User").replace("<|Assistant|>", "Assistant")
@@ -54,8 +49,7 @@ def janus_model(source: Source, config: Mapping[str, Any]) -> JanusForImages:
             vq_config=_vq(state),
             tie_word_embeddings=False,
         )
-        with torch.device("meta"):
-            return JanusForImages(made)
+        return blank(JanusForImages, made)
 
     return from_official(make, source, UNREAD, renamed=_renamed)
 
@@ -160,9 +154,7 @@ NAMES = (
 def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for published, value in state.items():
-        key = published
-        for pattern, name in NAMES:
-            key = re.sub(pattern, name, key)
+        key = renamed_by(published, NAMES)
         if later := re.search(r"aligner\.layers\.(\d+)\.", key):  # between two layers is an activation
             key = key.replace(later[0], f"aligner.hidden_layers.{int(later[1]) // 2 - 1}.")
         if ".attn.qkv." in key:

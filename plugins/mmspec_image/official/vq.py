@@ -11,7 +11,7 @@ import torch
 from diffusers import VQModel
 from torch import Tensor
 
-from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
 LEFT_OUT = ("loss.", "ema_")
 """Parts of keys of entries that only training reads."""
@@ -61,8 +61,7 @@ def vq_renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """From published keys to those of diffusers; unknown keys stay."""
     found, levels = {}, count_in(state, "decoder.up.")
     for key, value in state.items():
-        for pattern, name in NAMES:
-            key = re.sub(pattern, name, key)
+        key = renamed_by(key, NAMES)
         if ".attentions." in key and value.dim() == 4 and "norm" not in key:
             value = value[:, :, 0, 0]
         key = re.sub(r"up_blocks\.(\d+)", lambda level: f"up_blocks.{levels - 1 - int(level[1])}", key)

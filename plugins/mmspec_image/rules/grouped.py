@@ -16,7 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.rules.bias import Codes, Group, Groups, excess, signed
 from mmspec_image.rules.relax import relax
@@ -39,7 +40,7 @@ class GroupedOptions:
     )
 
 
-class Grouped:
+class Grouped(DraftsAfresh):
     exactness: str = GROUPED.exactness
     needs, offers = GROUPED.needs, GROUPED.offers
 
@@ -51,9 +52,6 @@ class Grouped:
     def bind(self, target: Any) -> None:
         """Take the vectors of the target's codes: of a language model the embeddings, as in the released code."""
         self._codes = Codes.of(target, embeddings=True)
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         return relax(self, draft, scores, round)

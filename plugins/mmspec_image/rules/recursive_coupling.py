@@ -13,7 +13,7 @@ for every node, not one a row. No knobs.
 import torch
 
 from mmspec.core.distributions import Categorical, PointMass, dense
-from mmspec.core.noise import DraftNoise, Round, Substream
+from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.rules.siblings import children_of, residual
@@ -21,17 +21,14 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.specs import RECURSIVE_COUPLING
 
 
-class RecursiveCoupling:
+class RecursiveCoupling(RecursiveRejection):
     exactness: str = RECURSIVE_COUPLING.exactness
     needs, offers = RECURSIVE_COUPLING.needs, RECURSIVE_COUPLING.offers
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution
         if draft.nodes == 1 or isinstance(distribution, PointMass):
-            return RecursiveRejection().accept(draft, scores, round)  # nothing is coupled: a draw at every node
+            return super().accept(draft, scores, round)  # nothing is coupled: a draw at every node
         assert isinstance(distribution, Categorical)
         noise, size = round.fresh(draft.nodes), distribution.size
         coin = noise.substream(Substream.COIN).uniform()

@@ -50,9 +50,7 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
     groups = rule.groups(offer.p)
     exact = couple(distribution.take(draft.index.parent[:, 1:]), draft.distribution, offer.x, noise)
     relaxed = torch.where(
-        offer.point,
-        _by_point(rule, offer, groups, free[:, :last], noise),
-        _by_distribution(rule, offer, groups, noise),
+        offer.point, _by_point(rule, offer, groups, free[:, :last], noise), _by_distribution(rule, offer, groups, noise)
     )
     relaxed, exact = (
         torch.cat([torch.where(valid, drawn, free[:, :last]), free[:, last:]], 1) for drawn in (relaxed, exact)
@@ -81,10 +79,8 @@ class Offer:
     @staticmethod
     def of(draft: Draft, distribution: Categorical) -> "Offer":
         """The offer of a rooted chain."""
-        x, point = (
-            draft.drafted,
-            torch.full_like(draft.drafted, not isinstance(draft.distribution, Categorical), dtype=torch.bool),
-        )
+        x = draft.drafted
+        point = torch.full_like(x, not isinstance(draft.distribution, Categorical), dtype=torch.bool)
         if isinstance(draft.distribution, Mixed):
             point = ~draft.distribution.random.expand_as(x)
         return Offer(distribution.on(None)[:, :-1], dense(draft.distribution, x, distribution.size), x, point)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.noise import DraftNoise, Round
-from mmspec.core.rules.rule import walk
+from mmspec.core.noise import Round
+from mmspec.core.rules.rule import DraftsAfresh, walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.rules.bias import WIDEST, Codes, Group, Groups, excess, gain, nearest
@@ -50,7 +50,7 @@ class RelaxedOptions:
     )
 
 
-class Relaxed:
+class Relaxed(DraftsAfresh):
     exactness: str = RELAXED.exactness
     needs, offers = RELAXED.needs, RELAXED.offers
 
@@ -65,9 +65,6 @@ class Relaxed:
         codes = Codes.of(target)
         self._nearest = codes.ids[nearest(codes.vectors, min(self.options.k, len(codes.ids) - 1))]
         self._rows = codes.rows
-
-    def draft_noise(self, round: Round) -> DraftNoise:
-        return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         judged = relax if draft.index.is_chain else relax_tree

@@ -5,7 +5,7 @@ unconditional half of guidance reads the prompt with everything but begin-of-tex
 padding, or a negative prompt.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,8 +21,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
-from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.guidance import GuidedCache, refuse_renewal, renew_null, stacked
+from mmspec.hosts.guidance import GuidedCache, GuidedTarget, refuse_renewal, renew_null, stacked
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
@@ -43,11 +42,7 @@ class CodeDecoder(nn.Module):
         self.config, self.dtype, self.device = body.config, body.dtype, body.device
 
     def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor | None = None,
-        logits_to_keep: int | Tensor = 0,
-        **how: Any,
+        self, input_ids: Tensor, position_ids: Tensor | None = None, logits_to_keep: int | Tensor = 0, **how: Any
     ) -> Any:
         """`logits` of codes at `logits_to_keep`; other arguments are the language model's."""
         embeds = self.embed(input_ids)
@@ -56,7 +51,7 @@ class CodeDecoder(nn.Module):
         return CausalLMOutput(logits=self.head(hidden[:, kept]))
 
 
-class JanusTarget:
+class JanusTarget(GuidedTarget):
     """Codes of a picture in raster order. The model is changed during a pass only.
 
     Raises:
@@ -83,24 +78,9 @@ class JanusTarget:
         """The VQ's entries, `[vocab, width]`: relaxed rules compare codes by them."""
         return nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
 
-    def start(self, inputs: JanusPrompt, limit: int, width: int) -> Prefill:
-        """Prefill a prompt; no code is given.
-
-        Raises:
-            ValueError: More codes are asked for than a picture has; the prompt is empty, too long, padded elsewhere
-                than on the left, or has an unknown id; or the model's null prompt is not known.
-        """
-        return self._begin(inputs, limit, width)
-
-    def start_fixed(self, inputs: JanusPrompt, limit: int, width: int) -> Prefill:
-        return self._begin(inputs, limit, width, fixed=True)
-
-    @property
-    def prefers_one_shape(self) -> bool:
-        return half_on_gpu(self.model)
-
     @torch.no_grad()
     def _begin(self, inputs: JanusPrompt, limit: int, width: int, fixed: bool = False) -> Prefill:
+        """See `start`; refuses prompts that are empty, too long, padded on the right, or that have an unknown id."""
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         refuse_training(self.model.model.language_model)
@@ -151,21 +131,12 @@ class JanusTarget:
         with model_lock(self.model):
             renew_null(cache, self.model_info, ids, mask, codes, words, coded)
 
-    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
-        cache.commit(path, count)
-
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
     def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
         layers, most = self.model_info.layers(), cache.slots.most
         return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most, index))
-
-    def synced(self, cache: GuidedCache, emitted: Sequence[int]) -> None:
-        cache.synced(emitted)
-
-    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
-        cache.truncate(length)
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

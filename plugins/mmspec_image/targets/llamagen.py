@@ -11,15 +11,15 @@ from mmspec.core.hidden import FINAL, Lent
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.buffer_cache import captured_shape
-from mmspec.hosts.devices import awake, half_on_gpu, hooks_of
-from mmspec.hosts.guidance import GuidedCache
+from mmspec.hosts.devices import awake, hooks_of
+from mmspec.hosts.guidance import GuidedCache, GuidedTarget
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.specs import LLAMAGEN
 
 
-class LlamaGenTarget:
+class LlamaGenTarget(GuidedTarget):
     """Codes of a picture in raster order."""
 
     offers = LLAMAGEN.offers
@@ -83,21 +83,6 @@ class LlamaGenTarget:
             rotary=model.positions,
         )
 
-    def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
-        """Prefill a condition; prompts have no codes.
-
-        Raises:
-            ValueError: More codes are asked for than a picture has.
-        """
-        return self._begin(inputs, limit, width)
-
-    def start_fixed(self, inputs: Condition, limit: int, width: int) -> Prefill:
-        return self._begin(inputs, limit, width, fixed=True)
-
-    @property
-    def prefers_one_shape(self) -> bool:
-        return half_on_gpu(self.model)
-
     def _begin(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> Prefill:
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
@@ -117,17 +102,8 @@ class LlamaGenTarget:
     def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(*self.raster.forward(cache, draft, first))
 
-    def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
-        cache.commit(path, count)
-
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
     def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
         return self.raster.held(cache)
-
-    def synced(self, cache: GuidedCache, emitted: Sequence[int]) -> None:
-        cache.synced(emitted)
-
-    def truncate(self, cache: GuidedCache, length: Tensor) -> None:
-        cache.truncate(length)

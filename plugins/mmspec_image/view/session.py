@@ -13,13 +13,7 @@ from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 
-METHODS: Mapping[str, Mapping[str, Any]] = {
-    "gs-sjd": {"k": 16},
-    "sjd": {"k": 16},
-    "mc-sjd": {"k": 16},
-    "gsd": {"k": 16},
-    "lantern": {"k": 16},
-}
+METHODS = {name: {"k": 16} for name in ("gs-sjd", "sjd", "mc-sjd", "gsd", "lantern")}
 """The methods that are shown beside plain decoding; the last two are lossy, so that their pictures are others."""
 LONGEST = 200
 """Characters of a caption."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.guidance import GuidedCache
+from mmspec.hosts.guidance import GuidedCache, OneShapeTarget
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
@@ -26,7 +25,7 @@ class TokenPrompt:
     actions: Tensor  # `[row, n]` int64: the action after each frame; the last one leads to the first new frame
 
 
-class TokenFramesTarget:
+class TokenFramesTarget(OneShapeTarget):
     offers = TOKEN_FRAMES.offers
 
     def __init__(self, model: TokenWorldModel) -> None:
@@ -36,21 +35,6 @@ class TokenFramesTarget:
         self.period = model.period
         self.columns = model.config.columns
         self.raster = Raster(model, model.logits)
-
-    def start(self, inputs: TokenPrompt, limit: int, width: int) -> Prefill:
-        """Prefill frames and actions.
-
-        Raises:
-            ValueError: Prompt and new units exceed the model's context.
-        """
-        return self._begin(inputs, limit, width)
-
-    def start_fixed(self, inputs: TokenPrompt, limit: int, width: int) -> Prefill:
-        return self._begin(inputs, limit, width, fixed=True)
-
-    @property
-    def prefers_one_shape(self) -> bool:
-        return half_on_gpu(self.model)
 
     def _begin(self, inputs: TokenPrompt, limit: int, width: int, fixed: bool = False) -> Prefill:
         units = self.units(inputs)

@@ -3,7 +3,8 @@
 Most are pickles, of which no code is run (`mmspec.hosts.pickles`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -133,6 +134,19 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     if wrong := differences(missing=missing, unexpected=unexpected, of_another_shape=other):
         raise ValueError(f"these weights are not of this model: {wrong}")
     model.load_state_dict(dict(state), assign=any(weights.is_meta for weights in own.values()))
+
+
+def blank(make: Callable[..., Model], *args: Any, **how: Any) -> Model:
+    """A model without numbers, on `meta`: `load_into` gives it those of a state."""
+    with torch.device("meta"):
+        return make(*args, **how)
+
+
+def renamed_by(key: str, names: Iterable[tuple[str, str]]) -> str:
+    """A key in which patterns are replaced, one after another."""
+    for pattern, name in names:
+        key = re.sub(pattern, name, key)
+    return key
 
 
 def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...]:

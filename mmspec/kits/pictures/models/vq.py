@@ -10,7 +10,6 @@ predict them. In ours a cell depends on at most eight pixels beyond itself, edge
 normalised by itself: all blank cells have one code, which is easy to predict.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +22,7 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import Decoder, Encoder
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
 
 class ChannelNorm(nn.Module):
@@ -210,9 +209,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a published file under diffusers' names; attention projections become matrices."""
     found = {}
     for published, value in state.items():
-        name = published
-        for pattern, replacement in NAMES:
-            name = re.sub(pattern, replacement, name)
+        name = renamed_by(published, NAMES)
         projects = ".attentions." in name and value.shape[2:] == (1, 1)
         found[name] = value[:, :, 0, 0] if projects else value
     return found
