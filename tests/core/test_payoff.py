@@ -16,6 +16,7 @@ from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
+from tests.core.test_goodput import Clock
 
 
 def chain(*chances, rows=1):
@@ -118,17 +119,6 @@ def test_a_batch_ends_with_its_last_row():
 def test_trees_are_left_whole():
     draft = Draft.tree(torch.zeros(1, 3, dtype=torch.long), [-1, -1, 0], score=torch.full((1, 3), -9.0))
     assert Payoff(3).trim(draft) is draft
-
-
-class Clock:
-    """Steps that make some depths look cheap and others dear."""
-
-    def __init__(self):
-        self.now, self.rng = 0.0, random.Random(3)
-
-    def perf_counter(self):
-        self.now += self.rng.choice([0.01, 0.1, 1.0])
-        return self.now
 
 
 LARGE = HistoryTarget.random(3, seed=3)
