@@ -98,8 +98,9 @@ def decoder_for(
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    known = {option.name for declared in parts.values() if declared for option in fields(declared)}
-    values = {name: value for name, value in values.items() if name in known}  # another drafter may have other options
+    if not own_drafter:  # another drafter may have other options than those that the method sets
+        known = {option.name for declared in parts.values() if declared for option in fields(declared)}
+        values = {name: value for name, value in values.items() if name in known}
     routed = route({**values, **choice.options, **given}, parts, [*ARGUMENTS, *beside], MEANT)
     built: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None

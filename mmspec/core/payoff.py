@@ -5,8 +5,7 @@ A drafter's `score` is the log probability of reaching a node. A chain that is c
 were accepted over units that were expected, in recent rounds. The policy cuts a chain at the depth with the most
 expected units per second, and drops it unless that beats a plain round. So what the drafter knows is drafted deeply,
 and elsewhere rounds are plain. SuffixDecoding (arXiv 2411.04975) ends its drafts by such probabilities; SmartSpec
-(arXiv 2406.14066) weighs units against seconds. `goodput` weighs averages over many rounds instead, which suits a
-drafter that is equally sure everywhere.
+(arXiv 2406.14066) weighs units against seconds. `goodput` weighs averages over many rounds instead.
 
 The seconds of a depth are the lower median of its recent rounds. Other depths lie on lines through the measured ones,
 at first with a share of a plain round for each node (`NODE`). So nothing is warmed up but for two plain rounds, and

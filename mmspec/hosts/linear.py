@@ -97,8 +97,8 @@ class Kernels(tuple[Kernel, ...]):
 
     waited: int = 0  # passes that would have used packed weights, had there been any
 
-    def are_packed(self) -> bool:
-        """Whether there are packed weights, or it is time to make them; asked in each pass that would use them."""
+    def ask_for_packed(self) -> bool:
+        """Ask for packed weights in a pass that would use them: whether there are any, or it is time to make them."""
         first = self[0].packed
         there = first is not None and first() is not None
         self.waited = 0 if there else self.waited + 1
@@ -175,7 +175,7 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
             yield
         return
     trial = trial_of(kernels, rows)
-    ours = trial.turn() and kernels.are_packed()
+    ours = trial.turn() and kernels.ask_for_packed()
     begun = time.perf_counter()
     if ours:
         with _in_place(kernels):
