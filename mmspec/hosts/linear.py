@@ -1,57 +1,55 @@
-"""Linear layers in passes over few rows on the CPU: weights packed once by oneDNN, where that is faster.
+"""Linear layers in passes over few rows on the CPU: oneDNN's product, over weights that were packed before.
 
-Decoding multiplies large matrices with one or a few rows. MKL packs a matrix again in every call; oneDNN can use a
-copy that was packed before, which is what `torch.compile` does with frozen weights. Which of the two is faster depends
-on the machine, the layers and the number of rows: for all layers of a model of 14 M weights and two threads, one
-machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 ms with 8 rows, while another was slower with packed
-weights up to 3 rows. So the two are timed in turns in the passes that decoding makes anyway, until it is known which
-is faster for these layer shapes, rows and threads. Packing takes as long as several passes, so it waits until there
-were `PATIENCE` passes that could have used it: few passes pack nothing. Torch reference: `torch.nn.functional.linear`.
+Decoding multiplies large matrices with one or a few rows. MKL, which torch takes in float32, packs a matrix again in
+every call; oneDNN can use a copy that was packed before. All layers of a model of 134 M weights, with one thread:
 
-Packed weights change the rounding, as another batch size does; so in bfloat16, where rounding decides what is written,
-no clock may choose. There torch's own product is oneDNN's, too, which packs in every call, so that packed weights can
-only be faster: they are used from the first pass on.
+| milliseconds with 1, 2, 3, 4, 8 rows | MKL | oneDNN, packed |
+|---|---|---|
+| AMD EPYC (Zen 5) | 40, 49, 60, 96, 118 | 33, 19, 39, 35, 49 |
+| Intel Xeon | 48, 55, 59, 80, 102 | 61, 62, 68, 55, 62 |
 
-A packed copy lives as long as its weight, or until `forget`. It is made again when the weight was written to: torch
-counts writes, but not those through `.data`, so `renew` compares checksums when a call begins. Only plain `nn.Linear`
-layers in float32 or, in a model that has none of these, in bfloat16 take part, only inside a pass, and only if torch
-has oneDNN and the copies of a model stay below `MOST` bytes together.
+Another product is another rounding, so the choice is a rule, and no clock's: by the processor's maker and the rows of a
+pass (`Kernels.fewest`). It is the same in every pass, call and process on one machine; `MMSPEC_PRODUCTS=torch` or
+`=packed` forces it, and reports name it. In bfloat16 torch's own product is oneDNN's, too, which packs in every call:
+packed weights give the same numbers, sooner.
+
+Packing takes as long as several passes. Over two rows and more, oneDNN's product of a weight that is not packed has the
+same numbers; so packing waits there until `PATIENCE` passes could have used it. A packed copy lives as long as its
+weight, or until `forget`. It is made again when the weight was written to: torch counts writes, but not those through
+`.data`, so `renew` compares checksums when a call begins. Only plain `nn.Linear` layers in float32 or, in a model that
+has none of these, in bfloat16 take part, only inside a pass, and only if torch has oneDNN and the copies of a model
+stay below `MOST` bytes together. Torch reference: `torch.nn.functional.linear`.
 """
 
-import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.library import Library
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mmspec.core.frozen import checksum
+from mmspec.core import frozen
 from mmspec.hosts.devices import tensor_parallel_group
+from mmspec.registry.switches import products
 
 MOST = 2**31
 """The most bytes of weights that are packed, for one model."""
 ROWS = 256
-"""The most rows of a narrow pass, in which packed weights are considered."""
+"""The most rows of a narrow pass, in which oneDNN's product is considered."""
 SMALLEST = 2**14
-"""The fewest weights of a layer that is packed."""
+"""The fewest weights of a layer that takes part."""
+FEWEST_ON_INTEL = 4
+"""The fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker."""
 PATIENCE = 16
 """Passes that do without packed weights before these are made: of SmolLM2 that takes as long as five passes."""
-TRIALS = 3
-"""The number of passes that each of the two products is timed in."""
-RARELY = 4
-"""The product that was slower for other numbers of rows is tried in one of so many passes."""
 
 _packed: Any = WeakIdKeyDictionary()
 """`Packed` by weight. This holds the only reference to a copy, so deleting an entry frees its memory."""
-_trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
-"""Trials by number of threads and layer shapes, then by `_size` of the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,33 @@ class Packed:
         return self.version == weight._version and self.address == weight.data_ptr()
 
 
+def packed_of(weight: Tensor) -> Packed:
+    """The packed copy of a weight; made where there is none, or the weight was written to."""
+    packed: Packed | None = _packed.get(weight)
+    if packed is None or not packed.matches(weight):
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), frozen.checksum(weight), copy)
+    return packed
+
+
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """oneDNN's `x @ weight.T + bias` of a packed or a plain weight: `[..., out]`."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+# A traced pass holds this call, and finds the copy of a weight when it runs: what is made lazily is never traced.
+_library = Library("mmspec", "FRAGMENT")
+_library.define("packed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+_library.impl("packed_linear", lambda x, weight, bias: multiplied(x, packed_of(weight).copy, bias), "CPU")
+_library.impl("packed_linear", torch.library.fallthrough_kernel, "Autograd")
+
+
+@torch.library.register_fake("mmspec::packed_linear", lib=_library)
+def _outline(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(weight))
+
+
 @dataclass
 class Kernel:
     """The forward of one layer over packed weights."""
@@ -78,18 +103,21 @@ class Kernel:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""
         parameters: Any = self.layer._parameters  # faster than attributes; every layer of every pass runs this
         weight, bias = parameters["weight"], parameters["bias"]
+        if torch.compiler.is_compiling():
+            product: Tensor = torch.ops.mmspec.packed_linear(x, weight, bias)
+            return product
         packed = self.packed() if self.packed is not None and self.weight is weight else None
         if packed is None or not packed.matches(weight):
-            packed = self._pack(weight)
-        return torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
+            packed = packed_of(weight)
+            self.weight, self.packed = weight, ref(packed)
+        return multiplied(x, packed.copy, bias)
 
-    def _pack(self, weight: Tensor) -> Packed:
-        packed: Packed | None = _packed.get(weight)
-        if packed is None or not packed.matches(weight):
-            copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), checksum(weight), copy)
-        self.weight, self.packed = weight, ref(packed)
-        return packed
+    def unpacked(self, x: Tensor) -> Tensor:
+        """The same numbers, without a packed copy where two rows and more can do without."""
+        return self(x) if x.numel() == x.shape[-1] else multiplied(x, self.layer.weight, self.layer.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layer": self.layer, "weight": None, "packed": None}  # copies and pickles pack anew
 
 
 class Kernels(tuple[Kernel, ...]):
@@ -97,28 +125,47 @@ class Kernels(tuple[Kernel, ...]):
 
     waited: int = 0  # passes that would have used packed weights, had there been any
 
-    def ask_for_packed(self) -> bool:
-        """Ask for packed weights in a pass that would use them: whether there are any, or it is time to make them."""
+    @property
+    def fewest(self) -> int:
+        """The fewest rows of a pass that takes oneDNN's product; over `ROWS`: none does.
+
+        Raises:
+            ValueError: `MMSPEC_PRODUCTS` names no product.
+        """
+        forced = products()
+        if not self or forced == "torch":
+            return ROWS + 1
+        return FEWEST_ON_INTEL if self.single and forced is None and _on_intel() else 1
+
+    @cached_property
+    def left(self) -> bool:
+        """Whether passes of one shape take torch's own product: a compiler bakes so few weights in."""
+        return self.single and sum(kernel.layer.weight.nbytes for kernel in self) <= frozen.MOST
+
+    def forwards(self, rows: int, at_once: bool) -> list[Any]:
+        """The forward of every layer in a pass that takes oneDNN's product; packing waits for nothing if `at_once`."""
         first = self[0].packed
         there = first is not None and first() is not None
         self.waited = 0 if there else self.waited + 1
-        return there or self.waited > PATIENCE
+        at_once = at_once or rows == 1 or not self.single  # one row has other numbers without a packed copy
+        return list(self) if at_once or there or self.waited > PATIENCE else [kernel.unpacked for kernel in self]
 
     @cached_property
-    def shapes(self) -> tuple[torch.Size, ...]:
-        """The shapes of the layers' weights; cached, because every pass asks for them."""
-        return tuple(kernel.layer.weight.shape for kernel in self)
+    def single(self) -> bool:
+        """Whether weights are float32, for which torch has another product."""
+        return bool(self) and self[0].layer.weight.dtype == torch.float32
 
-    @cached_property
-    def timed(self) -> bool:
-        """Whether it is measured which product is faster; in half precision packed weights are always used."""
-        return not self or self[0].layer.weight.dtype == torch.float32
+    def __str__(self) -> str:
+        """The products of passes, in words; "" where they are torch's own."""
+        if self.fewest > ROWS:
+            return ""
+        return "oneDNN's" if self.fewest == 1 else f"oneDNN's in passes over {self.fewest} rows and more"
 
 
 def kernels(model: nn.Module) -> Kernels:
     """Kernels for the layers that can use packed weights; none if the model is compiled or too large.
 
-    Likewise if it runs on several ranks: they would choose by times of their own, and round differently.
+    Likewise if it runs on several ranks, whose processors may differ: they would round differently.
     """
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
         return Kernels()
@@ -130,90 +177,18 @@ def kernels(model: nn.Module) -> Kernels:
     return Kernels(Kernel(layer) for layer in found) if fits else Kernels()
 
 
-@dataclass
-class Trial:
-    """The measurement of which product is faster for passes over about so many rows.
+@contextmanager
+def narrow(kernels: Kernels, rows: int, fixed: bool = False) -> Iterator[None]:
+    """Inside the block, a pass over few rows takes oneDNN's product where that is faster; not in autocast.
 
-    True stands for the product with packed weights, False for torch's own.
+    `fixed` are passes that all have one shape, and may be captured.
     """
-
-    likely: bool | None = None  # the faster product for other numbers of rows; None if that is not known yet
-    passes: int = 0  # the passes that began while the result was not known
-    # The shortest pass so far, by product
-    seconds: dict[bool, float] = field(default_factory=lambda: {False: inf, True: inf})
-    timed: Counter[bool] = field(default_factory=Counter)  # the number of timed passes, by product
-    won: bool | None = None  # the faster product; None while it is not known
-
-    def turn(self) -> bool:
-        """Whether the pass that begins now uses packed weights."""
-        if self.won is not None:
-            return self.won
-        self.passes += 1
-        if self.likely is not None:
-            return self.likely if self.passes % RARELY else not self.likely
-        return self.passes % 2 == 1
-
-    def note(self, ours: bool, seconds: float) -> None:
-        """Record the time of a pass. A product's first pass may have packed weights, and is not counted."""
-        if self.won is not None:
-            return
-        self.timed[ours] += 1
-        if self.timed[ours] > 1:
-            self.seconds[ours] = min(self.seconds[ours], seconds)  # disturbances only ever add time
-        if min(self.timed[True], self.timed[False]) > TRIALS:
-            self.won = self.seconds[True] < self.seconds[False]
-
-
-@contextmanager
-def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
-    """Inside the block, a pass over few rows uses packed weights if that is faster, or to find out; not in autocast."""
-    if not kernels or not 0 < rows <= ROWS or torch.is_autocast_enabled("cpu"):
+    wide = not kernels.fewest <= rows <= ROWS
+    if wide or (fixed and kernels.left) or torch.is_autocast_enabled("cpu"):
         yield
         return
-    if not kernels.timed:
-        with _in_place(kernels):
-            yield
-        return
-    trial = trial_of(kernels, rows)
-    ours = trial.turn() and kernels.ask_for_packed()
-    begun = time.perf_counter()
-    if ours:
-        with _in_place(kernels):
-            yield
-    else:
-        yield
-    if trial.won is None:
-        trial.note(ours, time.perf_counter() - begun)
-        if all(other.won is False for other in _trials[_key(kernels)].values()):
-            forget(kernel.layer.weight for kernel in kernels)  # free the copies that will not be used
-
-
-def trial_of(kernels: Kernels, rows: int) -> Trial:
-    """The trial for passes over about `rows` rows."""
-    size, others = _size(rows), _trials.setdefault(_key(kernels), {})
-    if size not in others:
-        others[size] = Trial()
-    trial = others[size]
-    if trial.won is None and trial.likely is None:
-        known = [other for other, each in others.items() if each.won is not None]
-        if known:
-            trial.likely = others[min(known, key=lambda other: abs(other - size))].won
-    return trial
-
-
-def _key(kernels: Kernels) -> tuple[Any, ...]:
-    return torch.get_num_threads(), kernels.shapes
-
-
-def _size(rows: int) -> int:
-    """The number of rows up to 4, where MKL changes its way with each; beyond, rounded up to a power of two."""
-    return rows if rows <= 4 else 2 + (rows - 1).bit_length()
-
-
-@contextmanager
-def _in_place(kernels: Kernels) -> Iterator[None]:
-    for kernel in kernels:
-        kernel.layer.__dict__["forward"] = kernel
+    for kernel, forward in zip(kernels, kernels.forwards(rows, fixed), strict=True):
+        kernel.layer.__dict__["forward"] = forward
     try:
         yield
     finally:
@@ -227,7 +202,7 @@ def renew(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:
         weight = kernel.layer.weight
         packed: Packed | None = _packed.get(weight)
-        if packed is not None and not torch.equal(packed.checksum, checksum(weight)):
+        if packed is not None and not torch.equal(packed.checksum, frozen.checksum(weight)):
             del _packed[weight]
         if kernel.packed is not None and (weight not in _packed or packed is not kernel.packed()):
             kernel.weight = kernel.packed = None
@@ -248,6 +223,10 @@ def laid_out(model: nn.Module) -> int:
 def _available() -> bool:
     ops = torch.ops.mkldnn
     return torch.backends.mkldnn.is_available() and hasattr(ops, "_linear_pointwise")
+
+
+def _on_intel() -> bool:
+    return "Intel" in torch.cpu.get_capabilities().get("cpu_name", "")
 
 
 def _plain(layer: nn.Linear) -> bool:

@@ -102,8 +102,7 @@ class Passes:
     @contextmanager
     def ready(self, cache: SlotCache, units: int, decoding: bool = False) -> Iterator[None]:
         """A block in which `run` may run over so many units, all rows together, or be traced, or be replayed."""
-        choosing = cache.fixed and self.kernels.timed  # and no clock may choose where all passes round alike
-        packed = narrow(self.kernels, 0 if choosing else units)
+        packed = narrow(self.kernels, units, cache.fixed)
         kind = cache.length.device.type
         routed = self.experts.decoding(units, kind, cache.fixed) if decoding else nullcontext()
         with self.attending(cache.attention, cache.fused), packed, routed:

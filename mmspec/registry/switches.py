@@ -3,6 +3,10 @@
 import os
 import sys
 
+from mmspec.registry.suggest import unknown
+
+PRODUCTS = ("torch", "packed")
+
 
 def allowed() -> frozenset[str] | None:
     """`MMSPEC_PLUGINS=a,b` loads these and the core only; unset loads all (None)."""
@@ -18,6 +22,18 @@ def strict() -> bool:
 def tracing() -> bool:
     """`MMSPEC_TRACE=1` prints what is loaded when, and shows tracebacks of users' mistakes."""
     return _on("MMSPEC_TRACE")
+
+
+def products() -> str | None:
+    """`MMSPEC_PRODUCTS` forces one product of linear layers on a CPU, where unset (None) a rule chooses.
+
+    Raises:
+        ValueError: It is none of `PRODUCTS`.
+    """
+    forced = os.environ.get("MMSPEC_PRODUCTS") or None
+    if forced not in (None, *PRODUCTS):
+        raise ValueError(f"MMSPEC_PRODUCTS: {unknown('product', forced, PRODUCTS)}")
+    return forced
 
 
 def trace(message: str) -> None:

@@ -1,6 +1,8 @@
 """Narrow passes multiply with laid out weights: the same numbers, never stale, and nothing left on the model."""
 
+import copy
 import gc
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts import linear
-from mmspec.hosts.linear import PATIENCE, RARELY, ROWS, TRIALS, Kernel, Trial, kernels, narrow, renew
+from mmspec.hosts.linear import FEWEST_ON_INTEL, PATIENCE, ROWS, Kernel, kernels, narrow, renew
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 
@@ -60,8 +62,8 @@ def test_weights_that_were_written_to_are_laid_out_anew():
 
 @pytest.fixture
 def always(monkeypatch):
-    """Laid out weights pay, whatever this machine says."""
-    monkeypatch.setattr(linear, "trial_of", lambda kernels, rows: Trial(won=True))
+    """Passes take oneDNN's product, whatever this processor is."""
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "packed")
     monkeypatch.setattr(linear, "PATIENCE", 0)
 
 
@@ -123,12 +125,10 @@ HALF = pytest.mark.skipif(
 
 
 @HALF
-def test_in_half_precision_no_clock_chooses(monkeypatch):
-    """Rounding decides what is written: packed weights from the first pass to the last, and in every width."""
-    monkeypatch.setattr(linear, "trial_of", None)
+def test_in_half_precision_packed_weights_are_used_from_the_first_pass_on(monkeypatch):
     net = nn.ModuleList([nn.Linear(512, 256), nn.Linear(256, 512)]).bfloat16()
     packed = kernels(net)
-    assert len(packed) == 2 and not packed.timed
+    assert len(packed) == 2 and not packed.single
     for rows in (1, 7, ROWS):
         with narrow(packed, rows):
             assert all(isinstance(layer.forward, Kernel) for layer in net)
@@ -161,56 +161,65 @@ def test_compiled_models_are_left_alone():
     assert not kernels(net)
 
 
-@pytest.fixture
-def passing(monkeypatch):
-    """Makes a pass over so many rows, on a clock of its own, and says whether its product was ours."""
-    clock, net = SimpleNamespace(now=0.0), model()
-    layers = kernels(net)
-    monkeypatch.setattr(linear, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    monkeypatch.setattr(linear, "_trials", {})
-
-    def run(rows, slower):
-        with torch.no_grad(), narrow(layers, rows):
-            ours = isinstance(net["large"].__dict__.get("forward"), Kernel)
+def forwards(net, rows, **how):
+    """The forwards of the large layer in some passes over so many rows: how many were packed, unpacked, its own."""
+    layers, seen = kernels(net), []
+    for _ in range(PATIENCE + 2):
+        with torch.no_grad(), narrow(layers, rows, **how):
+            seen.append(net["large"].__dict__.get("forward"))
             net["large"](torch.ones(rows, 512))
-            clock.now += 1.0 + (ours == slower)
-        return ours
-
-    run.laid_out = lambda: any(weight is net["large"].weight for weight in linear._packed)
-    return run
+    return [isinstance(forward, Kernel) for forward in seen].count(True), seen.count(None)
 
 
-@pytest.mark.parametrize("slower", [False, True], ids=["stock", "laid-out"])
-def test_the_slower_product_is_left_alone(passing, slower):
-    """The two take turns in passes that are made anyway, for shapes and a number of rows; then the faster one stays."""
-    few = [passing(8, slower) for _ in range(2 * PATIENCE)]  # every second one would have been ours
-    assert not any(few) and not passing.laid_out(), "few passes lay nothing out"
-    turns = [passing(rows, slower) for rows in (8, 5, 7, 8, 6, 8, 8)]
-    assert turns == [True, False, True, False, True, False, True]
-    later = [passing(rows, slower) for rows in (5, 8, 7, 6) * 5]
-    assert set(later[1:]) == {not slower}
-    assert passing.laid_out() == (not slower), "copies that lost go, others stay"
+@pytest.mark.parametrize(("name", "fewest"), [("Intel(R) Xeon(R)", FEWEST_ON_INTEL), ("AMD EPYC", 1), ("", 1)])
+def test_a_rule_chooses_and_no_clock(monkeypatch, name, fewest):
+    """The processor's maker and the rows of a pass decide; the first passes over several rows lay nothing out."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name})
+    every = PATIENCE + 2
+    assert kernels(model()).fewest == fewest and str(fewest) * (fewest > 1) in str(kernels(model()))
+    assert forwards(model(), 1) == ((every, 0) if fewest == 1 else (0, every))
+    assert forwards(model(), 3) == ((2, 0) if fewest == 1 else (0, every))
+    assert forwards(model(), 4) == (2, 0), "packing waits, and oneDNN's product is taken at once"
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "torch")
+    assert forwards(model(), 4) == (0, every) and not str(kernels(model()))
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "packed")
+    assert forwards(model(), 1) == (every, 0)
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "pack")
+    with pytest.raises(ValueError, match="did you mean 'packed'"):
+        forwards(model(), 1)
 
 
-@pytest.mark.parametrize("slower", [False, True], ids=["stock", "laid-out"])
-def test_what_won_elsewhere_is_likely_to_win_here(passing, slower):
-    """Passes over other numbers of rows begin with the winner, and try the other seldom; here too it may be faster."""
-    settling = [passing(1, slower) for _ in range(60)]
-    assert set(settling[45:]) == {not slower}
-    turns = [passing(8, slower) for _ in range(100)]
-    assert turns[: RARELY - 1] == [not slower] * (RARELY - 1), "the first passes are the likely winner's"
-    assert turns.count(slower) == TRIALS + 1
-    otherwise = [passing(64, not slower) for _ in range(100)]
-    assert set(otherwise[90:]) == {slower}, "what holds for eight rows need not hold for 64"
+@pytest.mark.usefixtures("always")
+def test_passes_of_one_shape_pack_at_once_or_leave_few_weights_to_the_compiler(monkeypatch):
+    every = PATIENCE + 2
+    assert forwards(model(), 4, fixed=True) == (0, every)
+    monkeypatch.setattr(linear.frozen, "MOST", 0)
+    assert forwards(model(), 4, fixed=True) == (every, 0)
 
 
-def test_a_pass_that_fails_is_not_timed(passing, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=HALF)])
+@torch.no_grad()
+def test_the_first_passes_have_the_numbers_of_the_later_ones(dtype):
+    """To the bit, over any number of rows: what is not packed yet, what is packed, and what was traced."""
+    torch.manual_seed(0)
+    for out, width in ((300, 500), (576, 1536), (64, 4096)):
+        layer = nn.Linear(width, out).to(dtype)
+        kernel, x = Kernel(layer), torch.randn(33, width).to(dtype)
+        for rows in (1, 2, 3, 5, 8, 33):
+            first, later = kernel.unpacked(x[:rows]), kernel(x[:rows])
+            assert torch.equal(first, later)
+            assert torch.equal(later, torch.ops.mmspec.packed_linear(x[:rows], layer.weight, layer.bias))
+            assert rows == 1 or torch.equal(later, kernel(x)[:rows])
+
+
+@pytest.mark.usefixtures("always")
+def test_what_is_packed_does_not_travel():
     net = model()
-    for _ in range(3 * PATIENCE):
-        with pytest.raises(RuntimeError), narrow(kernels(net), 3):
-            raise RuntimeError
-    (trials,) = linear._trials.values()
-    assert not trials[3].timed and trials[3].won is None
+    layers = kernels(net)
+    with torch.no_grad(), narrow(layers, 1):
+        net["large"](torch.ones(1, 512))
+    for other in (copy.deepcopy((net, layers)), pickle.loads(pickle.dumps((net, layers)))):
+        assert other[1][0].layer is other[0]["large"] and other[1][0].packed is None
 
 
 @pytest.mark.usefixtures("always")
@@ -227,9 +236,8 @@ def test_a_model_decodes_through_it(make_llama, monkeypatch):
     assert 1 in seen and all("forward" not in layer.__dict__ for layer in large.modules())
 
 
-def test_a_first_short_call_makes_its_own_passes_only(make_llama, monkeypatch):
+def test_a_first_short_call_makes_its_own_passes_only(make_llama):
     """Nothing is run, and by the self-check nothing laid out, only to find out what is faster."""
-    monkeypatch.setattr(linear, "_trials", {})
     large, passes = make_llama(hidden_size=512, intermediate_size=512), []
     ids = torch.arange(5, 25)[None]
     large.lm_head.register_forward_hook(lambda *given: passes.append(1))

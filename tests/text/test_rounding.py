@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 import mmspec
 from mmspec.core.types import Draft
 from mmspec.hosts import linear, self_check
-from mmspec.hosts.linear import Kernel, Trial
+from mmspec.hosts.linear import Kernel
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.self_check import Finding, examine
@@ -28,7 +28,7 @@ def autocast(on: bool) -> Any:
 def test_autocast(around: str, make_llama: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits are those of the unmodified model under autocast, whose products packed weights do not make."""
     monkeypatch.setattr(linear, "SMALLEST", 1)
-    monkeypatch.setattr(linear, "trial_of", lambda kernels, rows: Trial(won=True))
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "packed")
     monkeypatch.setattr(linear, "PATIENCE", 0)
     ran: list[Any] = []
     multiply = Kernel.__call__

@@ -96,9 +96,8 @@ class Raster:
     @contextmanager
     def ready(self, cache: GuidedCache, nodes: int) -> Iterator[None]:
         """A block in which `forward` may run over so many nodes, or be traced, or be replayed."""
-        # Which kernel is used depends on measured times.
-        units = 0 if cache.slots.fixed else len(cache.slots.length) * nodes
-        with awake(self._module), narrow(self._kernels, units), cache.slots.fused.used():
+        units = len(cache.slots.length) * nodes
+        with awake(self._module), narrow(self._kernels, units, cache.slots.fixed), cache.slots.fused.used():
             yield
 
     def forward(self, cache: GuidedCache, draft: Draft, first: int = 0) -> Passed:
