@@ -12,6 +12,9 @@ from collections.abc import Hashable, Iterable
 import torch
 from torch import Tensor, nn
 
+from mmspec.core.once import known
+from mmspec.core.transfer import widest
+
 MOST = 2**27
 """The most bytes of weights that rounds of a model bake in. In a larger model the products take as long either way, and
 a round that bakes nothing in is compiled in half of the time, and found in torch's cache by the next process."""
@@ -39,18 +42,32 @@ def places(model: nn.Module) -> Hashable:
 
 def checksums(weights: Iterable[Tensor]) -> tuple[float, ...]:
     """A number for each weight that changes with it, whoever wrote it; one host sync."""
-    sums = [checksum(checksum(weight)[None]) for weight in weights]
+    sums = [checksum(checksum(weight)[None].to(widest(weight.device))) for weight in weights]
     return tuple(torch.cat([one.to(sums[0].device) for one in sums]).tolist()) if sums else ()
 
 
 def checksum(weight: Tensor) -> Tensor:
-    """The products of a weight's rows with a fixed vector: `[rows]`; torch counts no writes through `.data`.
+    """A number for each of a weight's rows that changes with it: `[rows]`; torch counts no writes through `.data`.
 
-    Two neighbours in bfloat16 are read as one number in float32, whose sums show what theirs would round away.
+    In float32 it is the product with a fixed vector, which sees what products of the row can show. In half precision on
+    a CPU it is a sum over bytes, which sees every change of a single number but for one in a thousand that become 0.
     """
     rows = weight.detach().reshape(-1, weight.shape[-1] if weight.dim() else 1)
-    if rows.dtype == torch.bfloat16 and rows.shape[1] % 2 == 0 and rows.is_contiguous():
-        rows = rows.view(torch.float32)
-    along = torch.linspace(1, 2, rows.shape[1], dtype=rows.dtype, device=weight.device)
     with torch.autocast(weight.device.type, enabled=False):  # a call may begin inside autocast
-        return rows @ along
+        if rows.dtype.itemsize == 2 and rows.device.type == "cpu":
+            return torch._int_mm(rows.contiguous().view(torch.int8), _factors(2 * rows.shape[1]))[:, 0]
+        return rows @ torch.linspace(1, 2, rows.shape[1], dtype=rows.dtype, device=weight.device)
+
+
+@known
+def _factors(count: int) -> Tensor:
+    """A factor for each of so many bytes of a row of two-byte numbers, lower bytes first: `[count, 1]` int8.
+
+    The lower byte's is ±32, the upper one's is odd: a change of both would have to move the upper one by 32 to cancel
+    out. Up to 63, products over pairs of bytes fit the 16 bits in which older processors sum them.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False):
+        lower = 64 * torch.randint(0, 2, (count // 2,), generator=drawn) - 32
+        upper = 2 * torch.randint(-32, 32, (count // 2,), generator=drawn) + 1
+        return torch.stack([lower, upper], 1).reshape(count, 1).to(torch.int8)

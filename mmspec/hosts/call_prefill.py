@@ -179,7 +179,8 @@ class CallPrefill:
     def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:
         if self.target.keep_all or not self.passes.rings:
             return {}
-        return rings(self.target.model_info.layers(), earlier, min(prefill.CHUNK, fed), self.width)
+        chunk = prefill.CHUNK if self.fixed else min(prefill.CHUNK, fed)  # captured rounds serve prompts of many lengths
+        return rings(self.target.model_info.layers(), earlier, chunk, self.width)
 
     def _refuse_length(self, longest: int) -> None:
         if not self.target.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible

@@ -25,6 +25,7 @@ from mmspec.hosts.weight_files import (
     INDEX,
     SAFE,
     STEMS,
+    align_weights,
     differences,
     file_names,
     refuse_config,
@@ -88,6 +89,7 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     unexpected = [] if more else unexpected_keys(model, info["unexpected_keys"], config, stored)
     if wrong := differences(missing=info["missing_keys"], of_another_shape=other, unexpected=unexpected):
         raise ValueError(f"the weights of {what} do not fit their {type(model).__name__}: {wrong}")
+    align_weights(model)
     return model.eval()
 
 

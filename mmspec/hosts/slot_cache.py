@@ -21,6 +21,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
+from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.masks import NAME
@@ -40,7 +41,7 @@ class SlotCache(Cache):
         device: The device of the model's inputs.
         fixed: Whether the shapes of passes must not depend on how far the rows are.
         rings: The places of a ring for every window (`mmspec.hosts.slot_layer`); a layer whose window has none
-            keeps all slots, and so does one whose ring would be as long as the call.
+            keeps all slots, and so does one whose ring would be as long as the call, or as its buffers if `fixed`.
 
     Attributes:
         most: The slots that are never exceeded.
@@ -82,7 +83,8 @@ class SlotCache(Cache):
     ) -> None:
         self.fixed = fixed
         self.most, self.capacity = in_blocks(most), 0
-        self.rings = {window: ring for window, ring in rings.items() if ring < self.most}
+        longest = bucket(self.most) if fixed else self.most  # captured rounds hold calls of many lengths
+        self.rings = {window: ring for window, ring in rings.items() if ring < longest}
         self.free_to_read = device.type == "cpu"
         self.longest, self.unsure = 0, 0
         self.begun = [0] * rows

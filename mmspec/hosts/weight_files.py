@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.hosts.pickles import PICKLED, read_pickle, weights_in
 from mmspec.registry.printable import shown
@@ -46,6 +46,8 @@ PROJECTION = "eh_proj.weight"
 """Layers for multi-token prediction: in the names of keys, or beside a projection behind the model's layers."""
 TEXT_CONFIGS = ("text_config", "quantization_config")
 """Nested configs of a model of text alone."""
+ALIGNED = 64
+"""Addresses at which torch allocates are multiples of it."""
 SPARE = 2**28
 """Numbers that a model may have beyond those in its files: masks and tables of positions."""
 PACKED = 32
@@ -141,9 +143,25 @@ def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
         return {key: value.clone() for key, value in _pickled(path).items() if key in keys}  # a part of what is mapped
     try:
         with safe_open(path, "pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys() if key in keys}  # noqa: SIM118
+            return {key: aligned(file.get_tensor(key)) for key in file.keys() if key in keys}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {shown(error)}") from error
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """A tensor at an address at which torch allocates: itself, or a copy.
+
+    Where the tensors of a file begin is up to the length of its header, and products of MKL sum in another order at
+    other addresses: the same model would draw other numbers from another file.
+    """
+    return tensor.clone() if tensor.data_ptr() % ALIGNED else tensor
+
+
+def align_weights(model: nn.Module) -> None:
+    """Move what was loaded into a model to addresses at which torch allocates."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if type(tensor) in (Tensor, nn.Parameter):
+            tensor.data = aligned(tensor.data)
 
 
 def _pickled(path: Path) -> dict[str, Tensor]:

@@ -29,6 +29,20 @@ def prompt() -> Tensor:
     return torch.randint(2, 61, (1, 5), generator=torch.Generator().manual_seed(1)).repeat(1, 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [127, 2048, 8192])
+def test_in_half_precision_one_number_is_seen_in_a_row_of_any_length(dtype: torch.dtype, width: int) -> None:
+    torch.manual_seed(0)
+    rows, weight = torch.arange(512), torch.randn(512, width).to(dtype)
+    before = frozen.checksum(weight)
+    assert torch.equal(before, frozen.checksum(weight.clone()))
+    for factor in (2.0, 1.1, 0.9, 1.01, -1.0):
+        written, column = weight.clone(), torch.randint(0, width, (512,))
+        written.data[rows, column] *= factor
+        changed = (written != weight).any(1)
+        assert changed.sum() > 500 and bool((frozen.checksum(written) != before)[changed].all()), factor
+
+
 def pool(model: Any) -> Pool:
     found: Pool = vars(model)[NAME]
     return found

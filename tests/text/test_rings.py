@@ -181,6 +181,20 @@ def test_windows_as_long_as_the_call_keep_what_they_kept(prompts: Callable) -> N
     assert not target.start(prompts(1), 200, 4).cache.slots.rings
 
 
+def test_captured_rounds_of_windowed_models_are_as_few_as_of_others() -> None:
+    """Compiling takes minutes: one round serves all lengths up to a power of two, also where layers have a window."""
+    shapes = []
+    for name in ("mistral", "gemma3_text"):
+        recipe = ARCHITECTURES[name]
+        sizes = dict(recipe.config, max_position_embeddings=4096, num_hidden_layers=2)
+        sizes |= {"layer_types": sizes["layer_types"][:2]} if "layer_types" in sizes else {}
+        target = TransformersTarget(dataclasses.replace(recipe, config=sizes).model())
+        lengths = [(3, 28), (60, 28), (130, 28), (130, 200), (450, 28), (600, 28), (800, 200), (900, 200)]
+        calls = [target.start_fixed(torch.full((1, prompt), 3), new, 11).cache for prompt, new in lengths]
+        shapes.append(len({target.capture_key(call) for call in calls}))
+    assert shapes == [4, 4]
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
     "prompt-lookup": {"k": 5},

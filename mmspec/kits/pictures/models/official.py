@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmspec.hosts.pickles import plain, read_pickle, refuse_second, unfit, unwrapped
-from mmspec.hosts.weight_files import STEMS, differences, file_names, weight_files
+from mmspec.hosts.weight_files import STEMS, aligned, differences, file_names, weight_files
 from mmspec.registry.printable import shown
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -133,7 +133,9 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
     if wrong := differences(missing=missing, unexpected=unexpected, of_another_shape=other):
         raise ValueError(f"these weights are not of this model: {wrong}")
-    model.load_state_dict(dict(state), assign=any(weights.is_meta for weights in own.values()))
+    takes_over = any(weights.is_meta for weights in own.values())
+    state = {key: aligned(weights) if takes_over else weights for key, weights in state.items()}
+    model.load_state_dict(state, assign=takes_over)
 
 
 def blank(make: Callable[..., Model], *args: Any, **how: Any) -> Model:
