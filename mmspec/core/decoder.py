@@ -17,7 +17,7 @@ from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware
 from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
 from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits, repeatable
+from mmspec.core.fit import refuse_misfits, repeatable, timed
 from mmspec.core.forced import with_forced
 from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
@@ -195,6 +195,7 @@ class Decoder:
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
         if self.rule.exactness == "invariant" and differs_from_itself(self.target, rows, fixed):
             report.width, report.exactness, report.repeatable = None, "lossless", False
+        report.timed, report.products = timed(report, self.policy, self.compile), prefill.products
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         context = self.target.context if isinstance(self.target, Bounded) else None

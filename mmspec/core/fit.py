@@ -3,6 +3,7 @@
 from mmspec.core.capabilities import Advising
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
+from mmspec.core.report import Report
 from mmspec.core.rules.rule import Rule
 from mmspec.registry import fitting, installed, missing_words
 
@@ -27,6 +28,14 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
 def repeatable(exactness: str, policy: Policy) -> bool:
     """Whether a seed says all: where drafts change what is drawn, their lengths must not follow the clock."""
     return exactness == "invariant" or not isinstance(policy, Clocked)
+
+
+def timed(report: Report, policy: Policy, compile: object) -> str:
+    """What of a call follows measured times, in words: "" if nothing does that decides a number."""
+    if compile == "auto":
+        return "whether rounds are compiled is measured"
+    free = report.width is None or report.exactness != "invariant"
+    return "draft lengths follow the clock" if free and isinstance(policy, Clocked) else ""
 
 
 def _listed(words: frozenset[str]) -> str:

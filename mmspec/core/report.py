@@ -79,6 +79,9 @@ class Report:
     # lengths follow measured times (a lossless rule with the policy `goodput`), or where equal passes of the device
     # differ (plain decoding of several rows in half precision on CUDA).
     repeatable: bool = True
+    # What of the call followed measured times, in words, so that another run may round otherwise; "" for nothing
+    timed: str = ""
+    products: str = ""  # who computed the linear layers of passes; "" for torch
     # Nodes of every pass after the prefill, if that is one number for the whole call; None: any number
     width: int | None = None
     compiled: bool = False  # whether captured rounds ran that torch compiled
@@ -223,6 +226,7 @@ class Report:
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
         why = "draft lengths follow the clock" if self.k else "on this device equal passes of one node may differ"
         more += "" if self.repeatable else f"; not repeatable: {why}"
+        more += f"; not repeatable to the bit: {self.timed}" if self.repeatable and self.timed else ""
         return (
             f"{self.method} ({self.promise}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"

@@ -42,6 +42,7 @@ def table(report: Any) -> str:
         "bias": "" if report.bias is None else str(report.bias),
         "time": " · ".join(f"{phase} {spent:.2f} s" for phase, spent in report.seconds.items()),
         "equality": report.shape,
+        "linear layers": report.products,
         "caches": "" if report.cache_bytes is None else f"{report.cache_bytes:,} bytes",
         "faults": str(report.faults or ""),
     }
@@ -77,6 +78,8 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "seconds": dict(seconds),
         "faults": sum(report.faults for report in reports),
         "repeatable": all(report.repeatable for report in reports),
+        "timed": _joined(report.timed for report in reports),
+        "products": _joined(report.products for report in reports),
         "width": widths.pop() if len(widths) == 1 else None,
         "compiled": all(report.compiled for report in reports),
         "recorded": all(report.recorded for report in reports),

@@ -176,6 +176,7 @@ class Prefill:
         keeps_shape: Whether one shape is a promise to the bit: what a unit's scores are depends on the shape of passes
             alone.
         rounding: What a user should know where a unit's scores depend on its pass by more than near-ties; "" elsewhere.
+        products: Who computes the linear layers of passes, in words; "" for torch.
     """
 
     cache: Any
@@ -186,6 +187,7 @@ class Prefill:
     prompts: int | None = None
     keeps_shape: bool = True
     rounding: str = ""
+    products: str = ""
 
 
 @dataclass(frozen=True)

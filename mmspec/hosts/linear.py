@@ -155,9 +155,9 @@ class Kernels(tuple[Kernel, ...]):
         """Whether weights are float32, for which torch has another product."""
         return bool(self) and self[0].layer.weight.dtype == torch.float32
 
-    def __str__(self) -> str:
-        """The products of passes, in words; "" where they are torch's own."""
-        if self.fewest > ROWS:
+    def named(self, fixed: bool) -> str:
+        """The product of passes, in words; "" where it is torch's own. `fixed` as in `narrow`."""
+        if self.fewest > ROWS or (fixed and self.left):
             return ""
         return "oneDNN's" if self.fewest == 1 else f"oneDNN's in passes over {self.fewest} rows and more"
 

@@ -161,7 +161,8 @@ class TransformersTarget:
         self._refuse_resized(role)
         passes = checked(self.model_info)
         renew(passes.kernels)
-        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), rounding=passes.quantised.warning)
+        named = {"rounding": passes.quantised.warning, "products": passes.kernels.named(fixed)}
+        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), **named)
 
     def _refuse_resized(self, role: str) -> None:
         ids = self.model_info.config.vocab_size

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft
+from mmspec.core.types import Draft, Prefill
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.devices import awake, hooks_of
 from mmspec.hosts.fused_layers import FusedLayers
@@ -87,6 +87,10 @@ class Raster:
             slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
             slots.begun = [given.shape[1]] * len(given)
             return GuidedCache(slots, rows, slots.length), Passed(self.score(hidden[:, -1:]), self._read(hidden))
+
+    def begun(self, cache: GuidedCache, prefill: Prefill) -> Prefill:
+        """A call's prefill, with who computes its linear layers."""
+        return replace(prefill, products=self._kernels.named(cache.slots.fixed))
 
     def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> Passed:
         """The pass over a rooted draft's nodes from `first` on."""

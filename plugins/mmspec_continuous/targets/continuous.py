@@ -107,7 +107,7 @@ class ContinuousTarget:
         device = passed.scores.device
         prompt = torch.zeros(guidance.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
         pads = torch.zeros(guidance.rows, dtype=torch.int64, device=device)
-        return Prefill(cache, self._output(cache, passed.scores), prompt, pads)
+        return self.raster.begun(guidance, Prefill(cache, self._output(cache, passed.scores), prompt, pads))
 
     def verify(self, cache: ContinuousCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self._output(cache, self.raster.verify(cache.guidance, draft, first).scores)

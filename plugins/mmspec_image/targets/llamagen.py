@@ -88,7 +88,8 @@ class LlamaGenTarget(GuidedTarget):
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         cache, passed = self.raster.start(inputs, limit, width, fixed)
         none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=passed.scores.device)
-        return Prefill(cache, cache.output(passed.scores), none, none.sum(1), cache.beside(passed.states))
+        prefill = Prefill(cache, cache.output(passed.scores), none, none.sum(1), cache.beside(passed.states))
+        return self.raster.begun(cache, prefill)
 
     def verify(self, cache: GuidedCache, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(*self.raster.verify(cache, draft, first))

@@ -45,7 +45,8 @@ class TokenFramesTarget(OneShapeTarget):
                 f"{self.context} units"
             )
         cache, passed = self.raster.start(Condition(units, guided=False), limit, width, fixed)
-        return Prefill(cache, cache.output(passed.scores), units, torch.zeros_like(units[:, 0]))
+        prefill = Prefill(cache, cache.output(passed.scores), units, torch.zeros_like(units[:, 0]))
+        return self.raster.begun(cache, prefill)
 
     def units(self, prompt: TokenPrompt) -> Tensor:
         """The prompt as a sequence `[row, n · period]`."""
