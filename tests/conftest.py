@@ -17,7 +17,7 @@ from tests.support.thinned import mark_slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-for switch in ("MMSPEC_PLUGINS", "MMSPEC_STRICT", "MMSPEC_TRACE"):
+for switch in ("MMSPEC_PLUGINS", "MMSPEC_STRICT", "MMSPEC_TRACE", "MMSPEC_PRODUCTS"):
     os.environ.pop(switch, None)
 
 gc.disable()  # until everything is imported (pytest_collection_finish)

@@ -16,11 +16,13 @@ from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts import linear
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES, random_model
 from mmspec.testing.toys.history import HistoryTarget
 from tests.captured.conftest import forget, kept_for, lockstep, rounds_of
+from tests.support.half import HALF
 
 WIDE: dict[str, Any] = {
     **SIZES,
@@ -231,6 +233,29 @@ def test_a_pass_is_traced_once_for_all_laws_of_sampling(own: Any, monkeypatch: p
         assert lockstep(eager, captured, prompts, limit, seed=3, warp=Warp.sampling(warp)) > 3
         traced.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert traced == [3, 5, 7]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=HALF)])
+def test_packed_weights_are_found_when_a_round_runs(own: Any, monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
+    """What is made lazily, and whether it is still right, is no part of what is traced; nothing falls back."""
+    monkeypatch.setattr(linear, "SMALLEST", 1)
+    monkeypatch.setattr(frozen, "MOST", 0)
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "packed")
+    asked, packed_of = list[Any](), linear.packed_of
+    monkeypatch.setattr(linear, "packed_of", lambda weight: asked.append(weight) or packed_of(weight))
+    eager, captured = both(own.to(dtype), "prompt-lookup")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lockstep(eager, captured, ragged(), 12, seed=3)
+        copies = [linear._packed[kernel.layer.weight] for kernel in linear.kernels(own)]
+        asked.clear()
+        lockstep(eager, captured, ragged(), 12, seed=4)
+    assert {id(weight) for weight in asked} == {id(kernel.layer.weight) for kernel in linear.kernels(own)}
+    assert copies == [linear._packed[kernel.layer.weight] for kernel in linear.kernels(own)]
+    before = captured.generate(ragged(), 12, seed=5).units
+    own.lm_head.weight.data.neg_()
+    after = [decoder.generate(ragged(), 12, seed=5).units for decoder in (eager, captured)]
+    assert all(map(torch.equal, *after)) and not all(map(torch.equal, before, after[0]))
 
 
 def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(own: Any) -> None:

@@ -14,6 +14,7 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts import linear
 from mmspec.hosts.linear import FEWEST_ON_INTEL, PATIENCE, ROWS, Kernel, kernels, narrow, renew
+from tests.support.half import HALF
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 
@@ -117,11 +118,6 @@ def test_only_large_plain_layers_take_part_and_only_inside(monkeypatch):
         assert "forward" not in net["large"].__dict__, "wide passes are left alone"
     monkeypatch.setattr(linear, "MOST", 4 * 512 * 512 - 1)
     assert not kernels(net), "no memory is given for a large model"
-
-
-HALF = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN multiplies no bfloat16 on this processor"
-)
 
 
 @HALF
