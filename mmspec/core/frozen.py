@@ -2,9 +2,8 @@
 
 On a CPU, inductor lays out a constant matrix once, for a product generated for its shape. With it, plain decoding of
 the shipped text model is about 1.6 times as fast as eagerly with packed weights (`compiled plain` in its card). The
-price is a copy of the weights, a longer compilation, and that rounds know nothing of later weights. Which product is
-faster is measured, so that rounding may differ from one process to the next: only float32 is frozen, where what is
-promised is the same units, and not the same bits.
+price is a copy of the weights, a longer compilation, and that rounds know nothing of later weights. The generated
+product rounds in its own way: only float32 is frozen, where what is promised is the same units, and not the same bits.
 """
 
 from collections.abc import Hashable, Iterable

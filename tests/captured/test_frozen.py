@@ -170,7 +170,8 @@ def test_compiled_writes_are_in_place() -> None:
         start = None
         slots = torch.tensor([[3, 4], [7, 8]])
 
-    layer = SlotLayer(Owner())
+    owner = Owner()  # which a layer does not keep alive
+    layer = SlotLayer(owner)
     states = torch.randn(2, 4, 2, 16)
     layer.lazy_initialization(states, states)
     expected = torch.zeros(2, 4, 512, 16)

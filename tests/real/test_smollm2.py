@@ -6,6 +6,7 @@ terminal, and over HTTP.
 """
 
 import threading
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def test_one_shape_in_bfloat16(method: str) -> None:
     found, right = (each.generate(chat(QUESTIONS[2]), 24, **call) for each in (decoder, plain))
     assert torch.equal(found.units[0], right.units[0])
     assert found.report.shape == f"to the bit with plain of width {decoder.one_width()}"
+
+
+def test_compiled_in_bfloat16() -> None:
+    """Nothing falls back to the eager loop, and drafts of a head change no bit of plain's text."""
+    eagle = decoder_for(
+        model(torch.bfloat16), "eagle", drafter="mmspec/smollm2-eagle3", k=2, options={"form": "chain"}, compile=True
+    )
+    plain = Decoder(eagle.target, shape=eagle.one_width(), compile=True)
+    call: dict[str, Any] = {"seed": 3, "warp": Warp.sampling(temperature=0.7)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*(eager|captured)")
+        found, right = (each.generate(chat(QUESTIONS[1]), 24, **call) for each in (eagle, plain))
+    assert found.report.compiled and right.report.compiled and torch.equal(found.units[0], right.units[0])
 
 
 def test_in_the_terminal() -> None:

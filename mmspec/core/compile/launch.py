@@ -23,12 +23,9 @@ OPTIONS: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_inbui
 """Inductor's options: the attributes of torch's own layers are not compared in every round. Nobody changes these, but
 for weights, which a round reads anew, or `mmspec.core.frozen` watches."""
 
-FROZEN: dict[str, Any] = {
-    "max_autotune_gemm": True,
-    "max_autotune_gemm_backends": "CPP,ATEN",
-    "max_autotune_report_choices_stats": False,
-}
-"""Inductor's options where weights are constants: the faster of its own products and the library's, per shape."""
+FROZEN: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
+"""Inductor's options where weights are constants: its own products. With the library's beside them, a clock would choose
+between the two, and so how sums are rounded."""
 
 
 class OneLaunch(Generic[Result]):
@@ -160,18 +157,13 @@ def copied(method: Callable[..., Any]) -> CodeType:
 
 @contextmanager
 def freezing(frozen: bool) -> Iterator[None]:
-    """A block in which torch compiles with frozen weights, if so wanted, and does not print what it measures."""
+    """A block in which torch compiles with frozen weights, if so wanted."""
     if not frozen:
         yield
         return
-    from torch._inductor import config, select_algorithm  # takes seconds
+    from torch._inductor import config  # takes seconds
 
-    printing = vars(select_algorithm).get("PRINT_AUTOTUNE", True)
-    select_algorithm.PRINT_AUTOTUNE = False
-    try:
-        # Dynamo reads the setting of freezing; an option of one compilation does not reach it.
-        with config.patch(freezing=True), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
-            yield
-    finally:
-        select_algorithm.PRINT_AUTOTUNE = printing
+    # Dynamo reads the setting of freezing; an option of one compilation does not reach it.
+    with config.patch(freezing=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
+        yield
