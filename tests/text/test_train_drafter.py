@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 import mmspec
+from mmspec.files import SEAL, save_sealed
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
 from mmspec.training.losses import draft_loss
@@ -107,6 +109,45 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
         assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
     assert enabled.report.drafted > 0
+
+
+@pytest.mark.parametrize("where", ["here", "target", "above the target", "data", "work", "in the work", "a stranger's"])
+def test_a_folder_with_somebodys_work_is_never_replaced(
+    where: str, data: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before anything runs; and so is such a folder as the folder of work."""
+    target, stranger = tmp_path / "models" / "tiny", tmp_path / "hers"
+    shutil.copytree(tiny, target)
+    for folder in (stranger, tmp_path / "here"):
+        folder.mkdir()
+        (folder / "notes.md").write_text("hers")
+    monkeypatch.chdir(tmp_path / "here")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    work = tmp_path / "work"
+    out = {
+        "here": Path(),
+        "target": target,
+        "above the target": target.parent,
+        "data": data.parent,
+        "work": work,
+        "in the work": work / "drafter",
+        "a stranger's": stranger,
+    }[where]
+    how: dict[str, Any] = {"data": [data], **SMALL}
+    with pytest.raises(ValueError, match=r"is or holds|holds 'notes\.md'|is in .* \(--work\)"):
+        train_drafter(str(target), out, work=work, **how)
+    with pytest.raises(ValueError, match="not those of a run"):
+        train_drafter(str(target), tmp_path / "out", work=stranger, **how)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_drafter_that_was_left_alone_is_trained_anew(train: Callable, data: Path, tmp_path: Path) -> None:
+    first = train(data)
+    shutil.rmtree(tmp_path / "drafter-work")
+    assert json.loads((train(data, seed=1) / "training.json").read_text())["recipe"]["seed"] == 1
+    (first / "README.md").write_text("hers")
+    with pytest.raises(ValueError, match=r"'README\.md', which was not written there by this .* or was changed"):
+        train(data, seed=1)
 
 
 def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,14 +509,13 @@ train_drafter(str(target), folder / "drafter", kind=sys.argv[4], data=[data], wo
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Path, tiny: Path, tmp_path: Path) -> None:
     """The weights are written when the process dies; the folder is still the old one, and the next run finishes."""
-    (tmp_path / "drafter").mkdir()
-    (tmp_path / "drafter" / "old").write_text("1")
+    save_sealed(tmp_path / "drafter", lambda side: (side.mkdir(), (side / "old").write_text("1")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run(
         [sys.executable, "-c", KILLED, str(tiny), str(data), str(tmp_path), kind], env=environment, cwd=Path.cwd()
     )
     assert died.returncode == -signal.SIGKILL
-    assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
+    assert sorted(path.name for path in (tmp_path / "drafter").iterdir()) == [SEAL, "old"]
     train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **SMALL)
     assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
     assert not (tmp_path / "drafter" / "old").exists() and weights_in(tmp_path / "drafter")

@@ -53,7 +53,7 @@ def test_another_recipe_is_refused_and_what_differs_is_named(tmp_path: Path) -> 
         claimed(tmp_path, {}).__enter__()
     (tmp_path / RECIPE).unlink()
     save_tensors(tmp_path / "codes.pt", torch.zeros(1))
-    with pytest.raises(ValueError, match=r"holds work without a recipe\.json; delete it"):
+    with pytest.raises(ValueError, match=r"holds 'codes\.pt' and no recipe\.json: .* not those of a run"):
         claimed(tmp_path, {}).__enter__()
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from mmspec.cli.groups import Device, Work, resumable
-from mmspec.cli.places import refuse_folders
+from mmspec.cli.places import refuse_folders, refuse_taken
 from mmspec.registry.options import parse
+from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe
 
@@ -50,7 +51,12 @@ def train_drafter(
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
     """
-    refuse_folders(out, work)
+    named = {"the target": target, "the head": numbers.get("head"), "the draft model": numbers.get("draft_model")}
+    inputs = {what: Path(name) for what, name in named.items() if name} | {f"the data {at}": at for at in data or ()}
+    refuse_folders(work)
+    refuse_taken(out, {**inputs, "the work (--work)": work})
+    if out.resolve().is_relative_to(work.resolve()):
+        raise ValueError(f"{shown(out)} (--out) is in {shown(work)} (--work); name another folder")
     if kind not in DRAFTERS:
         raise ValueError(unknown("kind of drafter", kind, DRAFTERS))
     if not data and not self_generated:
@@ -59,7 +65,9 @@ def train_drafter(
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
     from mmspec.hosts.dtypes import dtype_of
+    from mmspec.training.work import refuse_foreign
 
+    refuse_foreign(work)
     of_target = dtype_of(dtype)
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec_text.training import run

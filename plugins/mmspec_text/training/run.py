@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.hosts.draft_models import own_target
 from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
@@ -62,8 +62,8 @@ def train_drafter(
     """Run a recipe, or the rest of it.
 
     The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
-    autocast. `folder` receives the finished drafter, and is replaced if it exists; `work` has the checkpoints: delete
-    it to start anew.
+    autocast. `folder` receives the finished drafter, and replaces one that is as a run left it; `work` has the
+    checkpoints: delete it to start anew.
 
     Raises:
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
@@ -99,7 +99,7 @@ def train_drafter(
             done.write(side)
             (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
-        save_whole(folder, write)
+        save_sealed(folder, write)
         say(f"{folder.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
 
 
