@@ -22,6 +22,8 @@ SIDE = ".part"
 """Mark in the temporary names, which begin with a dot."""
 SEAL = ".written.json"
 """The file in a folder that has the digests of all others."""
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""How a library that is written in Rust, as safetensors is, tells the system's error in one of its own."""
 _TEMPORARY = re.compile(r"\..*\.\d+(\.old|\.mode)?\.part.*")
 
 
@@ -58,6 +60,10 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
         # The error of a full disk names no file, and the temporary name would tell users nothing.
         if error.errno is not None and error.filename in (None, str(side)):
             error.filename = str(path)
+        raise
+    except Exception as error:
+        if number := _NUMBER.search(str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         raise
     finally:
         _remove(side)

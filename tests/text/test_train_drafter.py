@@ -1,5 +1,6 @@
 """`mmspec train drafter` in miniature: what it writes, reads and refuses, and how it resumes."""
 
+import copy
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import torch
 import typer
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Mamba2Config, Mamba2ForCausalLM
 
 import mmspec
 from mmspec.files import SEAL, save_sealed
@@ -192,7 +193,7 @@ def test_other_heads_are_written_and_draft(
     monkeypatch.setattr("typer.echo", stop)
     with pytest.raises(typer.Exit):
         train(data, kind, name="broken")
-    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 2 and not (tmp_path / "broken").exists()
     monkeypatch.setattr("typer.echo", str)
     one, other = map(weights_in, (folder, train(data, kind, name="broken")))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
@@ -293,7 +294,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     monkeypatch.setattr("typer.echo", stop)
     with pytest.raises(typer.Exit):
         train(data, name="broken", self_generated=600)
-    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 2 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
     monkeypatch.setattr(written_text, "_written", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
@@ -301,6 +302,65 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     assert all(torch.equal(value, other[key]) for key, value in one.items())
     with pytest.raises(ValueError, match=r"another recipe \(depth 2 there, 3 here\)"):
         train(data, name="broken", self_generated=600, depth=3)
+
+
+@pytest.mark.parametrize("how", ["an interrupt", "SIGTERM", "at once"])
+def test_a_stopped_run_says_what_was_kept(
+    how: str, train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Before any checkpoint is due."""
+
+    def batch_at(texts: Texts, step: int) -> Batch:
+        if step == (0 if how == "at once" else 2):
+            signal.raise_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGINT)
+        return batches(texts, step)
+
+    batches = Texts.batch_at
+    with monkeypatch.context() as patched:
+        patched.setattr(Texts, "batch_at", batch_at)
+        with pytest.raises(typer.Exit) as stopped:
+            train(data)
+    assert stopped.value.exit_code == (143 if how == "SIGTERM" else 130)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    said = capsys.readouterr().out
+    assert (
+        "Nothing was done yet that could be kept" if how == "at once" else "the same command again to resume"
+    ) in said
+    train(data)
+    assert ("resuming at step 2 of 3" in capsys.readouterr().out) == (how != "at once")
+
+
+def test_a_target_that_was_trained_on_is_another(train: Callable, data: Path, tiny: Path, model: Any) -> None:
+    train(data)
+    changed = copy.deepcopy(model)
+    try:
+        with torch.no_grad():
+            changed.lm_head.weight.mul_(1.1)
+        changed.save_pretrained(tiny)
+        with pytest.raises(ValueError, match=r"another recipe \(weights \w{16} there, \w{16} here\)"):
+            train(data)
+    finally:
+        model.save_pretrained(tiny)
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("pard", ""), ("model", ""), ("mtp", "of another form than a Llama's")])
+def test_a_target_without_attention(
+    kind: str, refused: str, data: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads texts of any length; and what cannot begin is refused before the target writes."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=16)
+    torch.manual_seed(0)
+    model = Mamba2ForCausalLM(Mamba2Config(**sizes, vocab_size=257, bos_token_id=0, eos_token_id=0, pad_token_id=0))
+    model.save_pretrained(tmp_path / "mamba")
+    load_tokenizer(str(tiny)).save_pretrained(tmp_path / "mamba")
+    how: dict[str, Any] = dict(kind=kind, data=[data], work=tmp_path / "work", steps=1, batch=2, context=16, depth=2)
+    if refused:
+        monkeypatch.setattr(written_text, "_written", lambda *_: pytest.fail("it is refused before that"))
+        with pytest.raises(ValueError, match=refused):
+            train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how, self_generated=900)
+    else:
+        train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how)
+        assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 131_072
 
 
 def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:

@@ -155,6 +155,18 @@ def test_a_full_disk_costs_nothing_but_the_new_tensors(tmp_path: Path) -> None:
     assert torch.load(path, weights_only=True).tolist() == [0, 1, 2] and listed(tmp_path) == ["codes.pt"]
 
 
+def test_a_full_disk_is_one_whoever_writes(tmp_path: Path) -> None:
+    """safetensors raises an error of its own, which users would take for a fault."""
+
+    def write(side: Path) -> None:
+        side.mkdir()
+        save_file({"a": torch.zeros(100_000)}, side / "a.safetensors")
+
+    with small_disk(10_000), pytest.raises(OSError, match=r"File too large: '.*/model'$"):
+        save_whole(tmp_path / "model", write)
+    assert listed(tmp_path) == []
+
+
 def test_a_folder_that_is_not_there_is_said_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none/kept\.json'$"):
         save_text(tmp_path / "none" / "kept.json", "1")

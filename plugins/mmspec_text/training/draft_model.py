@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from mmspec.hosts.draft_models import own_target
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
 from mmspec_text.training.answers import prompts_of
 from mmspec_text.training.batch import Batch
@@ -26,6 +27,8 @@ WIDTH, LAYERS = 3, 4
 """The target's hidden width and its layers over the draft model's, about."""
 HEAD = 32
 """Numbers of an attention head."""
+FAR = 131_072
+"""The longest text of a draft model whose target reads texts of any length."""
 
 
 def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
@@ -40,7 +43,7 @@ def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
         num_hidden_layers=max(1, config.num_hidden_layers // LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
-        max_position_embeddings=config.max_position_embeddings,
+        max_position_embeddings=own_target(model).context or FAR,
         tie_word_embeddings=True,
     )
     torch.manual_seed(seed)

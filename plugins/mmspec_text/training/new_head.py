@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mmspec.hosts.weight_files import CONFIG, FILES, SAFE
+from mmspec.training.work import save_tensors
 from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
 from mmspec_text.training.recipe import DrafterRecipe
 
@@ -97,7 +98,7 @@ def write_files(
     if file.endswith(SAFE):
         save_file(dict(weights), folder / file, metadata={"format": "pt"})
     else:
-        torch.save(dict(weights), folder / file)
+        save_tensors(folder / file, dict(weights))
     (folder / entries).write_text(json.dumps(config, indent=2) + "\n")
 
 
