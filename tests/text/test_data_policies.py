@@ -31,6 +31,7 @@ from mmspec_text.training.teacher import Kept, Teacher
 from mmspec_text.training.texts import Stream
 from mmspec_text.training.written import answered, questions
 from tests.support import byte_llama
+from tests.text.test_train_drafter import small
 
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=32, depth=2, intermediate=16)
 RECIPE = DrafterRecipe(**SMALL)
@@ -68,7 +69,13 @@ def chats(tmp_path: Path) -> Path:
 def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
     def once(data: Path | None, kind: str, name: str = "drafter", **options: Any) -> Path:
         files = None if data is None else [data]
-        how = {"out": tmp_path / name, "work": tmp_path / f"{name}-work", "data": files, **SMALL, **options}
+        how = {
+            "out": tmp_path / name,
+            "work": tmp_path / f"{name}-work",
+            "data": files,
+            **small(kind, SMALL),
+            **options,
+        }
         train_drafter(str(tiny), kind=kind, **how)
         return tmp_path / name
 

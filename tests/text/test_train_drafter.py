@@ -37,7 +37,7 @@ from mmspec_text.training.data import read_file
 from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics
-from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
+from mmspec_text.training.recipe import DRAFTERS, ONLY, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 from mmspec_text.training.written import answered
@@ -48,6 +48,11 @@ from tests.support.examples import ssm
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
+
+
+def small(kind: str, numbers: dict[str, Any] = SMALL) -> dict[str, Any]:
+    """The numbers that a kind has."""
+    return {name: value for name, value in numbers.items() if kind in ONLY.get(name, ((kind,), ""))[0]}
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +80,10 @@ def written(path: Path, lines: list[Any]) -> Path:
 def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
     """`train(data, kind, name, **options)`: the command; returns the drafter's folder."""
 
-    def once(data: Path | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
+    def once(data: Path | list[Path] | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
         out = tmp_path / name
-        files = None if data is None else [data]
-        how = {"out": out, "work": tmp_path / f"{name}-work", "data": files, **SMALL, **options}
+        files = [data] if isinstance(data, Path) else data
+        how = {"out": out, "work": tmp_path / f"{name}-work", "data": files, **small(kind), **options}
         train_drafter(str(tiny), kind=kind, **how)
         return out
 
@@ -102,6 +107,9 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     facts = json.loads((folder / "training.json").read_text())
     assert facts["kind"] == "eagle3" and set(facts["held_out"]) == {"texts"}
     assert facts["recipe"]["steps"] == 3 and "layers" not in facts["recipe"], "numbers of other kinds are left out"
+    text = (folder / "README.md").read_text()
+    assert 'mmspec.enable(model, "eagle"' in text and "- texts: `{" in text and "base_model" not in text
+    assert json.loads((folder / "config.json").read_text())["transformer_layer_config"]["rope_theta"] == 10_000
     assert len(facts["held_out"]["texts"]["right"]) == 2 and not list(folder.parent.glob(".*part*"))
     head = Eagle(EagleOptions(model=str(folder), probe=False))
     assert head.checkpoint.layout.name == "speculators" and head.checkpoint.ignored == ()
@@ -134,7 +142,7 @@ def test_a_folder_with_somebodys_work_is_never_replaced(
         "in the work": work / "drafter",
         "a stranger's": stranger,
     }[where]
-    how: dict[str, Any] = {"data": [data], **SMALL}
+    how: dict[str, Any] = {"data": [data], **small("eagle3")}
     with pytest.raises(ValueError, match=r"is or holds|holds 'notes\.md'|is in .* \(--work\)"):
         train_drafter(str(target), out, work=work, **how)
     with pytest.raises(ValueError, match="not those of a run"):
@@ -353,14 +361,15 @@ def test_a_target_without_attention(
     model = Mamba2ForCausalLM(Mamba2Config(**sizes, vocab_size=257, bos_token_id=0, eos_token_id=0, pad_token_id=0))
     model.save_pretrained(tmp_path / "mamba")
     load_tokenizer(str(tiny)).save_pretrained(tmp_path / "mamba")
-    how: dict[str, Any] = dict(kind=kind, data=[data], work=tmp_path / "work", steps=1, batch=2, context=16, depth=2)
+    how: dict[str, Any] = dict(kind=kind, data=[data], work=tmp_path / "work", **small(kind))
     if refused:
         monkeypatch.setattr(written_text, "_written", lambda *_: pytest.fail("it is refused before that"))
         with pytest.raises(ValueError, match=refused):
             train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how, self_generated=900)
     else:
         train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how)
-        assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 131_072
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert config["max_position_embeddings"] == 131_072 and config["rope_theta"] == 10_000
 
 
 def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:
@@ -464,6 +473,7 @@ def test_what_the_target_writes_ends_where_a_text_ends(model: Any) -> None:
         ([{"ids": [3, 999]}], "has the id 999, and the target has 257: ids of another tokenizer"),
         ([{"text": 7}], r'has no "text" \(a string\)'),
         (["text"], "every line holds an object"),
+        ([{"text": ""}] * 200, "has 200 texts, and all of them are empty"),
     ],
 )
 def test_texts_that_train_nothing_are_refused(train: Callable, tmp_path: Path, lines: list[Any], said: str) -> None:
@@ -495,6 +505,38 @@ def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) 
     tokenizer.chat_template = "{{ raise_exception('no system') }}"
     with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
         read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
+
+
+def test_an_empty_text_among_others_is_left_out(tiny: Path, tmp_path: Path) -> None:
+    file = written(tmp_path / "texts.jsonl", [{"text": "ab"}, {"text": ""}, {"ids": []}, {"text": "c"}])
+    tokenizer = load_tokenizer(str(tiny))
+    units, _ = read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
+    assert tokenizer.decode(units) == "<end>ab<end>c"
+
+
+def test_files_of_one_name_are_told_apart(train: Callable, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    again = written(tmp_path / "other" / "texts.jsonl", LINES)
+    held = json.loads((train([data, again]) / "training.json").read_text())["held_out"]
+    assert set(held) == {str(data), str(again)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "said"),
+    [
+        ("mtp", {"intermediate": 8}, "intermediate is for --kind eagle3 or dflash, and not for mtp"),
+        ("model", {"depth": 4}, "a draft model learns the next token alone"),
+        ("eagle3", {"temperature": 0.1}, r"it writes nothing \(--self-generated\)"),
+        ("eagle3", {"own_share": 0.5}, r"give both \(--data, --self-generated\)"),
+        ("eagle3", {"own_share": 0.5, "self_generated": 900}, r"give both \(--data, --self-generated\)"),
+    ],
+)
+def test_numbers_without_an_effect_are_refused(
+    kind: str, numbers: dict[str, Any], said: str, train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmspec.hosts.loading.load_model", lambda *_: pytest.fail("it is refused before that"))
+    with pytest.raises(ValueError, match=said):
+        train(None if "self_generated" in numbers else data, kind, **numbers)
 
 
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
@@ -556,12 +598,13 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.text.test_train_drafter import SMALL
+from tests.text.test_train_drafter import small
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
 target, data, folder = map(Path, sys.argv[1:4])
-train_drafter(str(target), folder / "drafter", kind=sys.argv[4], data=[data], work=folder / "work", **SMALL)
+kind = sys.argv[4]
+train_drafter(str(target), folder / "drafter", kind=kind, data=[data], work=folder / "work", **small(kind))
 """
 
 
@@ -576,7 +619,7 @@ def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Pat
     )
     assert died.returncode == -signal.SIGKILL
     assert sorted(path.name for path in (tmp_path / "drafter").iterdir()) == [SEAL, "old"]
-    train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **SMALL)
+    train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **small(kind))
     assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
     assert not (tmp_path / "drafter" / "old").exists() and weights_in(tmp_path / "drafter")
 

@@ -45,8 +45,8 @@ def train_drafter(
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
-    Medusa's and DFlash's heads and prompt tokens (ppd) in their authors' layouts, heads over the target's output layer
-    in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
+    DFlash's head and prompt tokens (ppd) in their authors' layouts. So are Medusa's heads; with --no-own-output they
+    are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
@@ -63,6 +63,7 @@ def train_drafter(
         raise ValueError("there is nothing to train on: give --data FILE.jsonl, --self-generated N, or both")
     chosen = {name: value for name, value in numbers.items() if value is not None}
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
+    recipe.refuse_for(kind, bool(data), self_generated > 0)
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
     from mmspec.hosts.dtypes import dtype_of
     from mmspec.training.work import refuse_foreign

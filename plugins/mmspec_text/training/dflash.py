@@ -76,7 +76,6 @@ def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, 
         },
         **layer_entries(a, len(a.sights), a.vocab),
         "layer_types": ["full_attention"] * len(a.sights),
-        "rope_theta": a.rope["rope_theta"],
         "dtype": "float16",
     }
     write_files({key: half(value) for key, value in head.state_dict().items()}, config, folder)

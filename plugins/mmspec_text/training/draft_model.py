@@ -6,6 +6,7 @@ loss compares it with the target behind the units that it wrote. So it learns wh
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,11 @@ def trained_model(of: Training) -> Trained:
 
 def write_model(student: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a draft model in float16, with its tokenizer, into a folder; the live one is unchanged."""
-    half = type(student)(student.config).half()
+    half = type(student)(deepcopy(student.config)).half()
     half.load_state_dict(student.state_dict())
+    rope = student.config.to_dict().get("rope_parameters") or {}
+    if "rope_theta" in rope:  # where readers of transformers 4's files look for it
+        half.config.rope_theta = rope["rope_theta"]
     half.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -87,6 +87,7 @@ def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
         "hidden_act": a.activation,
         "rms_norm_eps": a.eps,
         "rope_parameters": dict(a.rope),
+        "rope_theta": a.rope["rope_theta"],  # where readers of transformers 4's files look for it
     }
 
 

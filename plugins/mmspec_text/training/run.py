@@ -32,6 +32,7 @@ from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.pard import begun_pard
 from mmspec_text.training.ppd import begun_ppd
+from mmspec_text.training.readme import layout_of, readme
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
@@ -69,7 +70,7 @@ def train_drafter(
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
             is another run's, or of another recipe; or training cannot go on.
     """
-    recipe.refuse_for(kind)
+    recipe.refuse_for(kind, bool(data.sources), len(data.prompts) > 0)
     model.requires_grad_(False)
     begin = partial(begun_pard, tokenizer) if kind == "pard" else HEADS.get(kind)
     if begin is not None:  # what cannot begin is refused before the target writes for hours
@@ -98,8 +99,10 @@ def train_drafter(
         def write(side: Path) -> None:
             done.write(side)
             (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+            readme(kind, recipe, name, facts).save(side / "README.md")
 
         save_sealed(folder, write)
+        say(layout_of(kind, recipe))
         say(f"{folder.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
 
 
