@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
+from mmspec_text.training.dflash import begun_dflash, inner_boundaries
 from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics
@@ -402,6 +404,21 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
     loop.fit(head, texts.batch_at, head_loss(teacher.said, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
     after = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7
+
+
+def test_a_block_begins_near_a_uniform_guess(model: Any) -> None:
+    """On a target whose output layer is its embedding: the row of what is not known does not say itself again."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.normal_(std=6.0)
+    model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    recipe = DrafterRecipe(**{**small("dflash"), "hard": 1.0, "loss": "hard"})
+    head = begun_dflash(model, recipe, "it").network
+    teacher = Teacher(model, inner_boundaries(model.config.num_hidden_layers))
+    batch = Texts([Stream(torch.randint(257, (400,)), 1.0)], 4, 24, 0).batch_at(0)
+    with torch.no_grad():
+        first = head_loss(teacher.said, recipe.draft_loss, 2)(head, batch)
+    assert float(first) < math.log(257) + 4
 
 
 def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

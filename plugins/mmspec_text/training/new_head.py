@@ -41,13 +41,13 @@ def join_model(network: HeadNetwork, model: Any) -> None:
     network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
 
 
-def draw_weights(network: nn.Module, seed: int) -> None:
-    """Draw a head's matrices; those that write into a residual stream are 0 at first, and add nothing."""
+def draw_weights(network: nn.Module, seed: int, silent: bool = True) -> None:
+    """Draw a head's matrices; if `silent`, those that write into a residual stream are 0 at first, and add nothing."""
     generator = torch.Generator().manual_seed(seed)
     for name, weights in network.named_parameters():
         if weights.dim() > 1:
             nn.init.normal_(weights, std=0.02, generator=generator)
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
+        if silent and name.endswith(("o_proj.weight", "down_proj.weight")):
             nn.init.zeros_(weights)
 
 
