@@ -68,7 +68,7 @@ def test_ranges() -> None:
     assert uneven.low < 1 < uneven.middle < uneven.high, "one prompt of six is no rule"
     again = faster([1.0] * 12, [0.9, 0.9, 0.9, 0.9, 0.9, 9.0] * 2, 6)
     assert again == pytest.approx(uneven), "nor if it is decoded twice"
-    assert faster([1.0, 1.0, 1.0], [1.1, 1.15, 1.2], 1).low > 1, "of one prompt, runs tell"
+    assert faster([1.0, 1.0, 1.0], [1.18, 1.2, 1.22], 1).low > 1, "of one prompt, runs tell"
 
 
 def test_all_prompts_are_decoded_by_turns_and_losers_leave_early() -> None:
@@ -106,7 +106,7 @@ def test_what_is_faster_is_kept_in_spite_of_noise_every_time() -> None:
 
 def test_repeats_that_disagree_keep_nothing() -> None:
     """A disturbance while one round lasts: the mean is far ahead, and one round says the opposite."""
-    first = 3 + PROMPTS  # runs before the rounds that decide
+    first = 2 + PROMPTS  # runs before the rounds that decide
 
     def sometimes(task: int, run: int) -> float:
         return 0.02 if run < first + PROMPTS * (MOST - 1) else 0.105
@@ -150,9 +150,10 @@ def test_too_little_time_keeps_nothing() -> None:
 def test_a_line_comes_before_the_first_minute_is_over() -> None:
     world = World()
     world.race(30.0, **{f"way {number}": 0.2 + number / 100 for number in range(12)})
-    times = [0.0, *(at for at, _ in world.said)]
+    assert world.said[0] == (0.0, "first runs of 14 ways, which are not counted")
+    times = [at for at, _ in world.said]
     longest = 96 * 0.4
-    assert all(later - earlier <= EVERY + longest for earlier, later in itertools.pairwise(times)) and times[1] < 60
+    assert all(later - earlier <= EVERY + longest for earlier, later in itertools.pairwise(times))
 
 
 def test_who_fails_leaves_but_not_plain_decoding() -> None:
