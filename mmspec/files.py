@@ -2,9 +2,16 @@
 
 A file or folder is written under a temporary name in the same folder, synchronised to the disk, and renamed. A reader
 sees the old one or the new one; where writing fails (CTRL-C, a full disk, an error), the temporary file is removed.
+
+A file that is named is replaced. A folder is replaced only if it is empty, or if `save_sealed` wrote it and nothing in
+it was added, changed or removed since: so nobody else's work is lost with it.
 """
 
+import errno
+import hashlib
+import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -13,6 +20,11 @@ from typing import Any
 
 SIDE = ".part"
 """Mark in the temporary names, which begin with a dot."""
+SEAL = ".written.json"
+"""The file in a folder that has the digests of all others."""
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""How a library that is written in Rust, as safetensors is, tells the system's error in one of its own."""
+_TEMPORARY = re.compile(r"\..*\.\d+(\.old|\.mode)?\.part.*")
 
 
 def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
@@ -25,7 +37,7 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
         write: Called with a path of the same suffix, at which it creates the file or folder.
 
     Raises:
-        OSError: It cannot be written there; `path` is as it was.
+        OSError: It cannot be written there, or is a folder that may not be replaced; `path` is as it was.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         write(path)
@@ -49,6 +61,10 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
         if error.errno is not None and error.filename in (None, str(side)):
             error.filename = str(path)
         raise
+    except Exception as error:
+        if number := _NUMBER.search(str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise
     finally:
         _remove(side)
 
@@ -58,10 +74,46 @@ def save_text(path: Path, text: str) -> None:
     save_whole(path, lambda side: side.write_text(text, encoding="utf-8"))
 
 
+def save_sealed(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a folder as `save_whole` does; a later call may replace it while it holds exactly what was written."""
+
+    def sealed(side: Path) -> None:
+        write(side)
+        (side / SEAL).write_text(json.dumps(_held(side), indent=1) + "\n", encoding="utf-8")
+
+    save_whole(path, sealed)
+
+
+def foreign(folder: Path) -> list[str]:
+    """The names in a folder that `save_sealed` did not leave as they are: added, changed or removed ones."""
+    try:
+        sealed = dict(json.loads((folder / SEAL).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # there is none, or it is somebody else's
+        return sorted(path.name for path in folder.iterdir())
+    held = _held(folder)
+    return sorted(name for name in {**sealed, **held} if sealed.get(name) != held.get(name))
+
+
 def remove_sides(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder; no process may be writing there."""
     for side in folder.glob(f".*{SIDE}*"):
-        _remove(side)
+        if _TEMPORARY.fullmatch(side.name):
+            _remove(side)
+
+
+def _held(folder: Path) -> dict[str, str]:
+    """The digest of every file in a folder, by its path there; links and folders have a word instead."""
+    held = {}
+    for path in sorted(folder.rglob("*")):
+        what = "a folder" if path.is_dir() else "a device"
+        if path.is_symlink():
+            what = "a link"
+        elif path.is_file():
+            with path.open("rb") as opened:
+                what = hashlib.file_digest(opened, "sha256").hexdigest()
+        held[path.relative_to(folder).as_posix()] = what
+    held.pop(SEAL, None)
+    return held
 
 
 def _usual_mode(path: Path) -> int:
@@ -79,6 +131,11 @@ def _take_place(side: Path, path: Path) -> None:
     if not path.is_dir():
         os.replace(side, path)
         return
+    if not side.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder is not replaced by a file", str(path))
+    if others := foreign(path):
+        said = f"the folder is not replaced, since {others[0]!r} in it is somebody else's, or was changed"
+        raise FileExistsError(errno.EEXIST, said, str(path))
     old = _temporary(path, ".old" + SIDE)
     os.rename(path, old)
     try:

@@ -24,6 +24,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
 from mmspec.core.one_shape import Shape
 from mmspec.core.report import Report
+from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget
 from mmspec.registry import installed
 
@@ -83,10 +84,12 @@ class Enabled:
 
         Raises:
             ValueError: Nothing learns here, or there is no form for such a head.
+            OSError: The folder cannot be written, or holds something that this method did not write.
         """
         if self.learner is None:
             raise ValueError("the drafter is as it was loaded: nothing learns here (learn=True)")
-        self.learner.lesson.save(Path(folder))
+        Path(folder).parent.mkdir(parents=True, exist_ok=True)
+        save_sealed(Path(folder), self.learner.lesson.save)
 
     @property
     def width(self) -> int | None:

@@ -19,14 +19,16 @@ class GenerateCall:
     """A call of `generate`, the same for all contestants."""
 
     model: Any  # the target
-    new: int  # the number of tokens to emit; there is no end-of-text token, so that all contestants emit this number
+    new: int  # the number of tokens to emit
     temperature: float  # the temperature; 0 is greedy
     seed: int  # the seed of torch's generator, set before every call
+    ends: bool = False  # whether a text may end before; else no token ends it, and all contestants emit that number
 
     def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
         """Seconds, and the new tokens of every row."""
         sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
-        how = {"max_new_tokens": self.new, "eos_token_id": None, "do_sample": False, **sampling, **more}
+        endless = {} if self.ends else {"eos_token_id": None}
+        how = {"max_new_tokens": self.new, "do_sample": False, **endless, **sampling, **more}
         torch.manual_seed(self.seed)
         seconds, ids = called(lambda: self.model.generate(**inputs, **how), str(self.model.device))
         return seconds, list(ids[:, inputs["input_ids"].shape[1] :].cpu())

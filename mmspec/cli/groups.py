@@ -1,15 +1,19 @@
 """What commands of several plugins share: their group, and, where they train, how a stopped run is resumed."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 INTERRUPTED = 130
 """Exit code after CTRL-C, as shells report it."""
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM."""
 
 
 def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:
@@ -43,9 +47,24 @@ Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, â€
 
 @contextmanager
 def resumable(work: Path) -> Iterator[None]:
-    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed."""
+    """Training inside of the block may be stopped by CTRL-C or SIGTERM, and says what was kept of it."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt(TERMINATED)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
     try:
         yield
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stopped:
+        kept = any(work.rglob("*.pt"))
+        said = (
+            f"What was done is kept in {work}; run the same command again to resume."
+            if kept
+            else ("Nothing was done yet that could be kept; the same command begins anew.")
+        )
+        typer.echo(f"\nStopped. {said}")
+        raise typer.Exit(*(stopped.args or (INTERRUPTED,))) from None
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -1,8 +1,10 @@
 """Files and folders that a command names: checked before the work whose result a mistake would lose."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from mmspec.files import foreign
 from mmspec.registry.printable import printable
 
 
@@ -26,6 +28,22 @@ def refuse_folders(*folders: Path) -> None:
         if not there.is_dir():
             raise ValueError(f"there can be no folder {_shown(folder)}: {_shown(there)} is a file")
         _try(there, ".")
+
+
+def refuse_taken(folder: Path, others: Mapping[str, Path]) -> None:
+    """Refuse a folder that cannot be written anew without a loss: one that is or holds the current folder or one of
+    `others`, files and folders by what they are, or that holds anything but what a command of ours wrote there.
+    """
+    refuse_folders(folder)
+    real = folder.resolve()
+    for what, path in {"the current folder": Path(), **others}.items():
+        if path.resolve().is_relative_to(real):
+            raise ValueError(f"{_shown(folder)} is or holds {what}, and would be written anew; name another folder")
+    if real.is_dir() and (held := foreign(real)):
+        raise ValueError(
+            f"{_shown(folder)} holds {printable(held[0])!r}, which was not written there by this command or was "
+            "changed since; name a new folder, or an empty one"
+        )
 
 
 def text_of(file: Path) -> str:

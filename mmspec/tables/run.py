@@ -58,7 +58,6 @@ def run(
     """
     reads = rows.reads(table.columns)
     ids = ids_of((row[rows.id] for row in table.rows), rows.id)
-    _refuse_foreign(out)
     began = time.monotonic()
     with claimed(out, recipe_of(rows, table, reads)):
         folder = Folder(out, table, rows.id)
@@ -136,12 +135,6 @@ def _plain(value: Any) -> Any:
     """A cell of numpy as Python's; an empty one, which engines give as NaN, as None."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) else value
-
-
-def _refuse_foreign(out: Path) -> None:
-    """Refuse a folder with files of somebody else's."""
-    if out.is_dir() and not (out / RECIPE).is_file() and any(path.name != ".lock" for path in out.iterdir()):
-        raise ValueError(f"{out} is not empty, and its files are not those of a run; take another folder")
 
 
 def _summary(folder: Folder, rows: int, computed: int, seconds: float) -> Summary:

@@ -1,12 +1,13 @@
 """A training loop with AdamW (and Muon), warm-up, cosine decay, and checkpoints from which a run resumes.
 
 The batch of a step is a function of the step alone, so that a resumed run sees the same batches as an uninterrupted
-one. Checkpoints are written whole or not at all: whenever the run stops, the last one can be loaded.
+one. Checkpoints are written whole or not at all: whenever the run stops, the last one can be loaded. One is written
+where the user stops the run, after so many steps, and after so many seconds, since a step may take minutes.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ CHECKPOINT = "checkpoint.pt"
 LOG = "log.jsonl"
 _NOT_OF_THE_RECIPE = ("save_every", "log_every")
 """Options that may differ when a run resumes."""
+SAVE_SECONDS = 300.0
+"""Seconds of work that are lost at most where the process is killed, and one step's."""
 FLOOR = 0.05
 """The last learning rate, as a share of the peak."""
 
@@ -77,7 +80,7 @@ def fit(
     Raises:
         ValueError: `options.hidden` is the prefix of no matrix's name; the folder is another run's, or was begun with
             other options, or its checkpoint is damaged; the loss or its gradient is not finite any more.
-        KeyboardInterrupt: The user stopped the run; a later call resumes from the last checkpoint.
+        KeyboardInterrupt: The user stopped the run; a later call goes on behind the last step that was done.
     """
     optimizers = _optimizers(model, options)
     recipe = {name: value for name, value in asdict(options).items() if name not in _NOT_OF_THE_RECIPE}
@@ -86,41 +89,59 @@ def fit(
         if first:
             say(f"resuming at step {first} of {options.steps}")
         schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
-        device = next(model.parameters()).device
         model.train()
         started = began = time.perf_counter()
-        for step in range(first, options.steps):
-            if step == first + WARM:
-                began = time.perf_counter()
-            loss = torch.zeros((), device=device)
-            for batch in range(step * options.batches, (step + 1) * options.batches):
-                with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
-                    part = loss_of(model, batch_at(batch)) / options.batches
-                part.backward()
-                loss += part.detach()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-            if not torch.isfinite(loss + norm):  # checked before the weights are changed
-                raise ValueError(_diverged(step, float(loss), float(norm), folder))
-            for optimizer, schedule in zip(optimizers, schedules, strict=True):
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                schedule.step()
-            done = step + 1
-            if done == first + WARM + TIMED < options.steps:
-                left = (time.perf_counter() - began) / TIMED * (options.steps - done) / 60
-                say(f"the {options.steps - done} steps that are left take about {left:.1f} minutes")
-            if done % options.log_every == 0 or done == options.steps:
-                record = {
-                    "step": done,
-                    "loss": round(float(loss), 4),
-                    "seconds": round(time.perf_counter() - started, 1),
-                }
-                with (folder / LOG).open("a") as log:
-                    log.write(json.dumps(record) + "\n")
-                say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")
-            if done % options.save_every == 0 or done == options.steps:
-                _save(model, optimizers, done, folder)
+        saved = began
+        whole: int | None = first  # the steps that are in the weights; None while they change
+        try:
+            for step in range(first, options.steps):
+                if step == first + WARM:
+                    began = time.perf_counter()
+                batches = range(step * options.batches, (step + 1) * options.batches)
+                loss, norm = _gradient(model, map(batch_at, batches), loss_of, options)
+                if not torch.isfinite(loss + norm):  # checked before the weights are changed
+                    raise ValueError(_diverged(step, float(loss), float(norm), folder))
+                whole = None
+                for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                    schedule.step()
+                whole = done = step + 1
+                if done == first + WARM + TIMED < options.steps:
+                    left = (time.perf_counter() - began) / TIMED * (options.steps - done) / 60
+                    say(f"the {options.steps - done} steps that are left take about {left:.1f} minutes")
+                if done % options.log_every == 0 or done == options.steps:
+                    _log(done, options.steps, float(loss), time.perf_counter() - started, folder, say)
+                now = time.perf_counter()
+                if done % options.save_every == 0 or done == options.steps or now - saved >= SAVE_SECONDS:
+                    _save(model, optimizers, done, folder)
+                    saved = now
+        except KeyboardInterrupt:
+            if whole is not None and whole > first:
+                _save(model, optimizers, whole, folder)
+            raise
         model.eval()
+
+
+def _gradient(
+    model: nn.Module, batches: Iterable[Any], loss_of: Callable[[nn.Module, Any], Tensor], options: LoopOptions
+) -> tuple[Tensor, Tensor]:
+    """A step's loss, and the norm of its gradient, which is left in the parameters."""
+    device = next(model.parameters()).device
+    loss = torch.zeros((), device=device)
+    for batch in batches:
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+            part = loss_of(model, batch) / options.batches
+        part.backward()
+        loss += part.detach()
+    return loss, nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+
+
+def _log(done: int, steps: int, loss: float, seconds: float, folder: Path, say: Callable[[str], None]) -> None:
+    record = {"step": done, "loss": round(loss, 4), "seconds": round(seconds, 1)}
+    with (folder / LOG).open("a") as log:
+        log.write(json.dumps(record) + "\n")
+    say(f"step {done}/{steps}  loss {loss:.3f}  {seconds:.0f} s")
 
 
 def _optimizers(model: nn.Module, options: LoopOptions) -> list[Optimizer]:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.files import remove_sides, save_text, save_whole
+from mmspec.registry.printable import shown
 
 RECIPE, LOCK = "recipe.json", ".lock"
 Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
@@ -30,13 +32,28 @@ def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
     `recipe` is everything that decides the contents, by name; it is written into the folder, which is made if missing.
 
     Raises:
-        ValueError: Another run holds the folder, or it has contents of another recipe; the message says what differs.
+        ValueError: Another run holds the folder, or it has contents of another recipe, of which the message says what
+            differs, or of none.
     """
+    refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         remove_sides(folder)
         _agree(folder, json.loads(json.dumps(recipe)))
         yield
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder with files in it that are no run's.
+
+    Raises:
+        ValueError: It holds something, and no recipe.
+    """
+    held = sorted(path.name for path in folder.glob("[!.]*"))  # hidden are the lock, and what a killed run left
+    if held and RECIPE not in held:
+        raise ValueError(
+            f"{folder} holds {shown(held[0])!r} and no {RECIPE}: its files are not those of a run; take another folder"
+        )
 
 
 def save_tensors(path: Path, value: Any) -> None:
@@ -53,6 +70,9 @@ def load_tensors(path: Path) -> Any:
         ValueError: The file is damaged; the message says which one to delete.
     """
     with damaged(path):
+        with zipfile.ZipFile(path) as parts:
+            if changed := parts.testzip():  # torch writes a checksum of every part, and does not compare it
+                raise ValueError(f"{changed} is not as it was written")
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -97,7 +117,8 @@ def digest(of: Iterable[Tensor | str]) -> str:
     for one in of:
         if isinstance(one, Tensor):
             hashed.update(f"{one.dtype} {list(one.shape)}".encode())
-            hashed.update(one.detach().cpu().flatten().view(torch.uint8).numpy().data)
+            # An expanded tensor is flattened without a copy, and cannot be viewed as bytes then.
+            hashed.update(one.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
         else:
             hashed.update(f"{len(one)} {one}".encode())
     return hashed.hexdigest()[:16]
@@ -121,11 +142,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _agree(folder: Path, recipe: dict[str, Any]) -> None:
-    """Write the recipe into a new folder; refuse contents of another recipe, or of an unknown one."""
+    """Write the recipe into a new folder; refuse contents of another recipe."""
     file = folder / RECIPE
     if not file.is_file():
-        if any(folder.glob("*.pt")):
-            raise ValueError(f"{folder} holds work without a {RECIPE}; delete it, or take another folder")
         save_text(file, json.dumps(recipe, indent=1) + "\n")
         return
     with damaged(file):

@@ -1,5 +1,6 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,22 +125,26 @@ def tune(
         Path | None, typer.Option(help='Prompts like those that you will ask: {"prompt": "…"} a line.')
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.0, help="About how long it may take.")] = 10.0,
-    new_tokens: Annotated[int, typer.Option(min=8, max=4096, help="Tokens of every output.")] = 96,
+    new_tokens: Annotated[int, typer.Option(min=16, max=4096, help="Most tokens of an output.")] = 96,
     compile: Annotated[bool, typer.Option(help="Try compiled rounds, too; the first of a kind takes minutes.")] = False,
     beside: Annotated[bool, typer.Option(help="Keep the result in the model's own folder.")] = False,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
-    """Measure which method is fastest for a model here; `auto` takes it from then on, in `enable`, `chat`, `serve`."""
+    """Measure which method is fastest for a model here; `auto` takes it from then on, in `enable`, `chat`, `serve`.
+
+    All ways decode all prompts, by turns; those that clearly lose leave early. Where the seconds do not tell who is
+    faster, nothing is kept.
+    """
     own = None if prompts is None else counted_or_read(str(prompts), chats=True)[1]
     from transformers.utils import logging
 
     from mmspec.api.tuned import write
+    from mmspec.hosts.draft_models import own_target
     from mmspec.hosts.dtypes import dtype_of
     from mmspec.hosts.loading import load_model, load_tokenizer, locate
     from mmspec.kits.text import tuning
     from mmspec.kits.text.language import asked, encoded
-    from mmspec.report.result import PLAIN
     from mmspec.report.terminal import table, terminal
 
     folder = Path(locate(model))
@@ -149,18 +154,16 @@ def tune(
     live, tokenizer = load_model(model, device, dtype_of(dtype)), load_tokenizer(model)
     given = [encoded(asked(each, tokenizer), tokenizer) for each in (tuning.PROMPTS if own is None else own)]
     tasks = [{name: value.to(device) for name, value in each.items()} for each in given]
-    context = live.config.get_text_config().max_position_embeddings
-    long = [i for i, task in enumerate(tasks) if task["input_ids"].shape[1] + new_tokens > context]
+    context = own_target(live).context
+    long = [i for i, task in enumerate(tasks) if context and task["input_ids"].shape[1] + new_tokens > context]
     if long:
         raise ValueError(
             f"prompt {long[0]} has {tasks[long[0]]['input_ids'].shape[1]:,} tokens, and the model's context of "
             f"{context:,} has no room for {new_tokens} more"
         )
     typer.echo(f"{len(tasks)} prompts, at most about {minutes:g} minutes", err=True)
-    made, racers = tuning.tune(live, tasks, minutes, new_tokens, compile)
-    table(
-        terminal(), ("way", "speed over plain", "units a pass", "prompts"), list(tuning.ranked(racers)), whole={"way"}
-    )
-    file = write(made, folder if beside else None)
-    said = "Nothing pays here: auto decodes plainly." if made.method == PLAIN else f"auto takes {made.method} now."
-    typer.echo(f"\n{said} The file {file} says so; delete it to undo that.")
+    made, said, race = tuning.tune(live, tasks, minutes, new_tokens, compile, partial(typer.echo, err=True))
+    table(terminal(), ("way", "speed over plain", "units a pass", "runs"), list(tuning.ranked(race)), whole={"way"})
+    typer.echo(f"\n{said}")
+    if made is not None:
+        typer.echo(f"The file {write(made, folder if beside else None)} says so; delete it to undo that.")

@@ -113,7 +113,9 @@ def test_the_folder_is_the_model(packed: Callable, capsys: pytest.CaptureFixture
     cache = packed()
     with pytest.raises(ValueError, match=r"'tiny' is not on this machine yet: mmspec fetch tiny"):
         load_model("tiny")
+    capsys.readouterr()
     fetch("tiny")
+    assert "it/s" not in capsys.readouterr().err, "bars of other libraries"
     assert left(cache) == ["tiny"]
     ids, loaded = torch.tensor([[3, 4, 5, 9, 3]]), load_model("tiny")
     assert torch.equal(loaded(ids).logits, model()(ids).logits)

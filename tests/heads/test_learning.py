@@ -210,7 +210,13 @@ def test_a_head_is_saved_and_read_again(rows: dict[str, Tensor], tmp_path: Path)
     model, drafter = llama(), head()
     with mmspec.enable(model, drafter=drafter, k=3, learn=True) as spec:
         generated(model, rows, 0)
-        spec.save_drafter(tmp_path / "better")
+        for _ in range(2):
+            spec.save_drafter(tmp_path / "better")
+        (tmp_path / "target").mkdir()
+        (tmp_path / "target" / "model.safetensors").write_text("the target's")
+        with pytest.raises(FileExistsError, match=r"not replaced, since 'model\.safetensors' in it is somebody"):
+            spec.save_drafter(tmp_path / "target")
+    assert [path.read_text() for path in (tmp_path / "target").iterdir()] == ["the target's"]
     again = Eagle(EagleOptions(model=str(tmp_path / "better"), probe=False))
     with mmspec.enable(model, drafter=again, k=3):
         generated(model, rows, 0)

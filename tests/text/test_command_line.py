@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mmspec import cli
-from mmspec.bench.race import Run, Track
+from mmspec.bench.race import Run, Track, race
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text import demo
@@ -211,6 +211,22 @@ def test_the_demo_asks_a_real_model_where_one_was_fetched(tmp_path: Path, monkey
     (shipped,), (fetched, methods, questions) = asked
     assert (shipped, fetched) == ("mmspec/text-14m", "smollm2") and list(methods) == ["plain", "auto", "eagle"]
     assert all("SmolLM2" in title for title, _, _ in questions)
+
+
+def test_an_answer_ends_where_the_model_ends_it(
+    small_demo: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every method."""
+    model, prompt = load_model(str(folder)), [("it", PROMPT, 0.0)]
+    tracks = list[Any]()
+    monkeypatch.setattr(demo, "load_model", lambda name: model)
+    monkeypatch.setattr(demo, "race", lambda *how: tracks.append(race(*how)) or tracks[-1])
+    demo.run_demo("it", {"plain": {}, "prompt-lookup": {"k": 3}}, prompt)
+    (whole,) = {tuple(track.runs[-1][0].units[0].tolist()) for track in tracks[0].values()}
+    end = next(place for place in range(1, len(whole)) if whole[place] not in whole[:place])
+    model.generation_config.eos_token_id = whole[end]
+    demo.run_demo("it", {"plain": {}, "prompt-lookup": {"k": 3}}, prompt)
+    assert {tuple(track.runs[-1][0].units[0].tolist()) for track in tracks[1].values()} == {whole[: end + 1]}
 
 
 def test_the_demo_tells_when_a_text_differs() -> None:

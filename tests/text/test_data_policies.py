@@ -31,6 +31,7 @@ from mmspec_text.training.teacher import Kept, Teacher
 from mmspec_text.training.texts import Stream
 from mmspec_text.training.written import answered, questions
 from tests.support import byte_llama
+from tests.text.test_train_drafter import small
 
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=32, depth=2, intermediate=16)
 RECIPE = DrafterRecipe(**SMALL)
@@ -68,7 +69,13 @@ def chats(tmp_path: Path) -> Path:
 def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
     def once(data: Path | None, kind: str, name: str = "drafter", **options: Any) -> Path:
         files = None if data is None else [data]
-        how = {"out": tmp_path / name, "work": tmp_path / f"{name}-work", "data": files, **SMALL, **options}
+        how = {
+            "out": tmp_path / name,
+            "work": tmp_path / f"{name}-work",
+            "data": files,
+            **small(kind, SMALL),
+            **options,
+        }
         train_drafter(str(tiny), kind=kind, **how)
         return tmp_path / name
 
@@ -263,7 +270,7 @@ def test_policies_of_a_draft_model_run(chats: Path, train: Callable, tmp_path: P
     folder = train(chats, "model", drafter_share=0.5, keep_tokens=0.4)
     facts = json.loads((folder / "training.json").read_text())
     assert facts["recipe"]["drafter_share"] == 0.5 and facts["held_out"]["chats"]["nats_per_token"] > 0
-    assert (tmp_path / "drafter-work" / "drafter" / "reference" / "checkpoint.pt").is_file()
+    assert (tmp_path / "drafter-work" / "reference" / "checkpoint.pt").is_file()
 
 
 def test_the_filter_keeps_the_share_of_all_tokens_that_count() -> None:
@@ -321,13 +328,13 @@ def test_filtered_rows_are_those_where_most_is_to_be_learnt(
 def test_a_filtered_head_is_trained_anew_beside_its_reference(chats: Path, train: Callable, tmp_path: Path) -> None:
     """The reference has seen one epoch of forward KL; the head begins where it began."""
     train(chats, "eagle3", keep_tokens=0.5, loss="tv", hard=0.5, steps=40, name="filtered")
-    work = tmp_path / "filtered-work" / "drafter"
+    work = tmp_path / "filtered-work"
     reference = torch.load(work / "reference" / "checkpoint.pt", weights_only=True)
     assert reference["step"] == 29  # 58 answers, two at a time
     train(chats, "eagle3", loss="kl", hard=0.0, steps=29, name="plain")
     plain = torch.load(tmp_path / "plain-work" / "drafter" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(value, reference["model"][key]) for key, value in plain["model"].items())
-    head = torch.load(work / "checkpoint.pt", weights_only=True)
+    head = torch.load(work / "drafter" / "checkpoint.pt", weights_only=True)
     assert head["step"] == 40 and not torch.equal(head["model"]["fc.weight"], reference["model"]["fc.weight"])
 
 

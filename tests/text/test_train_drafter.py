@@ -1,8 +1,11 @@
 """`mmspec train drafter` in miniature: what it writes, reads and refuses, and how it resumes."""
 
+import copy
 import json
+import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +19,10 @@ import torch
 import typer
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Mamba2Config, Mamba2ForCausalLM
 
 import mmspec
+from mmspec.files import SEAL, save_sealed
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
 from mmspec.training.losses import draft_loss
@@ -31,10 +35,11 @@ from mmspec_text.training.batch import Batch
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
+from mmspec_text.training.dflash import begun_dflash, inner_boundaries
 from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import depth_metrics
-from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
+from mmspec_text.training.recipe import DRAFTERS, ONLY, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 from mmspec_text.training.written import answered
@@ -45,6 +50,11 @@ from tests.support.examples import ssm
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
+
+
+def small(kind: str, numbers: dict[str, Any] = SMALL) -> dict[str, Any]:
+    """The numbers that a kind has."""
+    return {name: value for name, value in numbers.items() if kind in ONLY.get(name, ((kind,), ""))[0]}
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +82,10 @@ def written(path: Path, lines: list[Any]) -> Path:
 def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
     """`train(data, kind, name, **options)`: the command; returns the drafter's folder."""
 
-    def once(data: Path | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
+    def once(data: Path | list[Path] | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
         out = tmp_path / name
-        files = None if data is None else [data]
-        how = {"out": out, "work": tmp_path / f"{name}-work", "data": files, **SMALL, **options}
+        files = [data] if isinstance(data, Path) else data
+        how = {"out": out, "work": tmp_path / f"{name}-work", "data": files, **small(kind), **options}
         train_drafter(str(tiny), kind=kind, **how)
         return out
 
@@ -99,6 +109,9 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     facts = json.loads((folder / "training.json").read_text())
     assert facts["kind"] == "eagle3" and set(facts["held_out"]) == {"texts"}
     assert facts["recipe"]["steps"] == 3 and "layers" not in facts["recipe"], "numbers of other kinds are left out"
+    text = (folder / "README.md").read_text()
+    assert 'mmspec.enable(model, "eagle"' in text and "- texts: `{" in text and "base_model" not in text
+    assert json.loads((folder / "config.json").read_text())["transformer_layer_config"]["rope_theta"] == 10_000
     assert len(facts["held_out"]["texts"]["right"]) == 2 and not list(folder.parent.glob(".*part*"))
     head = Eagle(EagleOptions(model=str(folder), probe=False))
     assert head.checkpoint.layout.name == "speculators" and head.checkpoint.ignored == ()
@@ -107,6 +120,45 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
         assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
     assert enabled.report.drafted > 0
+
+
+@pytest.mark.parametrize("where", ["here", "target", "above the target", "data", "work", "in the work", "a stranger's"])
+def test_a_folder_with_somebodys_work_is_never_replaced(
+    where: str, data: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before anything runs; and so is such a folder as the folder of work."""
+    target, stranger = tmp_path / "models" / "tiny", tmp_path / "hers"
+    shutil.copytree(tiny, target)
+    for folder in (stranger, tmp_path / "here"):
+        folder.mkdir()
+        (folder / "notes.md").write_text("hers")
+    monkeypatch.chdir(tmp_path / "here")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    work = tmp_path / "work"
+    out = {
+        "here": Path(),
+        "target": target,
+        "above the target": target.parent,
+        "data": data.parent,
+        "work": work,
+        "in the work": work / "drafter",
+        "a stranger's": stranger,
+    }[where]
+    how: dict[str, Any] = {"data": [data], **small("eagle3")}
+    with pytest.raises(ValueError, match=r"is or holds|holds 'notes\.md'|is in .* \(--work\)"):
+        train_drafter(str(target), out, work=work, **how)
+    with pytest.raises(ValueError, match="not those of a run"):
+        train_drafter(str(target), tmp_path / "out", work=stranger, **how)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_drafter_that_was_left_alone_is_trained_anew(train: Callable, data: Path, tmp_path: Path) -> None:
+    first = train(data)
+    shutil.rmtree(tmp_path / "drafter-work")
+    assert json.loads((train(data, seed=1) / "training.json").read_text())["recipe"]["seed"] == 1
+    (first / "README.md").write_text("hers")
+    with pytest.raises(ValueError, match=r"'README\.md', which was not written there by this .* or was changed"):
+        train(data, seed=1)
 
 
 def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +203,7 @@ def test_other_heads_are_written_and_draft(
     monkeypatch.setattr("typer.echo", stop)
     with pytest.raises(typer.Exit):
         train(data, kind, name="broken")
-    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 2 and not (tmp_path / "broken").exists()
     monkeypatch.setattr("typer.echo", str)
     one, other = map(weights_in, (folder, train(data, kind, name="broken")))
     assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
@@ -252,7 +304,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     monkeypatch.setattr("typer.echo", stop)
     with pytest.raises(typer.Exit):
         train(data, name="broken", self_generated=600)
-    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 2 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
     monkeypatch.setattr(written_text, "_written", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
@@ -260,6 +312,66 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     assert all(torch.equal(value, other[key]) for key, value in one.items())
     with pytest.raises(ValueError, match=r"another recipe \(depth 2 there, 3 here\)"):
         train(data, name="broken", self_generated=600, depth=3)
+
+
+@pytest.mark.parametrize("how", ["an interrupt", "SIGTERM", "at once"])
+def test_a_stopped_run_says_what_was_kept(
+    how: str, train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Before any checkpoint is due."""
+
+    def batch_at(texts: Texts, step: int) -> Batch:
+        if step == (0 if how == "at once" else 2):
+            signal.raise_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGINT)
+        return batches(texts, step)
+
+    batches = Texts.batch_at
+    with monkeypatch.context() as patched:
+        patched.setattr(Texts, "batch_at", batch_at)
+        with pytest.raises(typer.Exit) as stopped:
+            train(data)
+    assert stopped.value.exit_code == (143 if how == "SIGTERM" else 130)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    said = capsys.readouterr().out
+    assert (
+        "Nothing was done yet that could be kept" if how == "at once" else "the same command again to resume"
+    ) in said
+    train(data)
+    assert ("resuming at step 2 of 3" in capsys.readouterr().out) == (how != "at once")
+
+
+def test_a_target_that_was_trained_on_is_another(train: Callable, data: Path, tiny: Path, model: Any) -> None:
+    train(data)
+    changed = copy.deepcopy(model)
+    try:
+        with torch.no_grad():
+            changed.lm_head.weight.mul_(1.1)
+        changed.save_pretrained(tiny)
+        with pytest.raises(ValueError, match=r"another recipe \(weights \w{16} there, \w{16} here\)"):
+            train(data)
+    finally:
+        model.save_pretrained(tiny)
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("pard", ""), ("model", ""), ("mtp", "of another form than a Llama's")])
+def test_a_target_without_attention(
+    kind: str, refused: str, data: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads texts of any length; and what cannot begin is refused before the target writes."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=16)
+    torch.manual_seed(0)
+    model = Mamba2ForCausalLM(Mamba2Config(**sizes, vocab_size=257, bos_token_id=0, eos_token_id=0, pad_token_id=0))
+    model.save_pretrained(tmp_path / "mamba")
+    load_tokenizer(str(tiny)).save_pretrained(tmp_path / "mamba")
+    how: dict[str, Any] = dict(kind=kind, data=[data], work=tmp_path / "work", **small(kind))
+    if refused:
+        monkeypatch.setattr(written_text, "_written", lambda *_: pytest.fail("it is refused before that"))
+        with pytest.raises(ValueError, match=refused):
+            train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how, self_generated=900)
+    else:
+        train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how)
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert config["max_position_embeddings"] == 131_072 and config["rope_theta"] == 10_000
 
 
 def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:
@@ -292,6 +404,21 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
     loop.fit(head, texts.batch_at, head_loss(teacher.said, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
     after = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7
+
+
+def test_a_block_begins_near_a_uniform_guess(model: Any) -> None:
+    """On a target whose output layer is its embedding: the row of what is not known does not say itself again."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.normal_(std=6.0)
+    model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    recipe = DrafterRecipe(**{**small("dflash"), "hard": 1.0, "loss": "hard"})
+    head = begun_dflash(model, recipe, "it").network
+    teacher = Teacher(model, inner_boundaries(model.config.num_hidden_layers))
+    batch = Texts([Stream(torch.randint(257, (400,)), 1.0)], 4, 24, 0).batch_at(0)
+    with torch.no_grad():
+        first = head_loss(teacher.said, recipe.draft_loss, 2)(head, batch)
+    assert float(first) < math.log(257) + 4
 
 
 def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,6 +490,7 @@ def test_what_the_target_writes_ends_where_a_text_ends(model: Any) -> None:
         ([{"ids": [3, 999]}], "has the id 999, and the target has 257: ids of another tokenizer"),
         ([{"text": 7}], r'has no "text" \(a string\)'),
         (["text"], "every line holds an object"),
+        ([{"text": ""}] * 200, "has 200 texts, and all of them are empty"),
     ],
 )
 def test_texts_that_train_nothing_are_refused(train: Callable, tmp_path: Path, lines: list[Any], said: str) -> None:
@@ -394,6 +522,38 @@ def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) 
     tokenizer.chat_template = "{{ raise_exception('no system') }}"
     with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
         read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
+
+
+def test_an_empty_text_among_others_is_left_out(tiny: Path, tmp_path: Path) -> None:
+    file = written(tmp_path / "texts.jsonl", [{"text": "ab"}, {"text": ""}, {"ids": []}, {"text": "c"}])
+    tokenizer = load_tokenizer(str(tiny))
+    units, _ = read_file(file, Chat(tokenizer), 257, torch.tensor([0]))
+    assert tokenizer.decode(units) == "<end>ab<end>c"
+
+
+def test_files_of_one_name_are_told_apart(train: Callable, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    again = written(tmp_path / "other" / "texts.jsonl", LINES)
+    held = json.loads((train([data, again]) / "training.json").read_text())["held_out"]
+    assert set(held) == {str(data), str(again)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "said"),
+    [
+        ("mtp", {"intermediate": 8}, "intermediate is for --kind eagle3 or dflash, and not for mtp"),
+        ("model", {"depth": 4}, "a draft model learns the next token alone"),
+        ("eagle3", {"temperature": 0.1}, r"it writes nothing \(--self-generated\)"),
+        ("eagle3", {"own_share": 0.5}, r"give both \(--data, --self-generated\)"),
+        ("eagle3", {"own_share": 0.5, "self_generated": 900}, r"give both \(--data, --self-generated\)"),
+    ],
+)
+def test_numbers_without_an_effect_are_refused(
+    kind: str, numbers: dict[str, Any], said: str, train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmspec.hosts.loading.load_model", lambda *_: pytest.fail("it is refused before that"))
+    with pytest.raises(ValueError, match=said):
+        train(None if "self_generated" in numbers else data, kind, **numbers)
 
 
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
@@ -455,12 +615,13 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.text.test_train_drafter import SMALL
+from tests.text.test_train_drafter import small
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
 target, data, folder = map(Path, sys.argv[1:4])
-train_drafter(str(target), folder / "drafter", kind=sys.argv[4], data=[data], work=folder / "work", **SMALL)
+kind = sys.argv[4]
+train_drafter(str(target), folder / "drafter", kind=kind, data=[data], work=folder / "work", **small(kind))
 """
 
 
@@ -468,15 +629,14 @@ train_drafter(str(target), folder / "drafter", kind=sys.argv[4], data=[data], wo
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Path, tiny: Path, tmp_path: Path) -> None:
     """The weights are written when the process dies; the folder is still the old one, and the next run finishes."""
-    (tmp_path / "drafter").mkdir()
-    (tmp_path / "drafter" / "old").write_text("1")
+    save_sealed(tmp_path / "drafter", lambda side: (side.mkdir(), (side / "old").write_text("1")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run(
         [sys.executable, "-c", KILLED, str(tiny), str(data), str(tmp_path), kind], env=environment, cwd=Path.cwd()
     )
     assert died.returncode == -signal.SIGKILL
-    assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
-    train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **SMALL)
+    assert sorted(path.name for path in (tmp_path / "drafter").iterdir()) == [SEAL, "old"]
+    train_drafter(str(tiny), tmp_path / "drafter", kind=kind, data=[data], work=tmp_path / "work", **small(kind))
     assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
     assert not (tmp_path / "drafter" / "old").exists() and weights_in(tmp_path / "drafter")
 

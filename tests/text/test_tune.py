@@ -14,11 +14,9 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.api.choice import choose
 from mmspec.api.tuned import BESIDE, Tuned, key_of, tuned_for, write
-from mmspec.bench.race import Run
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model
-from mmspec.kits.text import tuning
-from mmspec.kits.text.tuning import TEMPERATURES, Racer, raced
+from mmspec.kits.text import knockout, tuning
 from mmspec.registry import DefaultMethod, TargetSpec
 from mmspec.report.result import PLAIN
 from tests.text.test_pipeline import folder  # noqa: F401
@@ -28,35 +26,6 @@ from tests.text.test_pipeline import folder  # noqa: F401
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def racer(*seconds: float, stays: bool = False, error: str = "") -> Racer:
-    """A contestant that takes so long for each prompt."""
-    left = iter([0.0, 0.0, *seconds])
-
-    def way(task: Any) -> Run:
-        if error:
-            raise RuntimeError(error)
-        return Run(next(left), [])
-
-    return Racer(dict.fromkeys(TEMPERATURES, way), stays)
-
-
-def test_losers_leave_and_plain_stays() -> None:
-    racers = {
-        PLAIN: racer(*[2.0] * 6, stays=True),
-        "fast": racer(*[1.0] * 6),
-        "slow": racer(*[3.0] * 6),
-        "late": racer(0.9, 0.9, 0.9, 9, 9, 9),
-        "broken": racer(error="no such\nkernel"),
-    }
-    assert raced(racers, range(6), lambda: False) == [PLAIN, "fast"]
-    assert [len(each.seconds) for each in racers.values()] == [6, 6, 3, 4, 0]
-    rows = {row[0]: row[1:] for row in tuning.ranked(racers)}
-    assert next(iter(rows)) == "fast" and rows["fast"] == ("2.00 ×", "", "6")
-    assert rows["slow"][::2] == ("0.67 ×", "3, then it left") and rows["broken"][2] == "RuntimeError: no such"
-    few = {PLAIN: racer(2.0, stays=True), "fast": racer(1.0)}
-    assert raced(few, range(6), lambda: True) == [PLAIN, "fast"] and len(few["fast"].seconds) == 1
 
 
 def test_auto_takes_what_was_found(make_llama: Callable, cache: Path) -> None:
@@ -77,7 +46,7 @@ def test_auto_takes_what_was_found(make_llama: Callable, cache: Path) -> None:
 
 def test_heads_that_ship_for_a_model_race(cache: Path) -> None:
     model = load_model("mmspec/text-14m")
-    racers, chosen = tuning.contestants(model, 4, compiled=True)
+    racers, chosen = tuning.contestants(model, compiled=True)
     name = "eagle, chains of 2, text-14m-eagle3"
     assert {name, f"{name}, compiled"} <= set(racers) and chosen[name]["drafter"] == "mmspec/text-14m-eagle3"
     write(Tuned(key_of(model), "eagle", "mmspec/text-14m-eagle3", 2, options={"width": 1, "nodes": 2}))
@@ -99,12 +68,6 @@ def test_what_was_found_on_texts_is_not_meant_for_pictures(make_llama: Callable)
     ):
         target = TargetSpec(**facts, default_methods=methods)
         assert choose(model, target, False, False, pipeline).method == method
-
-
-def test_a_plain_call_that_fails_is_an_error() -> None:
-    """Others are compared with it."""
-    with pytest.raises(RuntimeError, match="no such kernel"):
-        raced({PLAIN: racer(stays=True, error="no such kernel")}, range(6), lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +109,21 @@ def test_the_command(folder: Path, tmp_path: Path, cache: Path, monkeypatch: pyt
     few = {name: tuning.CANDIDATES[name] for name in (PLAIN, "suffix, k=5", "token-recycling, 8 nodes")}
     monkeypatch.setattr(tuning, "CANDIDATES", few)
     monkeypatch.setattr(tuning, "PEERS", {"generate": {}})
+    monkeypatch.setattr(knockout, "JUDGED", 1)
+    monkeypatch.setattr(knockout, "MOST", 1)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a dog and"}\n{"turns": ["cats", "more"]}\n')
-    how = ("--prompts", str(tmp_path / "prompts.jsonl"), "--new-tokens", "8", "--beside")
+    monkeypatch.setattr(tuning, "verdict", lambda race, chosen: (kept, "It was measured."))
+    how = ("--prompts", str(tmp_path / "prompts.jsonl"), "--new-tokens", "16", "--beside")
+    kept = None
     result = run(str(folder), *how)
     assert result.exit_code == 0, result.output
     assert "generate" in result.stdout and "token-recycling, 8 nodes" in result.stdout
-    kept = json.loads((folder / BESIDE).read_text())
-    said = "auto decodes plainly" if kept["method"] == PLAIN else f"auto takes {kept['method']} now"
-    assert said in result.stdout and not cache.exists()
+    assert "It was measured." in result.stdout and "ways, 2 prompts, outputs of 16 tokens" in result.stderr
+    assert not (folder / BESIDE).exists() and not cache.exists(), "what is not known is not kept"
+    kept = PLAIN
+    assert f"The file {folder / BESIDE} says so" in run(str(folder), *how, "--minutes", "0").stdout.replace("\n", "")
     decoder = decoder_for(mmspec.Pipeline.from_pretrained(folder).model)
-    assert decoder.name == kept["method"] and "mmspec tune" in decoder.why
+    assert decoder.k == 0 and "mmspec tune" in decoder.why
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import mmspec
+from mmspec.files import save_sealed
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
@@ -20,8 +21,7 @@ def tiny():
 
 def test_it_loads_with_its_facts_beside_it(tiny, tmp_path):
     folder = tmp_path / "drawn"
-    folder.mkdir()
-    (folder / "old").write_text("of an earlier training")
+    save_sealed(folder, lambda side: (side.mkdir(), (side / "old").write_text("of an earlier training")))
     ship(tiny, {"parameters": 3}, folder, also=lambda side: (side / "more").write_text("1"))
     assert json.loads((folder / "training.json").read_text()) == {"parameters": 3}
     assert (folder / "more").exists() and not (folder / "old").exists()

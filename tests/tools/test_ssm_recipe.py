@@ -79,7 +79,7 @@ def test_an_interrupted_run_ships_what_a_whole_one_does(run: Callable[..., Path]
     assert not (tmp_path / "broken" / NAME).exists()
     lines: list[str] = []
     broken, whole = run("broken", lines.append), run("whole")
-    assert "resuming at step 2 of 4" in lines and not list(tmp_path.rglob("*.part*"))
+    assert "resuming at step 3 of 4" in lines and not list(tmp_path.rglob("*.part*"))
     models = [AutoModelForCausalLM.from_pretrained(out / NAME) for out in (broken, whole)]
     trained = torch.load(whole / "work" / "model" / loop.CHECKPOINT, weights_only=True)["model"]
     for (name, ours), theirs in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):

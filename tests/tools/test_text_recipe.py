@@ -119,8 +119,8 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(run: Callable[..., Path]
         with pytest.raises(KeyboardInterrupt):
             run("broken", interrupt_at(stop))
     work = whole.parent.parent / "broken" / "work"
-    # Lines come before checkpoints: the interrupt lost the step that it fell into, and no more.
-    assert checkpoint(work / "target")["step"] == 4 and checkpoint(work / "drafter")["step"] == 1
+    # Lines come before checkpoints: the interrupt keeps the step that it fell behind.
+    assert checkpoint(work / "target")["step"] == 4 and checkpoint(work / "drafter")["step"] == 2
     lines: list[str] = []
     broken = run("broken", lines.append)
     assert not any(line.startswith("step") and "/4" in line for line in lines), "a finished stage was run again"
@@ -135,15 +135,15 @@ def test_it_resumes_from_the_last_checkpoint(run: Callable[..., Path], tmp_path:
     with pytest.raises(KeyboardInterrupt):
         run("broken", interrupt_at("step 3/4"))
     held = checkpoint(tmp_path / "broken" / "work" / "target")
-    assert held["step"] == 2 and not (tmp_path / "broken" / "out").exists()
+    assert held["step"] == 3 and not (tmp_path / "broken" / "out").exists()
     lines: list[str] = []
     run("broken", lines.append)
-    assert "resuming at step 2 of 4" in lines
+    assert "resuming at step 3 of 4" in lines
     steps = [line.split()[1] for line in lines if line.startswith("step")]
-    assert steps == ["3/4", "4/4", "1/3", "2/3", "3/3", "1/2", "2/2"]
+    assert steps == ["4/4", "1/3", "2/3", "3/3", "1/2", "2/2"]
 
 
-def test_an_interrupt_while_a_checkpoint_is_written_keeps_the_one_before(
+def test_an_interrupt_while_a_checkpoint_is_written_leaves_a_whole_one(
     run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, calls = Path.write_bytes, []
@@ -159,7 +159,7 @@ def test_an_interrupt_while_a_checkpoint_is_written_keeps_the_one_before(
     with pytest.raises(KeyboardInterrupt):
         run("broken")
     work = tmp_path / "broken" / "work"
-    assert checkpoint(work / "target")["step"] == 2 and not list(work.rglob("*.part*"))
+    assert checkpoint(work / "target")["step"] == 3 and not list(work.rglob("*.part*"))
     out = run("broken")
     assert checkpoint(work / "target")["step"] == 4 and not list(work.rglob("*.part*"))
     monkeypatch.undo()

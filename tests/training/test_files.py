@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mmspec.files import remove_sides, save_text, save_whole
+from mmspec.files import SEAL, foreign, remove_sides, save_sealed, save_text, save_whole
 from mmspec.training.work import save_tensors
 
 ENDS = [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), ValueError("a format of its own")]
@@ -39,7 +39,7 @@ def test_a_file_that_was_not_finished_is_the_old_one(tmp_path: Path, end: BaseEx
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_a_folder_that_was_not_finished_is_the_old_one(tmp_path: Path, end: BaseException) -> None:
     folder = tmp_path / "model.v1"
-    save_whole(folder, lambda side: (side.mkdir(), (side / "old").write_text("1")))
+    save_sealed(folder, lambda side: (side.mkdir(), (side / "old").write_text("1")))
 
     def write(side: Path) -> None:
         side.mkdir()
@@ -48,17 +48,53 @@ def test_a_folder_that_was_not_finished_is_the_old_one(tmp_path: Path, end: Base
 
     with pytest.raises(type(end)):
         save_whole(folder, write)
-    assert listed(tmp_path) == ["model.v1", "old"]
+    assert listed(tmp_path) == [SEAL, "model.v1", "old"]
     save_whole(folder, lambda side: (side.mkdir(), (side / "new").write_text("2")))
     assert listed(tmp_path) == ["model.v1", "new"]
+
+
+@pytest.mark.parametrize(
+    "change", ["none was sealed", "added", "added deeper", "changed", "removed", "a link", "empty"]
+)
+def test_a_folder_that_holds_somebody_elses_work_is_not_replaced(tmp_path: Path, change: str) -> None:
+    folder, inner = tmp_path / "model", tmp_path / "model" / "inner"
+
+    def write(side: Path) -> None:
+        (side / "inner").mkdir(parents=True)
+        (side / "inner" / "weights").write_text("ours")
+
+    (save_whole if change == "none was sealed" else save_sealed)(folder, write)
+    if change == "changed":
+        (inner / "weights").write_text("hers")
+    elif change == "removed":
+        (inner / "weights").unlink()
+    elif change == "a link":
+        (folder / "link").symlink_to(tmp_path)
+    elif change == "empty":
+        (folder / "empty").mkdir()
+    elif change.startswith("added"):
+        ((inner if "deeper" in change else folder) / "notes.md").write_text("hers")
+    before = {path: path.is_file() and path.read_text() for path in folder.rglob("*")}
+    for save in (save_whole, save_sealed):
+        with pytest.raises(FileExistsError, match=r"is not replaced, since .* is somebody else's, or was changed"):
+            save(folder, write)
+    assert {path: path.is_file() and path.read_text() for path in folder.rglob("*")} == before
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(IsADirectoryError):
+        save_text(folder, "a file in the place of a folder")
+
+
+def test_a_folder_that_was_left_alone_is_replaced(tmp_path: Path) -> None:
+    for text in ("1", "2"):
+        save_sealed(tmp_path / "model", lambda side, text=text: (side.mkdir(), (side / text).write_text(text)))
+    assert listed(tmp_path) == [SEAL, "2", "model"] and foreign(tmp_path / "model") == []
 
 
 def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, rename = tmp_path / "model", os.rename
-    folder.mkdir()
-    (folder / "old").write_text("1")
+    save_sealed(folder, lambda side: (side.mkdir(), (side / "old").write_text("1")))
 
     def stopped(source: Path, target: Path) -> None:
         if target == folder and ".old" not in source.name:
@@ -68,7 +104,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     monkeypatch.setattr(os, "rename", stopped)
     with pytest.raises(KeyboardInterrupt):
         save_whole(folder, lambda side: side.mkdir())
-    assert listed(tmp_path) == ["model", "old"]
+    assert listed(tmp_path) == [SEAL, "model", "old"]
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
@@ -119,6 +155,18 @@ def test_a_full_disk_costs_nothing_but_the_new_tensors(tmp_path: Path) -> None:
     assert torch.load(path, weights_only=True).tolist() == [0, 1, 2] and listed(tmp_path) == ["codes.pt"]
 
 
+def test_a_full_disk_is_one_whoever_writes(tmp_path: Path) -> None:
+    """safetensors raises an error of its own, which users would take for a fault."""
+
+    def write(side: Path) -> None:
+        side.mkdir()
+        save_file({"a": torch.zeros(100_000)}, side / "a.safetensors")
+
+    with small_disk(10_000), pytest.raises(OSError, match=r"File too large: '.*/model'$"):
+        save_whole(tmp_path / "model", write)
+    assert listed(tmp_path) == []
+
+
 def test_a_folder_that_is_not_there_is_said_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none/kept\.json'$"):
         save_text(tmp_path / "none" / "kept.json", "1")
@@ -145,8 +193,8 @@ def test_links_go_on_and_devices_are_written_to_as_they_are(tmp_path: Path) -> N
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    for name in (".checkpoint.77.part.pt", ".model.77.part", ".hidden", "a.part.pt"):
+    for name in (".checkpoint.77.part.pt", ".model.77.part", ".hidden", "a.part.pt", ".film.part"):
         (tmp_path / name).write_text("half")
     (tmp_path / ".folder.77.part").mkdir()
     remove_sides(tmp_path)
-    assert listed(tmp_path) == [".hidden", "a.part.pt"]
+    assert listed(tmp_path) == [".film.part", ".hidden", "a.part.pt"], "another program's are left alone"

@@ -5,12 +5,14 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from mmspec.training import loop
 from mmspec.training.loop import LoopOptions, fit, scheduled
 
 
@@ -94,6 +96,56 @@ def test_muon_takes_the_matrices_it_is_told_to(tmp_path: Path) -> None:
     assert sizes.min() > 0.6 and sizes.max() < 1.3
     for name in ("blocks.bias", "output.weight", "output.bias"):
         torch.testing.assert_close(steps[name].abs(), torch.full_like(steps[name], 0.1), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("inside", ["a pass", "an update"])
+def test_an_interrupt_keeps_the_steps_that_were_done(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not weights of which some are updated; and the run ends as one without an interrupt."""
+
+    def run(folder: Path, last: int) -> Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+        done = itertools.count()
+
+        def loss_of(model: Any, step: int) -> Tensor:
+            if step == last and inside == "a pass":
+                raise KeyboardInterrupt
+            return model(torch.randn(8, 3, generator=torch.Generator().manual_seed(step))).square().mean()
+
+        def step(self: Any, *rest: Any) -> Any:
+            updated = whole_step(self, *rest)
+            if next(done) == last and inside == "an update":
+                raise KeyboardInterrupt
+            return updated
+
+        options = LoopOptions(6, 0.1, warmup=0, bf16=False)
+        with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+            patched.setattr(torch.optim.AdamW, "step", step)
+            fit(model, lambda step: step, loss_of, options, folder, say=lambda line: None)
+        return model.weight.detach().clone()
+
+    whole_step = torch.optim.AdamW.step
+    whole, stopped = run(tmp_path / "whole", last=9), run(tmp_path / "stopped", last=4)
+    kept = tmp_path / "stopped" / "checkpoint.pt"
+    if inside == "a pass":
+        assert torch.load(kept, weights_only=True)["step"] == 4
+    else:
+        assert not kept.exists()
+    assert not torch.equal(whole, stopped) and torch.equal(whole, run(tmp_path / "stopped", last=9))
+    run(tmp_path / "at once", last=0)
+    assert not (tmp_path / "at once" / "checkpoint.pt").exists()
+
+
+def test_slow_steps_are_kept_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(step=100.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    kept = list[int]()
+    monkeypatch.setattr(loop, "_save", lambda model, optimizers, step, folder: kept.append(step))
+    options = LoopOptions(9, 0.1, warmup=0, save_every=100, log_every=100, bf16=False)
+    fit(torch.nn.Linear(1, 1), torch.tensor, lambda model, _: model(torch.ones(1)).sum(), options, tmp_path, str)
+    assert len(kept) > 3 and kept[-1] == 9
 
 
 def test_both_optimisers_resume(tmp_path: Path) -> None:

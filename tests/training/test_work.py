@@ -53,7 +53,7 @@ def test_another_recipe_is_refused_and_what_differs_is_named(tmp_path: Path) -> 
         claimed(tmp_path, {}).__enter__()
     (tmp_path / RECIPE).unlink()
     save_tensors(tmp_path / "codes.pt", torch.zeros(1))
-    with pytest.raises(ValueError, match=r"holds work without a recipe\.json; delete it"):
+    with pytest.raises(ValueError, match=r"holds 'codes\.pt' and no recipe\.json: .* not those of a run"):
         claimed(tmp_path, {}).__enter__()
 
 
@@ -65,7 +65,7 @@ def test_checkpoints_of_other_options_are_not_gone_on_from(tmp_path: Path) -> No
 
 
 def broken(path: Path) -> dict[str, bytes]:
-    whole = path.read_bytes()
+    whole, numbers = path.read_bytes(), load_tensors(path)["model"]["weight"].numpy().tobytes()
     save_tensors(path, {"model": {"bias": torch.zeros(7)}, "optimizers": [], "step": 2})
     other = path.read_bytes()
     save_tensors(path, [1, 2])
@@ -75,10 +75,11 @@ def broken(path: Path) -> dict[str, bytes]:
         "text": b"not a zip",
         "other": other,
         "no dict": path.read_bytes(),
+        "changed": whole.replace(numbers, bytes(reversed(numbers))),
     }
 
 
-@pytest.mark.parametrize("kind", ["empty", "half", "text", "other", "no dict"])
+@pytest.mark.parametrize("kind", ["empty", "half", "text", "other", "no dict", "changed"])
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
     trained(tmp_path)
     path = tmp_path / CHECKPOINT
@@ -141,4 +142,5 @@ def test_digests_tell_contents_shapes_types_and_borders_apart() -> None:
     zeros = torch.zeros(2, 3)
     others = [zeros, zeros.T, zeros.half(), zeros + 1, "ab", "a b", torch.zeros(0)]
     assert len({digest([one]) for one in others}) == len(others)
+    assert digest([torch.zeros(1, 1).expand(3, -1)]) == digest([torch.zeros(3, 1)])
     assert digest(["ab", "c"]) != digest(["a", "bc"]) and digest([zeros]) == digest([zeros.clone()])

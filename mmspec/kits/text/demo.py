@@ -54,7 +54,7 @@ def run_demo(
     for title, prompt, temperature in written:
         inputs = encoded(asked(prompt, tokenizer), tokenizer)
         shown = [] if tokenizer.chat_template else inputs["input_ids"][0].tolist()
-        call = GenerateCall(model, NEW_TOKENS, temperature, seed=0)
+        call = GenerateCall(model, NEW_TOKENS, temperature, seed=0, ends=True)
         ours = {name: OurMethod(call, {"method": name, **options}) for name, options in live.items()}
         with without_kernel_notices():
             tracks = race({"transformers": PeerGenerate(call), **ours}, [inputs], REPEATS)

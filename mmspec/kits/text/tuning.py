@@ -1,29 +1,29 @@
-"""Which method pays for a language model on this machine and these prompts: a race in which losers leave early.
+"""Which method pays for a language model on this machine and these prompts: the ways that race, and what is kept.
 
-All contestants decode the same prompts in turns, greedily and sampled by turns. Who is clearly slower than the best one
-so far decodes no more prompts; plain decoding stays to the end, since the others are compared with it.
+A method is kept only if it is faster, beyond doubt, than what `auto` takes without it: in every round that decides, and
+in an interval over prompts. Else `auto` stays as it was.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import known_name
+from mmspec.api.choice import AUTO, known_name
 from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments
-from mmspec.bench.race import Contestant, Run, rotated
+from mmspec.bench.race import Contestant
 from mmspec.hosts.loading import PREFIX
 from mmspec.kits.text.bench.contestants import OurMethod
-from mmspec.registry.printable import first_line
+from mmspec.kits.text.knockout import JUDGED, Race, Racer
 from mmspec.report.cards import heads_of
 from mmspec.report.result import PLAIN
 
-TEMPERATURES = (0.0, 0.7)
+NOW = "auto, as it is"
+"""What the others are compared with, since it is what they would replace."""
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"method": PLAIN},
     "prompt-lookup, k=5": {"method": "prompt-lookup", "k": 5},
@@ -48,7 +48,7 @@ PEERS: Mapping[str, Mapping[str, Any]] = {
     "generate, prompt lookup 3": {"prompt_lookup_num_tokens": 3},
     "generate, prompt lookup 10": {"prompt_lookup_num_tokens": 10},
 }
-"""transformers' own ways, which are shown beside ours."""
+"""transformers' own ways: `auto` cannot take one, and the fastest is named where it wins."""
 PROMPTS = (
     "What is the capital of France, and what is it known for?",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring and an example.",
@@ -60,65 +60,24 @@ PROMPTS = (
     "            c.append(d)\n    return c",
 )
 """Prompts where the user has no file."""
-SURE = 3
-"""Prompts after which a contestant may have to leave."""
-SLOWER = 0.15
-"""By how much slower than the best one a contestant is that leaves."""
 GAIN = 0.03
-"""A method that is not faster than plain decoding by this share does not pay."""
+"""A method that is not faster than another one by this share is not worth a change."""
 
 
-@dataclass
-class Racer:
-    """A contestant and what it did."""
-
-    ways: Mapping[float, Contestant]  # by temperature
-    stays: bool = False  # whether it decodes all prompts, however slow it is, and may not fail
-    seconds: list[float] = field(default_factory=list)  # by prompt
-    lengths: list[float] = field(default_factory=list)  # acceptance lengths
-    failure: str = ""  # why it could not run
-
-    @property
-    def total(self) -> float:
-        return sum(self.seconds)
-
-
-def raced(racers: Mapping[str, Racer], tasks: Sequence[Any], enough: Callable[[], bool]) -> list[str]:
-    """Let all contestants decode the tasks, until there are no more or it is `enough`; returns who is left.
-
-    The first task is run once beforehand, uncounted; contestants that fail there leave. At least one task is counted.
-    """
-    left = list(racers)
-    for name in left:
-        try:
-            for way in racers[name].ways.values():
-                way(tasks[0])
-        except Exception as error:  # another library's method may fail in any way
-            if racers[name].stays:
-                raise
-            racers[name].failure = first_line(error)
-    left = [name for name in left if not racers[name].failure]
-    for number, task in enumerate(tasks):
-        for name in rotated(left, number):
-            racer = racers[name]
-            run: Run = racer.ways[TEMPERATURES[number % len(TEMPERATURES)]](task)
-            racer.seconds.append(run.seconds)
-            racer.lengths += [] if run.report is None else [run.report.acceptance_length]
-        if number + 1 >= SURE:
-            best = min(racers[name].total for name in left)
-            left = [n for n in left if racers[n].stays or racers[n].total <= (1 + SLOWER) * best]
-        if enough():
-            break
-    return left
-
-
-def contestants(model: Any, new: int, compiled: bool) -> tuple[dict[str, Racer], dict[str, Mapping[str, Any]]]:
+def contestants(model: Any, compiled: bool) -> tuple[dict[str, Racer], dict[str, Mapping[str, Any]]]:
     """Who races, and the arguments of `enable` of those that can be chosen; methods that do not fit are left out."""
     heads = heads_for(model)
     chosen = {**CANDIDATES, **heads}
     if compiled:
         chosen |= {f"{name}, compiled": {**chosen[name], "compile": True} for name in (*COMPILED, *heads)}
-    racers: dict[str, Racer] = {}
+
+    def ours(how: Mapping[str, Any], temperature: float, new: int) -> Contestant:
+        return OurMethod(GenerateCall(model, new, temperature, 0), how)
+
+    def theirs(more: Mapping[str, Any], temperature: float, new: int) -> Contestant:
+        return PeerGenerate(GenerateCall(model, new, temperature, 0), more)
+
+    racers = {NOW: Racer(partial(ours, {"method": AUTO}), stays=True)}
     for name, how in list(chosen.items()):
         try:
             decoder_for(model, **decoder_arguments(how))
@@ -127,11 +86,8 @@ def contestants(model: Any, new: int, compiled: bool) -> tuple[dict[str, Racer],
                 raise
             del chosen[name]
             continue
-        ways = {t: OurMethod(GenerateCall(model, new, t, 0), how) for t in TEMPERATURES}
-        racers[name] = Racer(ways, stays=name == PLAIN)
-    for name, more in PEERS.items():
-        racers[name] = Racer({t: PeerGenerate(GenerateCall(model, new, t, 0), more) for t in TEMPERATURES})
-    return racers, chosen
+        racers[name] = Racer(partial(ours, how), stays=name == PLAIN, compiles=how.get("compile", False))
+    return racers | {name: Racer(partial(theirs, more)) for name, more in PEERS.items()}, chosen
 
 
 def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
@@ -144,41 +100,62 @@ def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def tune(
-    model: Any, tasks: Sequence[Mapping[str, Tensor]], minutes: float, new: int, compiled: bool
-) -> tuple[Tuned, dict[str, Racer]]:
-    """The fastest method for a live model, and the whole race.
+    model: Any,
+    tasks: Sequence[Mapping[str, Tensor]],
+    minutes: float,
+    new: int,
+    compiled: bool,
+    say: Callable[[str], None] = print,
+) -> tuple[Tuned | None, str, Race]:
+    """The method to keep for a live model, or None; the verdict in words; and the whole race.
 
     Args:
         model: The model; methods are enabled on it by turns.
         tasks: Prompts of one row each.
         minutes: About how long it may take.
-        new: Tokens of every output.
+        new: Most tokens of an output.
         compiled: Whether compiled rounds race, too.
+        say: Receives lines of progress.
 
     Raises:
         ValueError: The model cannot be decoded here.
     """
-    racers, chosen = contestants(model, new, compiled)
-    until = time.monotonic() + 60 * minutes
-    left = raced(racers, tasks, lambda: time.monotonic() > until)
-    best = min((name for name in left if name in chosen), key=lambda name: racers[name].total)
-    speedup = racers[PLAIN].total / racers[best].total
-    if speedup < 1 + GAIN:
-        best, speedup = PLAIN, 1.0
+    racers, chosen = contestants(model, compiled)
+    race = Race(racers, tasks, (list(chosen), list(PEERS)), say)
+    race.run(minutes, new)
+    best, said = verdict(race, chosen)
+    if best is None:
+        return None, said, race
     how = dict(chosen[best])
     own = {name: how.pop(name, None) for name in ("method", "drafter", "k", "policy")}
-    made = Tuned(key_of(model), compile=how.pop("compile", False), options=how, speedup=round(speedup, 3), **own)
-    return made, racers
+    speedup = 1.0 if best == PLAIN else round(race.over(best, PLAIN).middle, 3)
+    return Tuned(key_of(model), compile=how.pop("compile", False), options=how, speedup=speedup, **own), said, race
 
 
-def ranked(racers: Mapping[str, Racer]) -> Iterator[tuple[str, str, str, str]]:
-    """Rows for a table, the fastest first: name, speed over plain decoding, acceptance length, prompts."""
-    plain = racers[PLAIN].seconds
+def verdict(race: Race, chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str | None, str]:
+    """Who of `chosen` is kept after a race, or None, and why, in words."""
+    if not race.rounds:
+        least = race.needed / 60 * (2 + JUDGED)
+        return None, f"Too little time to say: auto stays as it was. It takes about --minutes {max(1, least):.0f} here."
+    best = min((name for name in race.left if name in chosen), key=lambda name: race.racers[name].total)
+    kept = best if race.clearly(best, NOW, GAIN) else None
+    if kept is None:
+        said = f"Too close to say: auto stays as it was ({best} is {race.over(best, NOW)} as fast)."
+    elif kept == PLAIN:
+        said = f"Nothing pays here: auto decodes plainly now, {race.over(PLAIN, NOW)} as fast as before."
+    else:
+        said = f"auto takes {chosen[kept]['method']} now: {kept}, {race.over(kept, NOW)} as fast as before."
+    for peer in PEERS:
+        if peer in race.left and race.clearly(peer, kept or NOW, 0.0):
+            said += f" transformers' own {peer} is faster still: {race.over(peer, kept or NOW)}."
+    return kept, said
 
-    def speed(racer: Racer) -> float:
-        return sum(plain[: len(racer.seconds)]) / racer.total if racer.seconds else 0.0
 
-    for name, racer in sorted(racers.items(), key=lambda each: -speed(each[1])):
+def ranked(race: Race) -> Iterator[tuple[str, str, str, str]]:
+    """Rows for a table, the fastest first: name, speed over plain, its range, acceptance length, prompts decoded."""
+    ran = {name: race.over(name, PLAIN) for name, racer in race.racers.items() if racer.seconds}
+    for name in sorted(race.racers, key=lambda name: -ran[name].middle if name in ran else 0.0):
+        racer = race.racers[name]
         length = f"{sum(racer.lengths) / len(racer.lengths):.2f}" if racer.lengths else ""
-        left = "" if len(racer.seconds) == len(plain) else ", then it left"
-        yield name, f"{speed(racer):.2f} ×", length, racer.failure or f"{len(racer.seconds)}{left}"
+        went = "" if name in race.left else ", then it left"
+        yield name, str(ran.get(name, "")), length, racer.failure or f"{len(racer.seconds)}{went}"

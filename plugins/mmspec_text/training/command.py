@@ -8,8 +8,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from mmspec.cli.groups import Device, Work, resumable
-from mmspec.cli.places import refuse_folders
+from mmspec.cli.places import refuse_folders, refuse_taken
 from mmspec.registry.options import parse
+from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec_text.training.recipe import DRAFTERS, KINDS_OWN, DrafterRecipe
 
@@ -44,22 +45,30 @@ def train_drafter(
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
-    Medusa's and DFlash's heads and prompt tokens (ppd) in their authors' layouts, heads over the target's output layer
-    in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
+    DFlash's head and prompt tokens (ppd) in their authors' layouts. So are Medusa's heads; with --no-own-output they
+    are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
     """
-    refuse_folders(out, work)
+    named = {"the target": target, "the head": numbers.get("head"), "the draft model": numbers.get("draft_model")}
+    inputs = {what: Path(name) for what, name in named.items() if name} | {f"the data {at}": at for at in data or ()}
+    refuse_folders(work)
+    refuse_taken(out, {**inputs, "the work (--work)": work})
+    if out.resolve().is_relative_to(work.resolve()):
+        raise ValueError(f"{shown(out)} (--out) is in {shown(work)} (--work); name another folder")
     if kind not in DRAFTERS:
         raise ValueError(unknown("kind of drafter", kind, DRAFTERS))
     if not data and not self_generated:
         raise ValueError("there is nothing to train on: give --data FILE.jsonl, --self-generated N, or both")
     chosen = {name: value for name, value in numbers.items() if value is not None}
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
+    recipe.refuse_for(kind, bool(data), self_generated > 0)
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
     from mmspec.hosts.dtypes import dtype_of
+    from mmspec.training.work import refuse_foreign
 
+    refuse_foreign(work)
     of_target = dtype_of(dtype)
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec_text.training import run

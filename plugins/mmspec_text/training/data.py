@@ -84,16 +84,18 @@ def read_data(
     streams: list[Stream] = []
     chats: list[Answers] = []
     held: dict[str, Batch] = {}
+    stems = [file.stem for file in files]
     for file in files:
+        name = file.stem if stems.count(file.stem) == 1 else shown(file)
         units, talks = read_file(file, chat, vocab, ends(model))
         if len(units):
             units, windows = halves(units, recipe.context, shown(file))
             streams.append(Stream(units, float(len(units))))
-            held[file.stem] = known(Batch.whole(windows))
+            held[name] = known(Batch.whole(windows))
         if talks:
             answers, last = held_apart(talks, recipe.context, shown(file))
             chats.append(Answers(answers, float(sum(len(row.ids) for row in answers))))
-            held[f"{file.stem} (answers)" if len(units) else file.stem] = known(last)
+            held[f"{name} (answers)" if len(units) else name] = known(last)
     rows = -(-own // (CONTINUED if chats else GIVEN + CONTINUED))
     if not rows:
         return Data([*streams, *chats], held, NO_PROMPTS, template=chat.variables)
@@ -114,7 +116,7 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
     `end` are the ids that end an answer.
 
     Raises:
-        ValueError: The file cannot be read, is empty, or a line holds no text, or ids of another tokenizer.
+        ValueError: The file cannot be read, is empty or all its texts are, or a line holds no text, or other ids.
     """
     lines, tokenizer = numbered_json_lines(path, MOST), chat.tokenizer
     if not lines:
@@ -126,8 +128,10 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
         where = f"line {number} of {shown(path)}"
         if isinstance(line.get("messages"), list):
             talks.append(chat.answers_in(line, end, where))
-        else:
-            units += first + _ids(line, tokenizer, vocab, where)
+        elif ids := _ids(line, tokenizer, vocab, where):
+            units += first + ids
+    if not units and not talks:
+        raise ValueError(f"{shown(path)} has {len(lines)} texts, and all of them are empty")
     return torch.tensor(units, dtype=torch.int64), talks
 
 

@@ -1,21 +1,28 @@
 """A new DFlash head for a target (arXiv 2602.06036), and its files in the authors' layout.
 
 Embedding and output layer are the target's and stay as they are, and so does the row of the id that stands for units
-that are not known: one that texts have seldom. In training, blocks begin behind roots drawn from what is learnt, and
-depth k counts exp(-(k - 1) / 4): the recipe's `decay` of 0.78.
+that are not known: one that texts have seldom. What enters the layers there is that row alone, by which a target whose
+output layer is its embedding says that id again, at tens of nats: so all matrices are drawn, and the last norm begins
+small. In training, blocks begin behind roots drawn from what is learnt, and depth k counts exp(-(k - 1) / 4): the
+recipe's `decay` of 0.78.
 """
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.functional import rms_norm
 
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.written import ends
+
+SPREAD = 2.0
+"""The largest deviation, at first, of the scores of a row that is not known."""
 
 
 def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
@@ -35,7 +42,11 @@ def begun_dflash(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
         from_root=False,
     )
     head = DFlashNetwork(architecture, sizes["vocab"])
-    draw_weights(head, recipe.seed)
+    draw_weights(head, recipe.seed, silent=False)
+    with torch.no_grad():
+        row = model.get_input_embeddings().weight[architecture.mask_token]
+        spread = model.get_output_embeddings()(rms_norm(row, row.shape)).float().std()
+        head.norm.weight.mul_((SPREAD / spread.cpu()).clamp(max=1))
     join_model(head, model)
     return NewHead(head, boundaries, "layers", partial(write_dflash, head, boundaries, name, layers))
 
@@ -76,7 +87,6 @@ def write_dflash(head: DFlashNetwork, boundaries: tuple[int, ...], target: str, 
         },
         **layer_entries(a, len(a.sights), a.vocab),
         "layer_types": ["full_attention"] * len(a.sights),
-        "rope_theta": a.rope["rope_theta"],
         "dtype": "float16",
     }
     write_files({key: half(value) for key, value in head.state_dict().items()}, config, folder)

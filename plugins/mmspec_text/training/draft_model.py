@@ -6,6 +6,7 @@ loss compares it with the target behind the units that it wrote. So it learns wh
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from mmspec.hosts.draft_models import own_target
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
 from mmspec_text.training.answers import prompts_of
 from mmspec_text.training.batch import Batch
@@ -26,6 +28,8 @@ WIDTH, LAYERS = 3, 4
 """The target's hidden width and its layers over the draft model's, about."""
 HEAD = 32
 """Numbers of an attention head."""
+FAR = 131_072
+"""The longest text of a draft model whose target reads texts of any length."""
 
 
 def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
@@ -40,7 +44,7 @@ def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
         num_hidden_layers=max(1, config.num_hidden_layers // LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
-        max_position_embeddings=config.max_position_embeddings,
+        max_position_embeddings=own_target(model).context or FAR,
         tie_word_embeddings=True,
     )
     torch.manual_seed(seed)
@@ -67,8 +71,11 @@ def trained_model(of: Training) -> Trained:
 
 def write_model(student: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a draft model in float16, with its tokenizer, into a folder; the live one is unchanged."""
-    half = type(student)(student.config).half()
+    half = type(student)(deepcopy(student.config)).half()
     half.load_state_dict(student.state_dict())
+    rope = student.config.to_dict().get("rope_parameters") or {}
+    if "rope_theta" in rope:  # where readers of transformers 4's files look for it
+        half.config.rope_theta = rope["rope_theta"]
     half.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

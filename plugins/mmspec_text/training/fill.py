@@ -98,6 +98,6 @@ def refuse_odd_blocks(model: Any, length: int, fillers: Tensor, what: str) -> No
         theirs = model(inputs_embeds=inputs, use_cache=False).logits[0, -count:].float()
         if not (torch.stack([level[0, row] for level in levels]) - theirs).norm() <= ODD * theirs.norm():
             raise ValueError(
-                f"{what} ({kind}) says other things in a pass over many blocks than in a pass of one: it has windows "
-                "shorter than a sequence (context), or positions of its own"
+                f"{what} ({kind}) says other things in a pass over many blocks than in a pass of one: it has states, "
+                "windows shorter than a sequence (context), or positions of its own"
             )

@@ -35,8 +35,7 @@ AGAIN = 2
 def trained_head(begin: Begin, of: Training) -> Trained:
     """Train a head, which `begin` makes."""
     recipe = of.recipe
-    size = recipe.draft_vocab
-    ids = None if size is None else drafted_ids(of.texts.sources, size, of.model, of.tokenizer)
+    ids = drafted_ids(of.texts.sources, recipe.draft_vocab, of.model, of.tokenizer)
     head = begin(of.model, recipe, of.name, ids)
     teacher = Teacher(of.model, head.boundaries)
     said = kept(teacher, of, len(head.boundaries) * of.model.config.get_text_config(decoder=True).hidden_size)
@@ -64,7 +63,9 @@ def kept(teacher: Teacher, of: Training, width: int) -> Callable[[Tensor, Tensor
     return Kept(teacher, of.work.parent, pieces, recipe.context).said
 
 
-def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
+def drafted_ids(
+    sources: Sequence[Source], size: int | None, model: Any, tokenizer: PreTrainedTokenizerBase
+) -> Tensor | None:
     """The ids, `[size]` int64, ascending; None if these are all.
 
     Special ids are what the tokenizer calls so, all that were added to it, and what ends a text.
@@ -73,7 +74,7 @@ def drafted_ids(sources: Sequence[Source], size: int, model: Any, tokenizer: Pre
         ValueError: There are more special ids than places.
     """
     vocab: int = model.config.get_text_config(decoder=True).vocab_size
-    if size >= vocab:
+    if size is None or size >= vocab:
         return None
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder, *ends(model).tolist()}
     always = torch.tensor(sorted(one for one in special if one < vocab), dtype=torch.int64)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
+from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.model_info import ModelInfo
 from mmspec_text.drafters.heads.mtp.block import EXPERTS
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
@@ -30,7 +31,7 @@ LAST = ("o_proj.weight", "down_proj.weight")
 
 def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """One layer; arguments as in `Begin`."""
-    model_info = ModelInfo.of(model)
+    model_info = own_target(model).model_info
     head = new_mtp(model_info, recipe.seed)
     return NewHead(head, (FINAL,), "layers", partial(write_mtp, head, model_info, name))
 

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mmspec.hosts.weight_files import CONFIG, FILES, SAFE
+from mmspec.training.work import save_tensors
 from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
 from mmspec_text.training.recipe import DrafterRecipe
 
@@ -40,13 +41,13 @@ def join_model(network: HeadNetwork, model: Any) -> None:
     network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
 
 
-def draw_weights(network: nn.Module, seed: int) -> None:
-    """Draw a head's matrices; those that write into a residual stream are 0 at first, and add nothing."""
+def draw_weights(network: nn.Module, seed: int, silent: bool = True) -> None:
+    """Draw a head's matrices; if `silent`, those that write into a residual stream are 0 at first, and add nothing."""
     generator = torch.Generator().manual_seed(seed)
     for name, weights in network.named_parameters():
         if weights.dim() > 1:
             nn.init.normal_(weights, std=0.02, generator=generator)
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
+        if silent and name.endswith(("o_proj.weight", "down_proj.weight")):
             nn.init.zeros_(weights)
 
 
@@ -86,6 +87,7 @@ def layer_entries(a: BlockSizes, layers: int, vocab: int) -> dict[str, Any]:
         "hidden_act": a.activation,
         "rms_norm_eps": a.eps,
         "rope_parameters": dict(a.rope),
+        "rope_theta": a.rope["rope_theta"],  # where readers of transformers 4's files look for it
     }
 
 
@@ -97,7 +99,7 @@ def write_files(
     if file.endswith(SAFE):
         save_file(dict(weights), folder / file, metadata={"format": "pt"})
     else:
-        torch.save(dict(weights), folder / file)
+        save_tensors(folder / file, dict(weights))
     (folder / entries).write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -23,10 +23,8 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec_text.training.dflash import mask_token_of
 from mmspec_text.training.draft_model import new_draft_model, write_model
 from mmspec_text.training.fill import fill_blocks, refuse_odd_blocks
-from mmspec_text.training.heads import trained_head
 from mmspec_text.training.new_head import NewHead
 from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.trained import Trained, Training
 
 
 class MaskedModel(nn.Module):
@@ -53,11 +51,6 @@ class MaskedModel(nn.Module):
         masks = self.masks(len(kept) - 1)
         text, blocks = fill_blocks(self.model, units, roots, masks, kept[1:], recompute=self._recompute)
         return [take_nodes(text, roots[:, : kept[0]]), *blocks]
-
-
-def trained_pard(of: Training) -> Trained:
-    """Train a draft model that fills in masks."""
-    return trained_head(partial(begun_pard, of.tokenizer), of)
 
 
 def begun_pard(

@@ -21,6 +21,7 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "pard": {"depth": 8, "anchors": 512},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
+DEEP: tuple[DrafterKind, ...] = ("eagle3", "mtp", "medusa", "dflash", "ppd", "pard")
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -31,6 +32,9 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "draft_model": (("pard",), "others begin anew"),
     "block_share": (("pard",), "others learn whole drafts"),
     "recompute": (("ppd", "pard"), "others have few layers under training"),
+    "intermediate": (("eagle3", "dflash"), "others have the sizes of the target's own layers, or no such layer"),
+    "depth": (DEEP, "a draft model learns the next token alone"),
+    "decay": (DEEP, "a draft model learns the next token alone"),
     "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
 }
 """Numbers of a recipe that some kinds have, and why."""
@@ -64,8 +68,10 @@ class DrafterRecipe:
     draft_model: Annotated[str | None, Option(help="What pard begins from: a folder or a hub name.")] = None
     block_share: Annotated[float, Option(min=0.01, max=1, help="Share of pard's blocks that have one more mask.")] = 0.7
     recompute: Annotated[bool, Option(help="Run ppd's, pard's layers again for the gradient: less memory.")] = False
-    # As in the paper; the target's hidden width × its vocabulary for each head
-    own_output: Annotated[bool, Option(help="Whether each of Medusa's heads has an output layer of its own.")] = True
+    # As in the paper and its authors' layout: the target's hidden width × its vocabulary for each head
+    own_output: Annotated[
+        bool, Option(help="Output layers for Medusa's heads, as in its authors' layout; without, they are in vLLM's.")
+    ] = True
     own_share: Annotated[float, Option(min=0, max=1, help="Share of sequences that the target wrote.")] = 0.2
     # On-policy data of DistillSpec (arXiv 2310.08461, algorithm 1); a head writes no text
     drafter_share: Annotated[
@@ -104,16 +110,22 @@ class DrafterRecipe:
         if self.head is not None and (self.draft_vocab, self.intermediate) != (None, None):
             raise ValueError("a head from which training goes on has its own sizes: no draft_vocab, no intermediate")
 
-    def refuse_for(self, kind: DrafterKind) -> None:
-        """Refuse what a kind of drafter has not.
+    def refuse_for(self, kind: DrafterKind, reads: bool, writes: bool) -> None:
+        """Refuse what has no effect on a kind of drafter, or where no file is read, or where the target writes nothing.
 
         Raises:
-            ValueError: Names the kind that has it.
+            ValueError: Names the kind that has it, or what is missing.
         """
+        given = {field.name for field in fields(self) if vars(self)[field.name] != field.default}
         for name, (only, why) in ONLY.items():
-            usual = next(field.default for field in fields(self) if field.name == name)
-            if kind not in only and vars(self)[name] != usual:
+            if kind not in only and name in given:
                 raise ValueError(f"{name} is for --kind {' or '.join(only)}, and not for {kind}: {why}")
+        if "own_share" in given and not (reads and writes):
+            raise ValueError(
+                "own_share is for texts beside what the target writes: give both (--data, --self-generated)"
+            )
+        if "temperature" in given and not (writes or self.drafter_share):
+            raise ValueError("temperature is of what the target writes, and it writes nothing (--self-generated)")
 
     def of(self, kind: DrafterKind) -> dict[str, Any]:
         """The numbers that a kind of drafter has, by name."""

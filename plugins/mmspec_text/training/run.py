@@ -7,14 +7,16 @@ drafter's folder is written, whole, when its training is complete.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.hosts.draft_models import own_target
+from mmspec.hosts.fingerprint import identity
 from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
 from mmspec_text.training.answers import Answers
@@ -23,13 +25,14 @@ from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.dflash import begun_dflash
 from mmspec_text.training.draft_model import trained_model
-from mmspec_text.training.eagle import begun_eagle, trained_before
-from mmspec_text.training.heads import trained_head
+from mmspec_text.training.eagle import begun_eagle
+from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.new_head import Begin
-from mmspec_text.training.pard import trained_pard
+from mmspec_text.training.pard import begun_pard
 from mmspec_text.training.ppd import begun_ppd
+from mmspec_text.training.readme import layout_of, readme
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
@@ -42,9 +45,7 @@ WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and th
 HEADS: Mapping[str, Begin] = dict(
     eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
 )
-"""The kinds of head."""
-MODELS = {"model": trained_model, "pard": trained_pard}
-"""The kinds of draft model."""
+"""The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
 
 
 def train_drafter(
@@ -62,26 +63,26 @@ def train_drafter(
     """Run a recipe, or the rest of it.
 
     The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
-    autocast. `folder` receives the finished drafter, and is replaced if it exists; `work` has the checkpoints: delete
-    it to start anew.
+    autocast. `folder` receives the finished drafter, and replaces one that is as a run left it; `work` has the
+    checkpoints: delete it to start anew.
 
     Raises:
         ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
             is another run's, or of another recipe; or training cannot go on.
     """
-    recipe.refuse_for(kind)
+    recipe.refuse_for(kind, bool(data.sources), len(data.prompts) > 0)
     model.requires_grad_(False)
-    if recipe.head is not None:
-        trained_before(model, recipe.head)  # one that does not fit is refused before the target writes for hours
+    begin = partial(begun_pard, tokenizer) if kind == "pard" else HEADS.get(kind)
+    if begin is not None:  # what cannot begin is refused before the target writes for hours
+        begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
     reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")
     held_parts = [part for batch in data.held.values() for part in (batch.ids, batch.counted)]
     of = digest([*(part for source in data.sources for part in source.parts), *held_parts, data.prompts])
     template = {"template": dict(data.template)} if data.template else {}
-    with claimed(
-        work, asdict(recipe) | {"kind": kind, "target": name, "dtype": str(model.dtype), "data": of, **template}
-    ):
+    own = {"kind": kind, "target": name, "weights": identity(model), "dtype": str(model.dtype), "data": of, **template}
+    with claimed(work, asdict(recipe) | own):
         sources, held = with_own(model, tokenizer, data, recipe, reach, work, say)
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
         often = recipe.steps * recipe.batches / texts.epoch
@@ -92,14 +93,16 @@ def train_drafter(
                 "them by heart: give more text (--data, --self-generated), or fewer --steps"
             )
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
-        done = trained_head(HEADS[kind], training) if kind in HEADS else MODELS[kind](training)
+        done = trained_model(training) if begin is None else trained_head(begin, training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
 
         def write(side: Path) -> None:
             done.write(side)
             (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+            readme(kind, recipe, name, facts).save(side / "README.md")
 
-        save_whole(folder, write)
+        save_sealed(folder, write)
+        say(layout_of(kind, recipe))
         say(f"{folder.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
 
 

@@ -54,7 +54,7 @@ def fit_drafter(
     if recipe.keep_tokens != 1:
         first = replace(recipe, steps=min(recipe.steps, of.texts.epoch), loss="kl", hard=0.0)
         of.say(f"the token filter's reference: {first.steps} steps")
-        reference, folder = new(), of.work / "reference"
+        reference, folder = new(), of.work.with_name("reference")
         fit(reference, of.texts.batch_at, loss_of(first.draft_loss), first.loop(hidden), folder, of.say)
         chosen = TokenFilter(reference.requires_grad_(False), recipe.keep_tokens)
     learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)

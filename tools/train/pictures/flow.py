@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import mmspec
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
@@ -125,7 +125,7 @@ def train_flow(
         stock.save_pretrained(side)
         save_file({"prompt_embeds": held, "pooled_prompt_embeds": held.mean(1)}, side / PROMPTS)
 
-    save_whole(out, write)
+    save_sealed(out, write)
     return lost
 
 

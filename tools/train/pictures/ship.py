@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.training.work import claimed, digest
 from tools.bench.pictures.quality import write_quality
 from tools.train.pictures.data import HELD_OUT, Pictures, pixels
@@ -19,7 +19,7 @@ def ship(pipe: Any, facts: dict[str, Any], folder: Path, also: Callable[[Path], 
     Args:
         pipe: A diffusers pipeline; its models in the precision that is wanted.
         facts: What the card says of the model; written as `training.json`.
-        folder: Receives the pipeline; what is there is replaced.
+        folder: Receives the pipeline; one that is there as this function left it is replaced.
         also: Writes more into the new folder before it takes its place.
     """
 
@@ -28,7 +28,7 @@ def ship(pipe: Any, facts: dict[str, Any], folder: Path, also: Callable[[Path], 
         also(side)
         (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
-    save_whole(folder, write)
+    save_sealed(folder, write)
 
 
 def train_and_ship(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.training.losses import DraftLoss, draft_loss, next_token
 from tools.train.text.corpus import HELD_OUT_MODULES, HELD_OUT_PROSE, Corpus
 
@@ -159,6 +159,6 @@ def ship(
         also(side)
         (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
-    save_whole(folder, write)
+    save_sealed(folder, write)
     losses = facts["held_out_nats_per_token"]
     say(f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {losses}")

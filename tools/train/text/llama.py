@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mmspec.files import save_whole
+from mmspec.files import save_sealed
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import claimed, damaged, digest
 from tools.train.text import corpus as corpora
@@ -112,7 +112,7 @@ def _tokenizer(folder: Path, corpus: corpora.Corpus, recipe: TextRecipe) -> PreT
             model_max_length=recipe.context,
             padding_side="left",  # an argument: an attribute set later is not saved
         )
-        save_whole(folder, wrapped.save_pretrained)
+        save_sealed(folder, wrapped.save_pretrained)
     with damaged(folder):
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
