@@ -45,7 +45,7 @@ SMALLEST = 2**14
 """The fewest weights of a layer that takes part."""
 FEWEST_ON_INTEL = 4
 """The fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker."""
-PATIENCE = 16
+PATIENCE = 8
 """Passes that do without packed weights before these are made: of SmolLM2 that takes as long as five passes."""
 
 _packed: Any = WeakIdKeyDictionary()
