@@ -87,7 +87,7 @@ class Pieces:
         return piece
 
     def _between(self, size: int, ids: Tensor) -> int:
-        """The most of the first `size` tokens that do not end with a token of one byte, beside which others may come."""
+        """The most of the first `size` tokens that do not end with a token of one byte, which others may join."""
         while size and BYTE.fullmatch(str(self.tokenizer.convert_ids_to_tokens(int(ids[size - 1])))):
             size -= 1
         return size

@@ -111,9 +111,8 @@ class Texts:
         part = next((choice[name] for name in ("message", "delta") if name in choice), choice)
         for name in TEXTS:
             text = self.held.pop(name, "") + part.get(name, "")
-            came = cut(text, self.stops) != text
-            kept = "" if self.over else settled(text, self.stops, last or came)
-            self.over |= came
+            kept = "" if self.over else settled(text, self.stops, last)
+            self.over |= kept == cut(text, self.stops) != text
             self.held[name] = "" if self.over else text[len(kept) :]
             if kept or (last and name in part):
                 part[name] = kept
