@@ -1,9 +1,9 @@
 """`Process`: the draft model runs in a process of its own, while this one verifies.
 
 Requests and answers are pickles on a pipe that only this process and its child have; each computes on a device of its
-own (`crossing`). A call waits until the child has its model, and for an answer that is on its way, since a round without
-a draft costs a pass. Whatever becomes of the child costs speed alone: where it has died, or does not answer in time,
-rounds go on without drafts.
+own (`crossing`). A call waits until the child has its model, and for answers that are on their way, since a round
+without a draft costs a pass. Whatever becomes of the child costs speed alone: where it has died, or does not answer in
+time, rounds go on without drafts.
 """
 
 import os
@@ -34,7 +34,7 @@ DIED = "the draft model's process has died; rounds go on without drafts"
 
 
 class Process:
-    """A child process with a draft model, which serves all calls in turn; it begins with `start`, or with the first one.
+    """A child process with a draft model, which begins with `start`, or with the first call, and serves all in turn.
 
     `model` makes the draft model in the child, on its device; it can be pickled (`functools.partial(load, "name")`).
     `loading` seconds after the child began, calls no longer wait for its model; after `patience` seconds without an
