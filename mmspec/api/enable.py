@@ -22,11 +22,12 @@ from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
-from mmspec.core.one_shape import Shape
+from mmspec.core.one_shape import HALF, Shape, in_half_precision
 from mmspec.core.report import Report
 from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget
 from mmspec.registry import installed
+from mmspec.registry.warn import warn
 
 
 class Enabled:
@@ -185,7 +186,8 @@ def enable(
         shape: Nodes of the passes after the prefill: `any`, as many as are drafted; `one`, one number for the whole
             call; or that number. Under one shape and `match` the output equals plain decoding of this width,
             `enable(model, "plain", shape=N)`, to the bit, in half precision too; `report` names N. Default: `one` on
-            CUDA, else `any`. The page "Shapes" says which models keep the promise.
+            CUDA, else `any`, of which a warning says in half precision what it promises. The page "Shapes" says which
+            models keep the promise.
         compile: Default: on CUDA rounds are recorded as they are and replayed as one graph, where that is possible;
             else there is a warning that says why. True: torch compiles them as well, on every device; `auto`: where
             that is faster here, measured in the first call of a shape; False: neither. Such rounds have one shape;
@@ -246,6 +248,9 @@ def enable(
         model, method, **parts, options=options, beside=("seed", "noise", "learn"), learn=learning is not None
     )
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed), learner_of(decoder, learning))
+    if shape is None and decoder.k and decoder.rule.exactness == "invariant" and in_half_precision(decoder.target):
+        more = ", and shape='one' makes it plain decoding's of one width, to the bit" if enabled.width is None else ""
+        warn(f"{HALF}; a call's report says what its output equals{more}")
     model.__dict__["generate"] = enabled.generate
     return enabled
 

@@ -1,5 +1,6 @@
 """Strings at which a text ends, and the pieces in which a text is shown while it is written."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ from mmspec.core.state import State
 
 UNFINISHED = "\ufffd"
 """What a character looks like whose bytes have not all come."""
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token of one byte beside tokens of characters: one byte that is no character spoils all bytes around it."""
+JOINED = (" ' ", " 'm", " 's", " 've", " 're", " n't", " n ' t")
+"""What loses a space once it is complete, where a tokenizer cleans spaces up."""
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -32,21 +37,25 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends, default=len(text))]
 
 
-def settled(text: str, stops: Sequence[str], over: bool) -> str:
+def settled(text: str, stops: Sequence[str], over: bool, changing: Sequence[str] = ()) -> str:
     """The beginning of a text that stays as it is, whatever follows: without what may become a stop string.
 
-    `over` says that nothing will follow.
+    `over` says that nothing will follow; a string of `changing` becomes another one once it is complete.
     """
-    kept = cut(text, stops)
-    if over or kept != text:
-        return kept
-    unfinished = len(text) - len(text.rstrip(UNFINISHED))
-    begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
-    return text[: len(text) - max([unfinished, *begun])]
+    if over:
+        return cut(text, stops)
+    text = text.rstrip(UNFINISHED)  # before all else: the beginning of a stop string may stand before it
+    text = text[: len(text) - _begun(text, changing)]
+    return text[: min(len(cut(text, stops)), len(text) - _begun(text, stops))]
+
+
+def _begun(text: str, strings: Sequence[str]) -> int:
+    """The length of the longest end of a text that is the beginning of one of the strings."""
+    return max((size for each in strings for size in range(1, len(each)) if text.endswith(each[:size])), default=0)
 
 
 CONTEXT = 8
-"""Tokens before a line that are decoded with it, since tokens may look otherwise at the beginning of a text."""
+"""Tokens before new ones that are decoded with them, since tokens may look otherwise at the beginning of a text."""
 
 
 @dataclass
@@ -55,25 +64,36 @@ class Pieces:
 
     tokenizer: Any  # makes text of tokens
     stops: Sequence[str] = ()  # the strings at which the text ends; they are not shown
-    begun: int = 0  # tokens of the lines that are shown completely; they are not decoded again
-    shown: str = ""  # what is shown of the present line
+    begun: int = 0  # tokens that are shown completely; they are not decoded again
+    shown: str = ""  # what is shown of the tokens after them
 
     def more(self, ids: Tensor, over: bool) -> str:
         """What can be shown now beside what was shown before.
 
         `ids` `[n]` are all new tokens of the text; `over` says that no others will come.
         """
-        before = self._decoded(ids[: self.begun])
-        text = self._decoded(ids)[len(before) :]
-        kept = settled(text, self.stops, over)
+        ids = ids.cpu()
+        if not over:
+            ids = ids[: self._between(len(ids), ids)]
+        start = self._between(max(0, self.begun - CONTEXT), ids)
+        before, text = (self._decoded(each) for each in (ids[start : self.begun], ids[start:]))
+        text = text[len(before) :]
+        changing = JOINED if self.tokenizer.clean_up_tokenization_spaces else ()
+        kept = settled(text, self.stops, over, changing)
         piece = kept[len(self.shown) :] if kept.startswith(self.shown) else ""
         self.shown += piece
-        if self.shown == text and text.endswith("\n"):
+        if piece and self.shown == text:
             self.begun, self.shown = len(ids), ""
         return piece
 
+    def _between(self, size: int, ids: Tensor) -> int:
+        """The most of the first `size` tokens that do not end with a token of one byte, which others may join."""
+        while size and BYTE.fullmatch(str(self.tokenizer.convert_ids_to_tokens(int(ids[size - 1])))):
+            size -= 1
+        return size
+
     def _decoded(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids[max(0, self.begun - CONTEXT) :], skip_special_tokens=True))
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 class Stream:

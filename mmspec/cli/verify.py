@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from mmspec.compare.comparison import ComparedCall, Comparison
     from mmspec.compare.findings import Finding
 
-HALF = (
-    "half precision: equality with transformers' generate is promised in float32 only, since passes of another width "
-    "round differently; --reference plain compares with plain decoding of the same shape, to the bit"
-)
-
 
 def verify(
     context: typer.Context,
@@ -116,7 +111,9 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
         widths = " and ".join(map(str, comparison.widths))
         texts += [f"compared: to the bit with plain of width {widths}, in the dtype of the weights"]
     if comparison.half:
-        texts += [HALF]
+        from mmspec.core.one_shape import HALF
+
+        texts += [f"{HALF}; --reference plain compares with plain decoding of the same shape, to the bit"]
     if exactness == "lossless" and comparison.code:
         texts += [
             "this method promises the distribution, not the path: a sampled text is another one, a greedy one is not"

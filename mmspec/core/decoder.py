@@ -25,6 +25,7 @@ from mmspec.core.one_shape import (
     Shape,
     checked_shape,
     differs_from_itself,
+    in_half_precision,
     longest_draft,
     one_width,
     plain_width,
@@ -165,7 +166,7 @@ class Decoder:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
-        report = Report(self.name, self.rule.exactness, wrt)
+        report = Report(self.name, self.rule.exactness, wrt, half=in_half_precision(self.target))
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
             warp = replace(warp, forced=self.target.forced)

@@ -29,6 +29,10 @@ from mmspec.registry.warn import warn
 Shape = Literal["any", "one"] | int | None
 """Nodes of a call's passes: `any` number, `one` number, that number itself, or None (what suits the target)."""
 NAMES = ("any", "one")
+HALF = (
+    "half precision: equality with transformers' generate is promised in float32 only, since passes of another width "
+    "round differently"
+)
 
 
 def checked_shape(shape: Shape) -> Shape:
@@ -111,7 +115,7 @@ def shows_trees(target: Target, drafter: Drafter) -> bool:
     A commit moves the keys of a tree's units to other slots, which changes the order of sums; on a CPU these are
     float64. The keys of a chain stay where they are.
     """
-    return "tree" in drafter.offers and _half_off_cpu(target)
+    return "tree" in drafter.offers and in_half_precision(target, on_cpu=False)
 
 
 def differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
@@ -120,13 +124,14 @@ def differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
     Why is not known; a plain loop of torch's own calls does the same there. Passes of more nodes repeat themselves.
     Under guidance a pass has two rows for every row of the call; without a width no such promise is made.
     """
-    return width == 1 and rows > 1 and _half_off_cpu(target)
+    return width == 1 and rows > 1 and in_half_precision(target, on_cpu=False)
 
 
-def _half_off_cpu(target: Target) -> bool:
+def in_half_precision(target: Target, on_cpu: bool = True) -> bool:
+    """Whether a target has weights in half precision; those on a CPU count if they may be `on_cpu`."""
     weights = target.model.parameters() if isinstance(target, RunsModel) else ()
     half = (torch.float16, torch.bfloat16)
-    return any(weight.dtype in half and weight.device.type != "cpu" for weight in weights)
+    return any(weight.dtype in half and (on_cpu or weight.device.type != "cpu") for weight in weights)
 
 
 def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) -> Prefill:

@@ -87,6 +87,7 @@ class Report:
     compiled: bool = False  # whether captured rounds ran that torch compiled
     recorded: bool = False  # whether captured rounds ran as they are, each as one graph
     rounded: bool = False  # whether the target quantises activations, and rounds a unit by what its pass holds
+    half: bool = False  # whether the target computes in half precision, where equality is one of equal passes
     trace: Any = None  # what every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
@@ -166,7 +167,8 @@ class Report:
         if self.exactness != "invariant":
             return "none with plain: the rule changes the distribution"
         if self.width is None:
-            return "with plain up to near-ties, which passes of different widths round differently"
+            more = "; shape='one' gives all one width, and equality with its plain to the bit" if self.half else ""
+            return f"with plain up to near-ties, which passes of different widths round differently{more}"
         way = "compiled " if self.compiled else "recorded " if self.recorded else ""
         return f"to the bit with {way}plain of width {self.width}"
 
@@ -174,7 +176,12 @@ class Report:
     def promise(self) -> str:
         """The exactness, and of which distribution it is if not of the target's own."""
         wrt = f" with respect to {self.wrt}" if self.wrt else ""
-        return f"{self.exactness}{wrt}{self._rounding}"
+        return f"{self.exactness}{wrt}{self._rounding}{' up to near-ties' if self._parts else ''}"
+
+    @property
+    def _parts(self) -> bool:
+        """Whether a near-tie may change an output that is plain decoding's otherwise."""
+        return self.half and self.exactness == "invariant" and self.width is None and self.k > 0
 
     @property
     def _rounding(self) -> str:
@@ -221,7 +228,7 @@ class Report:
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         more = f"; drafts of up to {self.k} units, set by {self.k_from}" if self.k_from else ""
         more += "" if self.bias is None else f"; {self.bias}"
-        more += "" if self.width is None else f"; {self.shape}"
+        more += f"; {self.shape}" if self._parts or self.width is not None else ""
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
         why = "draft lengths follow the clock" if self.k else "on this device equal passes of one node may differ"

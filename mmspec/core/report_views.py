@@ -84,6 +84,7 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "compiled": all(report.compiled for report in reports),
         "recorded": all(report.recorded for report in reports),
         "rounded": any(report.rounded for report in reports),
+        "half": any(report.half for report in reports),
     }
 
 

@@ -111,8 +111,10 @@ class CallPrefill:
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
-        # Slots of one prompt are copied to its rows, which takes more memory than they need in the end.
-        prompts = Distinct.of(*both) if self.target.memory is None else Distinct.each(*both)
+        # Slots of one prompt are copied to its rows, which takes more memory than they need in the end. And where hooks
+        # are made for the rows, one prompt need not mean the same in two of them.
+        alike = self.target.memory is None and self.passes.rows is None
+        prompts = Distinct.of(*both) if alike else Distinct.each(*both)
         slots = self._slots(prompts.mask, self._rings(earlier, mask.shape[1]))
         with Reading(self.target.model_info, self.target.boundaries) as record:
             logits = prompts.to_rows(prefill.prefill_chunks(self.passes, slots, prompts.ids, prompts.mask))

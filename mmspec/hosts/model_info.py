@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import (
     DynamicLayer,
+    DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionCacheLayerMixin,
@@ -29,6 +30,8 @@ _RECURRENT = (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
 )
+_KEYS = vars(DynamicSlidingWindowLayer(sliding_window=1)).keys() | vars(DynamicLayer()).keys()
+"""Attributes of transformers' cache layers that hold keys and values alone, with a window or without."""
 _EMPTY_LAYERS = frozenset({"DummyLayer"})
 """transformers' cache layers that store nothing."""
 
@@ -156,7 +159,8 @@ def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
         type(layer).__name__ for layer in layers if type(layer) not in _RECURRENT and not _holds_keys_alone(layer)
     }
     if unsupported:
-        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(unsupported))})")
+        kept = ", ".join(sorted(unsupported))
+        raise ValueError(f"{kind!r} keeps more than keys and values ({kept}), which a refused draft would stay in")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
 
@@ -205,9 +209,8 @@ def _stateful(model: Any) -> bool:
 
 
 def _holds_keys_alone(layer: Any) -> bool:
-    """Whether a cache layer holds keys and values, or nothing; an indexed layer holds more beside its keys."""
-    keys = isinstance(layer, DynamicLayer) and not hasattr(layer, "update_indexer")
-    return keys or type(layer).__name__ in _EMPTY_LAYERS
+    """Whether an empty cache layer will hold keys and values, or nothing; an indexed one has a place for more."""
+    return (isinstance(layer, DynamicLayer) and vars(layer).keys() <= _KEYS) or type(layer).__name__ in _EMPTY_LAYERS
 
 
 def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:

@@ -41,6 +41,7 @@ class Passes:
     manner: Manner  # how masks reach its attention
     rings: bool = False  # whether layers with a window may keep a ring: each of them is given the mask of its window
     quantised: QuantisedLayers = NONE  # its quantised layers
+    rows: int | None = None  # the rows for which its hooks are made; None: any number
 
     @once
     def kernels(self) -> Kernels:

@@ -1,7 +1,8 @@
 """The reference of the self-check: unmodified passes over whole paths of one tree and one chain.
 
 The tree has siblings at three depths, so that neither slots nor node ids agree with depth. A second row is shorter,
-because rows of a batch have different lengths.
+because rows of a batch have different lengths. Whole paths are one row, and trees two; or both are as many rows as a
+call has, for hooks that are made for these.
 """
 
 from collections.abc import Iterator
@@ -32,27 +33,32 @@ LONGEST = 96
 
 
 class ReferencePaths:
-    """Logits of unmodified passes over whole paths."""
+    """Logits of unmodified passes over whole paths, `[row, …, vocab]`."""
 
-    def __init__(self, model_info: ModelInfo, draw: int = 0) -> None:
+    def __init__(self, model_info: ModelInfo, draw: int = 0, rows: int | None = None) -> None:
         self.model_info = model_info
+        self._alone, self._together = (1, 2) if rows is None else (rows, rows)  # rows of a path, and of a tree
         # The prompt `[prompt]`, and the drafted units behind it, `[node]`
         self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
         last, first = _end(model_info) - len(ids) - len(drafted), 0
         if model_info.reads_both_ways:  # some of them count from 1
-            first = int(StockGenerate(model_info, ids[None], self.backwards(len(ids))).following()) - len(ids)
+            first = int(self.stock(self.backwards(len(ids))).following().flatten()[0]) - len(ids)
         # The second shift is as large as the context allows, if the model takes positions as an argument.
         self.shifts = [first, last] if last > 0 and names_argument(model_info.model, "position_ids") else [first]
-        self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
-        self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
-        # Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions
-        self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
+        self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[:, -1] for leaf in LEAVES}
+        self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[:, -1]
+        # Logits of `drafted` as a chain, `[row, node, vocab]`, at every shift of the positions
+        self.chains = [self._whole(ids, drafted, shift)[:, -len(drafted) :] for shift in self.shifts]
+
+    def stock(self, inputs: dict[str, Tensor]) -> StockGenerate:
+        """The model's own call behind the prompt."""
+        return StockGenerate(self.model_info, self.ids.expand(self._alone, -1), inputs)
 
     def backwards(self, units: int) -> dict[str, Tensor]:
         """The argument under which so many units attend backwards alone; none where they always do."""
         if not self.model_info.reads_both_ways:
             return {}
-        return {"token_type_ids": torch.ones(1, units, dtype=torch.int64, device=self.ids.device)}
+        return {"token_type_ids": torch.ones(self._alone, units, dtype=torch.int64, device=self.ids.device)}
 
     def noise(self) -> float:
         """The model's own difference between a pass over the whole chain and a pass over one token with a cache.
@@ -60,7 +66,7 @@ class ReferencePaths:
         For recurrent layers all drafted tokens are compared, because their errors vary from token to token.
         """
         alone = self._cached(len(self.drafted) if self.model_info.ops else 1)
-        return float((alone - self.chains[0][-len(alone) :]).abs().max())
+        return float((alone - self.chains[0][:, -alone.shape[1] :]).abs().max())
 
     def distance(self, passes: Passes) -> float:
         """The largest difference between the logits of `passes` over tree and chains and the reference.
@@ -70,14 +76,20 @@ class ReferencePaths:
         """
         index = TreeIndex.static(PARENTS, self.ids.device)
         cache, logits = self._drafted(passes, index, 0)
-        off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
-        off = max(off, float((logits[1, LEAVES[-1]] - self.short).abs().max()))
+        off = max(self._apart(logits[:, leaf], whole) for leaf, whole in self.tree.items())
+        off = max(off, self._apart(logits[:, LEAVES[-1]], self.short, second=True))
         for shift, whole in zip(self.shifts, self.chains, strict=True):
             _, chain = self._drafted(passes, TreeIndex.chain(len(self.drafted), self.ids.device), shift)
-            off = max(off, float((chain[0] - whole).abs().max()))
+            off = max(off, self._apart(chain, whole))
         if cache.recurrent:
             off = max(off, self._committed(passes, cache))
         return off if off == off else float("inf")
+
+    @staticmethod
+    def _apart(logits: Tensor, whole: Tensor, second: bool = False) -> float:
+        """The largest difference `[row, …]` in the rows that are not the shorter second one, or in this one alone."""
+        rows = [row for row in range(len(logits)) if (row == 1) == second]
+        return float((logits - whole)[rows].abs().max()) if rows else 0.0
 
     def allow_rings(self, manner: Manner, tolerance: float) -> bool:
         """Whether the model has layers with a window, each of which is given the mask of its window."""
@@ -94,46 +106,54 @@ class ReferencePaths:
         """The largest difference after a commit of one path in the first row and of nothing in the second."""
         kept = _path(LEAVES[0])
         cache.scratch = True
-        count = torch.tensor([len(kept), 0], device=self.ids.device)
-        cache.commit(torch.tensor([kept[1:]] * 2, device=self.ids.device), count)
-        logits = passes(cache, self.drafted.expand(2, -1), TreeIndex.static(PARENTS, self.ids.device)).float()
+        second = torch.arange(self._together, device=self.ids.device) == 1
+        cache.commit(torch.tensor([kept[1:]] * len(second), device=self.ids.device), len(kept) * ~second)
+        logits = passes(cache, self._drafts, TreeIndex.static(PARENTS, self.ids.device)).float()
         paths = torch.cat([self.drafted[kept], self.drafted[_path(LEAVES[1])]])
-        after, empty = self._whole(self.ids, paths, 0)[-1], self.short
-        distances = logits[0, LEAVES[1]] - after, logits[1, LEAVES[-1]] - empty
-        return max(float(distance.abs().max()) for distance in distances)
+        after = self._whole(self.ids, paths, 0)[:, -1]
+        return max(
+            self._apart(logits[:, LEAVES[1]], after), self._apart(logits[:, LEAVES[-1]], self.short, second=True)
+        )
+
+    @property
+    def _drafts(self) -> Tensor:
+        """The drafted units of every row."""
+        return self.drafted.expand(self._together, -1)
 
     def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
-        """A cache with the prompt and a shorter one, and logits `[2, node, vocab]` of a draft behind each of them."""
+        """A cache with the prompt and a shorter one, and logits `[row, node, vocab]` of a draft behind each of them."""
         layers, most = self.model_info.layers(), len(self.ids) + 2 * index.nodes
         kept = dict.fromkeys(windows(layers), in_blocks(most)) if passes.rings else {}
         more = BLOCK if kept else 0
-        cache = SlotCache(layers, 2, most + more, self.ids.device, bool(kept), kept)
+        cache = SlotCache(layers, self._together, most + more, self.ids.device, bool(kept), kept)
         cache.shift = cache.shift + shift
-        prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
+        missing = MISSING * (torch.arange(self._together, device=self.ids.device) == 1)
+        prompts = torch.where(missing[:, None] > 0, self.ids.roll(-MISSING), self.ids)
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
         idle = [i for i, layer in cache.recurrent.items() if not layer.operations]
         if idle:
             raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")
-        path = torch.arange(1, len(self.ids), device=self.ids.device).expand(2, -1)
-        cache.commit(path, len(self.ids) - torch.tensor([0, MISSING], device=self.ids.device))
-        return cache, passes(cache, self.drafted.expand(2, -1), index).float()
+        path = torch.arange(1, len(self.ids), device=self.ids.device).expand(self._together, -1)
+        cache.commit(path, len(self.ids) - missing)
+        return cache, passes(cache, self._drafts, index).float()
 
     def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
-        """Logits `[unit, vocab]` of one unmodified pass without a cache."""
-        ids = torch.cat([prompt, drafted])[None]
+        """Logits `[row, unit, vocab]` of one unmodified pass without a cache."""
+        ids = torch.cat([prompt, drafted]).expand(self._alone, -1)
         given = {**self._positions(0, ids, shift), **self.backwards(ids.shape[1])}
         logits: Tensor = self.model_info.model(input_ids=ids, use_cache=False, **given).logits
-        return logits[0].float()
+        return logits.float()
 
     def _cached(self, last: int) -> Tensor:
-        """Logits of the last tokens of the chain, one pass per token with a cache of transformers: `[last, vocab]`."""
-        ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.model_info.model.config)
+        """Logits `[row, last, vocab]` of the chain's last tokens, one pass a token over a cache of transformers."""
+        ids = torch.cat([self.ids, self.drafted]).expand(self._alone, -1)
+        cache = DynamicCache(config=self.model_info.model.config)
         logits, first = [], ids.shape[1] - last
         for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
             places = self._positions(begin, chunk, self.shifts[0])
             given = {cache_name(self.model_info.model): cache, **places, **self.backwards(chunk.shape[1])}
-            logits.append(self.model_info.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
-        return torch.stack(logits[1:])
+            logits.append(self.model_info.model(input_ids=chunk, use_cache=True, **given).logits[:, -1].float())
+        return torch.stack(logits[1:], 1)
 
     def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
         """The positions as an argument, as `generate` passes them; empty if the model does not name it."""

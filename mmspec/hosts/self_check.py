@@ -62,6 +62,7 @@ class Finding:
     trouble: str = ""  # the reason of the refusal if it is not `error`; else ""
     rings: bool = False  # whether layers with a window may keep a ring
     quantised: QuantisedLayers = NONE  # layers in whose places there were stand-ins
+    rows: int | None = None  # the rows for which its hooks are made; None: any number
 
 
 _sound: ResultsByModel[Finding] = ResultsByModel()
@@ -69,11 +70,12 @@ _checked_calls: ResultsByModel[bool] = ResultsByModel()
 """The kinds of prompts after which the model's own steps and ours agreed."""
 
 
-def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
+def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | None = None) -> Passes:
     """The passes of a model, in the manner that the check found.
 
     `whole` is the live model whose weights this one shares, if this one is built for a single call. Results are kept
-    for the live model.
+    for the live model. A model that is refused is checked again over `rows`, those of the call: hooks may be made for
+    them, such as peft's for an adapter a row.
 
     Raises:
         ValueError: No manner gives the logits of whole paths; the message has the numbers.
@@ -87,10 +89,13 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
     with model_lock(model):
         results = _sound.of(model if whole is None else whole)
         key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in model_info.ops.items()))
-        finding = results.get(key) or examine(model_info)
+        finding = results.get(key) or results.get((key, rows)) or examine(model_info)
+        if finding.manner is None and rows is not None:
+            own = examine(model_info, rows)
+            finding = finding if own.manner is None else replace(own, rows=rows)
         if finding.manner is not None:
-            results[key] = finding
-            return Passes(model_info, finding.manner, finding.rings, finding.quantised)
+            results[key if finding.rows is None else (key, rows)] = finding
+            return Passes(model_info, finding.manner, finding.rings, finding.quantised, finding.rows)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
     if autocast_dtype(model) is not None:
@@ -105,22 +110,22 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None) -> Passes:
 
 
 @torch.no_grad()
-def examine(model_info: ModelInfo) -> Finding:
-    """Run the comparison, whatever is remembered of the model."""
+def examine(model_info: ModelInfo, rows: int | None = None) -> Finding:
+    """Run the comparison, over so many rows if any are named, whatever is remembered of the model."""
     model = model_info.model
     with unchanged(model), (quantised := QuantisedLayers.of(model)).replaced(model):
         slack = STEADY if quantised.names else SLACK
-        first = finding = _compare(model_info, 0, slack)
+        first = finding = _compare(model_info, 0, slack, rows)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
-            finding = _compare(model_info, draw, slack)
+            finding = _compare(model_info, draw, slack, rows)
     return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
-def _compare(model_info: ModelInfo, draw: int, slack: float) -> Finding:
+def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -> Finding:
     try:
-        paths = ReferencePaths(model_info, draw)
+        paths = ReferencePaths(model_info, draw, rows)
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
         wrong_position, off, unseen = _own_steps(model_info, paths)
     except Exception as error:
@@ -195,12 +200,12 @@ def _own_steps(model_info: ModelInfo, paths: ReferencePaths) -> tuple[str, float
     wrong_position = _on_a_grid(model_info, paths)
     if wrong_position:
         return wrong_position, 0.0, ""
-    stock, logits, places = StockGenerate(model_info, paths.ids[None], paths.backwards(len(paths.ids))), [], []
+    stock, logits, places = paths.stock(paths.backwards(len(paths.ids))), [], []
     for unit in paths.drafted[:STEPS]:
-        stock.step(unit[None])
-        logits.append(stock.logits[0].float())
+        stock.step(unit.expand(len(stock.ids)))
+        logits.append(stock.logits.float())
         places += [] if stock.positions is None else [stock.positions]
-    off = float((torch.stack(logits) - paths.chains[0][:STEPS]).abs().max())
+    off = float((torch.stack(logits, 1) - paths.chains[0][:, :STEPS]).abs().max())
     if not places:
         hidden = stock.counts and names_argument(model, "position_ids")
         return "", off, ", since it gives the model no positions, which the model counts in a way of its own" * hidden
@@ -217,7 +222,7 @@ def _on_a_grid(model_info: ModelInfo, paths: ReferencePaths) -> str:
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
     try:
-        stock = StockGenerate(model_info, paths.ids[None], {"image_grid_thw": grid})
+        stock = paths.stock({"image_grid_thw": grid})
         positions = stock.ahead()
     except Exception as error:  # a model that reads images fails, because none came with the grid
         _in_a_line(error)

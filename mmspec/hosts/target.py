@@ -159,7 +159,8 @@ class TransformersTarget:
         role = "draft model" if self.drafting else "model"
         refuse_training(self.model, role)
         self._refuse_resized(role)
-        passes = checked(self.model_info)
+        ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
+        passes = checked(self.model_info, rows=None if ids is None else len(ids))
         renew(passes.kernels)
         named = {"rounding": passes.quantised.warning, "products": passes.kernels.named(fixed)}
         return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), **named)
@@ -210,6 +211,8 @@ class TransformersTarget:
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         if any(map(hooks_of, self.model.modules())):
             raise ValueError("the weights of the model move between devices, and what moves them cannot be traced")
+        if cache.passes.rows is not None:
+            raise ValueError("the model has hooks for the rows of this call alone, which would be traced in every call")
         if self.group is not None:
             raise ValueError("the model runs on several ranks, whose collectives are not captured")
         if self.memory is not None:

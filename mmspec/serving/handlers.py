@@ -112,7 +112,7 @@ class Texts:
         for name in TEXTS:
             text = self.held.pop(name, "") + part.get(name, "")
             kept = "" if self.over else settled(text, self.stops, last)
-            self.over |= cut(text, self.stops) != text
+            self.over |= kept == cut(text, self.stops) != text
             self.held[name] = "" if self.over else text[len(kept) :]
             if kept or (last and name in part):
                 part[name] = kept

@@ -21,11 +21,11 @@ def examine_once() -> None:
     """Remember what was found sound, until the process ends."""
     sound: dict[Hashable, self_check.Finding] = {}
 
-    def examine(model_info: ModelInfo) -> self_check.Finding:
+    def examine(model_info: ModelInfo, rows: int | None = None) -> self_check.Finding:
         model = model_info.model
         own = any(isinstance(value, FunctionType | MethodType) for value in vars(model).values())
-        if own or any(weight.is_meta for weight in model.parameters()):
-            return RIGHT(model_info)
+        if own or rows is not None or any(weight.is_meta for weight in model.parameters()):
+            return RIGHT(model_info, rows)
         weights = tuple((name, each.shape, bool(each.isfinite().all())) for name, each in model.named_parameters())
         ops = tuple((name, type(op)) for name, op in model_info.ops.items())
         key = type(model), arithmetic(model), weights, ops

@@ -145,3 +145,24 @@ def test_a_call_notices_hooks_without_a_second_self_check(
             handle.remove()
             target.generate(**call)
     assert len(checks) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_hooks_for_the_rows_of_a_call_are_checked_with_them(target: Any, prompts: Callable, rows: int) -> None:
+    """As peft's for an adapter a row: of one prompt, every row has a text of its own."""
+    inputs = {name: each.expand(rows, -1) for name, each in prompts(1).items()}
+    call = dict(**inputs, max_new_tokens=12, do_sample=False)
+    own = torch.randn(rows, 1, target.config.hidden_size, generator=torch.Generator().manual_seed(1))
+
+    def steer(layer: Any, args: Any, out: Tensor) -> Tensor:
+        if len(out) != rows:
+            raise ValueError(f"{len(out)} rows and not {rows}")
+        return out + own
+
+    with mmspec.enable(target, "prompt-lookup") as spec:
+        handle = target.model.layers[0].register_forward_hook(steer)
+        steered = target.generate(**call)
+        assert spec.report.rounds and not spec.report.faults
+    assert torch.equal(target.generate(**call), steered)
+    assert len({tuple(row) for row in steered.tolist()}) == rows
+    handle.remove()

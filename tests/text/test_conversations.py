@@ -1,16 +1,21 @@
 """Conversations: as ids for the pipeline, and in the terminal."""
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import mmspec
-from mmspec.api.stops import Pieces
+from mmspec.api.stops import Pieces, cut
 from mmspec.cli.app import build
 from mmspec.kits.text.language import encoded
+from mmspec.serving.handlers import Texts
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (
@@ -62,6 +67,11 @@ def test_without_a_template_messages_are_refused(folder: Path) -> None:  # noqa:
 class Letters:
     """A tokenizer of bytes."""
 
+    clean_up_tokenization_spaces = False
+
+    def convert_ids_to_tokens(self, unit: int) -> str:
+        return chr(unit)
+
     def decode(self, ids: Any, skip_special_tokens: bool) -> str:
         return bytes(ids.tolist()).decode(errors="replace")
 
@@ -77,7 +87,7 @@ def test_pieces_hold_back_what_may_change() -> None:
 
 
 def test_pieces_of_lines_are_the_text() -> None:
-    """A line that is shown is not decoded again, and a token that begins the next one keeps its space."""
+    """What is shown is not decoded again, and a token that begins a line keeps its space."""
 
     class Words(Letters):
         """A space belongs to the token behind it, and is left out at the beginning of a text."""
@@ -88,6 +98,68 @@ def test_pieces_of_lines_are_the_text() -> None:
     ids, pieces = torch.tensor([0, 2, 1, 2, 3, 1, 1, 3, 1] * 5), Pieces(Words(), ["day\n\n\n"])
     shown = [pieces.more(ids[:n], n == len(ids)) for n in range(1, len(ids) + 1)]
     assert "".join(shown) == Words().decode(ids, True) and pieces.begun == len(ids)
+
+
+SIGNS = ["x", "n", "do", " ", " ", "#", "!", "'", ".", " ' t", "\n", "ü", "é", "…", "“", "😀", "😁"]
+"""Characters of one to four bytes, some of which begin with the same bytes, and what tokenizers clean up."""
+
+
+def byte_level() -> Tokenizer:
+    """Tokens of bytes, and of several that end inside of a character."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(False, use_regex=False), decoders.ByteLevel()
+    trained = trainers.BpeTrainer(vocab_size=290, show_progress=False, initial_alphabet=core.pre_tokenizer.alphabet())
+    core.train_from_iterator([a + b for a in SIGNS for b in SIGNS], trained)
+    return core
+
+
+def byte_fallback() -> Tokenizer:
+    """Tokens of characters, and of single bytes for all others."""
+    units = [*"xnd▁#!'.é", *(f"<0x{byte:02X}>" for byte in range(256))]
+    core = Tokenizer(models.BPE({unit: i for i, unit in enumerate(units)}, [], byte_fallback=True))
+    core.normalizer = normalizers.Replace(" ", "▁")
+    beginning = decoders.Strip(" ", 1, 0)
+    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), beginning])
+    return core
+
+
+def words() -> Tokenizer:
+    """Words, whose spaces are cleaned up."""
+    units = [sign.strip() for sign in SIGNS if " " not in sign] + ["t", "##x", "s"]
+    core = Tokenizer(models.WordPiece({unit: i for i, unit in enumerate(units)}, unk_token="x"))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
+    return core
+
+
+@pytest.mark.parametrize("made", [byte_level, byte_fallback, words])
+def test_a_stream_is_the_whole_answer(made: Callable[[], Tokenizer]) -> None:
+    """Random texts, broken ones among them, random stop strings, and rounds of one to four tokens."""
+    draw, core = random.Random(7), made()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=made is words)
+    stopped = 0
+    for _ in range(1000):
+        ids = core.encode("".join(draw.choices(SIGNS, k=draw.randint(4, 30)))).ids
+        for _ in range(draw.choice([0, 0, 3])):
+            ids.insert(draw.randrange(len(ids)), draw.randrange(core.get_vocab_size()))
+        text = tokenizer.decode(ids)
+        begins = [draw.randrange(len(text)) for _ in range(draw.randint(0, 3))]
+        stops = [text[i : i + draw.randint(1, 5)] + draw.choice(["", draw.choice(SIGNS)]) for i in begins]
+        pieces, shown, n = Pieces(tokenizer, stops), "", 0
+        whole = cut(text, stops)
+        while n < len(ids):
+            n = min(len(ids), n + draw.randint(1, 4))
+            shown += pieces.more(torch.tensor(ids[:n]), n == len(ids))
+            assert whole.startswith(shown), (ids, stops)
+        assert shown == whole, (ids, stops)
+        size, texts, sent = draw.randint(1, 4), Texts(stops), ""
+        for i in range(0, len(text), size):  # the server's texts come in whole characters
+            choice = {"text": text[i : i + size]}
+            texts.settle(choice, i + size >= len(text))
+            sent += choice.get("text", "")
+            assert whole.startswith(sent), (text, stops)
+        assert sent == whole, (text, stops)
+        stopped += whole != text
+    assert 200 < stopped < 800
 
 
 def run(*arguments: str, said: str) -> Any:

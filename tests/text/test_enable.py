@@ -314,3 +314,23 @@ def test_auto_and_k_zero_and_k_one(target: Any, good: Any, prompts: Callable, th
             assert mine.report.method == method and (mine.report.drafted == 0) == (k == 0)
     named = ours(target, inputs, 0, {"drafter": good, "num_speculative_tokens": 2}, **SAMPLED)
     assert len(named.report.accepted_by_depth) == 2
+
+
+def test_half_precision_says_what_it_promises(make_llama: Callable, prompts: Callable) -> None:
+    """Another width rounds differently there: `enable` says so, and every report what the output equals."""
+    model, call = make_llama().bfloat16(), dict(**prompts(1), max_new_tokens=8, do_sample=False)
+    with pytest.warns(UserWarning, match="half precision: .* in float32 only.*shape='one'"):
+        spec = mmspec.enable(model, "prompt-lookup", k=3)
+    model.generate(**call)
+    assert spec.report.promise == "invariant up to near-ties" and "shape='one'" in str(spec.report)
+    for quiet, method, shape in (
+        (model, "prompt-lookup", "one"),
+        (model, "plain", None),
+        (make_llama(), "suffix", None),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            spec = mmspec.enable(quiet, method, k=3, shape=shape)
+        quiet.generate(**call)
+        assert spec.report.promise == "invariant"
+        assert ("to the bit with plain of width 4" in str(spec.report)) == (shape == "one")

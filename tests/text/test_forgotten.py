@@ -193,6 +193,6 @@ def test_what_was_found_holds_numbers_only(make_llama: Callable) -> None:
     assert finding.manner == "interface" and finding.error < finding.tolerance < NEAR_TIE * 100
     layers = finding.quantised  # names of layers
     assert {type(value) for value in (*vars(finding).values(), *vars(layers).values(), *layers.names)} <= {
-        *(str, float, bool, tuple),
+        *(str, float, bool, tuple, type(None)),
         QuantisedLayers,
     }

@@ -55,11 +55,12 @@ def test_two_rounds_by_hand() -> None:
 
 
 def test_the_threshold_by_hand() -> None:
-    """Halved where all was right; divided by 0.5 to the share of what was wrong; not changed without a draft."""
+    """Halved where all was right; divided by T_c to the share of what was wrong; not changed without a draft."""
     alpha = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.9])
     longest, accepted = torch.tensor([4, 4, 4, 0, 2]), torch.tensor([4, 2, 0, 0, 0])
-    expected = [0.05, 0.1 * 2**0.5, 0.2, 0.1, 0.99]
-    assert adapted(alpha, longest, accepted).tolist() == pytest.approx(expected)
+    best = torch.tensor([0.25, 0.25, 0.5, 1.0, 0.04]).log()
+    expected = [0.05, 0.1 / 0.25**0.5, 0.2, 0.1, 0.99]
+    assert adapted(alpha, longest, accepted, best).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.thinned(1)

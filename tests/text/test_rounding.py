@@ -132,7 +132,7 @@ def test_routers_in_half_precision(name: str, seed: int, monkeypatch: pytest.Mon
 def test_only_routers_get_another_draft(experts: bool, make_llama: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
 
-    def flips(model_info: ModelInfo, draw: int, slack: float) -> Finding:
+    def flips(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -> Finding:
         drawn.append(draw)
         return Finding("interface" if draw else None, error=1.0 - draw)
 

@@ -1,8 +1,12 @@
 """A function over fixed buffers as one launch, and functions that torch compiles."""
 
+import atexit
+import gc
+import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
@@ -135,6 +139,8 @@ def compiled(
     one, too, where torch's guards hold.
     """
     assert isinstance(method, MethodType)
+    if BACKEND == "inductor":
+        _end_quickly()
     own: Any = method.__func__
     named = own.__name__, own.__defaults__, own.__closure__
     function = FunctionType(copied(method) if code is None else code, own.__globals__, *named)
@@ -167,3 +173,39 @@ def freezing(frozen: bool) -> Iterator[None]:
     with config.patch(freezing=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
         yield
+
+
+PATIENCE = 1.0
+"""Seconds that torch's compile workers have to end when this process does."""
+
+
+@cache
+def _end_quickly() -> None:
+    """From now on this process does not wait at its end for what torch's compiler has left."""
+    from torch._inductor import async_compile  # noqa: F401  # whose own handler then runs behind ours
+
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Leave the compiler's objects, most of a million, to the system, and do not wait long for its workers.
+
+    Python would look through all objects several times and take them apart one by one, which takes seconds; torch
+    waits for its workers for minutes.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
+
+    gc.freeze()
+    pool = AsyncCompile.process_pool() if AsyncCompile.process_pool.cache_info().currsize else None
+    if isinstance(pool, SubprocPool):
+        pool.process.wait = partial(_ended, pool.process.wait, pool.process.kill)  # type: ignore[method-assign]
+
+
+def _ended(wait: Callable[..., int], kill: Callable[[], None], timeout: float | None = None) -> int:
+    """The exit status of a process, which is killed if it takes longer than `PATIENCE`; its workers then notice."""
+    try:
+        return wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        kill()
+        return wait(timeout)

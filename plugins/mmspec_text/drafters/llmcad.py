@@ -1,11 +1,12 @@
 """`llmcad`: a smaller model's tree, which ends where the smaller model is no longer sure.
 
 LLMCad (Xu et al., arXiv 2309.04255). The branch pacer gives the most promising branches the most passes: the likeliest
-nodes by their products of probabilities are expanded (the shape `greedy`). The target verifies once the best branch is
-less likely than the threshold α. After a round, α is halved if the whole longest branch was accepted; if c of its n
-units were, α is divided by 0.5^((n - c) / n), so that more refusals end drafts earlier.
-The paper could not be read here: the formulas and the first α are a reconstruction. Its drafting beside the target's
-pass is that of `pearl`, and is not built here.
+nodes by their products of probabilities are expanded (the shape `greedy`). The target verifies once T_c, the product of
+the best branch, is below the threshold α. After a round, α is halved if the whole longest branch was accepted; if c of
+its n units were, α is divided by T_c^((n - c) / n), the product of as many of its units as were refused, if all are
+equally likely: so more refusals, and less likely ones, end drafts earlier.
+In the text that could be read the formula of α is damaged: its T_c is what the words beside it say. The pacer and the
+first α are a reconstruction. Its drafting beside the target's pass is that of `pearl`, and is not built here.
 Guarantee: `match`'s.
 Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
 """
@@ -92,18 +93,24 @@ class LLMCad(SmallModelDrafter):
     def observe(self, state: State, step: Step) -> None:
         super().observe(state, step)
         memory: LLMCadMemory = state.memory
-        longest = torch.where(step.draft.valid, step.draft.index.depth, 0).amax(1)
-        memory.alpha = adapted(memory.alpha, longest, step.verdict.length)
+        draft = step.draft
+        if draft.score is None or draft.nodes == 1:  # nothing was drafted
+            return
+        depth = torch.where(draft.valid, draft.index.depth, 0)[:, 1:]  # without the root
+        longest = depth.amax(1)
+        best = torch.where(depth == longest[:, None], draft.score, -torch.inf).amax(1)
+        memory.alpha = adapted(memory.alpha, longest, step.verdict.length, best)
 
 
-def adapted(alpha: Tensor, longest: Tensor, accepted: Tensor) -> Tensor:
+def adapted(alpha: Tensor, longest: Tensor, accepted: Tensor, best: Tensor) -> Tensor:
     """The thresholds after a round.
 
     Args:
         alpha: `[batch]`: those before.
         longest: `[batch]`: units of the longest branch; 0: nothing was drafted, and nothing changes.
         accepted: `[batch]`: how many units were accepted.
+        best: `[batch]`: log T_c.
     """
     refused = (longest - accepted) / longest.clamp(min=1)
-    changed = torch.where(refused > 0, alpha / 0.5**refused, 0.5 * alpha)
+    changed = torch.where(refused > 0, alpha * (-refused * best).exp(), 0.5 * alpha)
     return torch.where(longest > 0, changed, alpha).clamp(LEAST, MOST)

@@ -222,4 +222,5 @@ class DraftsAhead(Overlapped):
             if isinstance(self.executor, Process):
                 self.executor.close()
             self.executor = Process(partial(drafting_target, self.options.model, device, dtype), device=device)
+            self.executor.start()  # it loads its model while the first call is prepared
             self._placed = device, dtype

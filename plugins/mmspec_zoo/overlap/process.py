@@ -1,9 +1,9 @@
 """`Process`: the draft model runs in a process of its own, while this one verifies.
 
 Requests and answers are pickles on a pipe that only this process and its child have; each computes on a device of its
-own (`crossing`). Whatever becomes of the child costs speed alone: while it loads its model, where it has died, or does
-not answer in time, rounds go on without drafts. A call waits for an answer that is on its way, since a round without a
-draft costs a pass.
+own (`crossing`). A call waits until the child has its model, and for answers that are on their way, since a round
+without a draft costs a pass. Whatever becomes of the child costs speed alone: where it has died, or does not answer in
+time, rounds go on without drafts.
 """
 
 import os
@@ -12,6 +12,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,24 +34,29 @@ DIED = "the draft model's process has died; rounds go on without drafts"
 
 
 class Process:
-    """A child process with a draft model, which begins with the first call and serves all of them in turn.
+    """A child process with a draft model, which begins with `start`, or with the first call, and serves all in turn.
 
     `model` makes the draft model in the child, on its device; it can be pickled (`functools.partial(load, "name")`).
-    After `patience` seconds without an answer, rounds go on without one, until answers come again.
+    `loading` seconds after the child began, calls no longer wait for its model; after `patience` seconds without an
+    answer, rounds go on without one. Drafts are verified again once answers come.
     """
 
-    def __init__(self, model: Callable[[], Target], patience: float = 10.0, device: str = "cpu") -> None:
-        self.model, self.patience, self.device = model, patience, device
-        self.alive = self.ready = False  # whether the child runs; whether it has answered before
+    def __init__(
+        self, model: Callable[[], Target], patience: float = 10.0, device: str = "cpu", loading: float = 300.0
+    ) -> None:
+        self.model, self.patience, self.device, self.loading = model, patience, device, loading
+        self.alive = False  # whether the child runs
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
-        self.child: subprocess.Popen[bytes] | None = None  # None before the first call
+        self.child: subprocess.Popen[bytes] | None = None  # None before it begins
         self._link: Connection
+        self._heard = threading.Event()  # the child has its model, or has died
 
     def start(self) -> "subprocess.Popen[bytes]":
         """The child, which begins now unless it has begun before."""
         if self.child is not None:
             return self.child
+        self._began = time.monotonic()
         self._link, end = Pipe()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         command = [sys.executable, "-m", WORKER, str(end.fileno()), self.device]
@@ -64,10 +70,13 @@ class Process:
 
     def open(self, model: Target, how: Beginning) -> "ProcessLane":
         self.start()
-        if not self.alive:
+        heard = self._heard.wait(max(0.0, self._began + self.loading - time.monotonic()))
+        if not heard:
+            warn(f"the draft model's process has no model after {self.loading:g} s; rounds go on without drafts")
+        elif not self.alive:
             warn(DIED)
         self._opened += 1
-        lane = ProcessLane(self, self._opened, how.device, patient=self.ready)
+        lane = ProcessLane(self, self._opened, how.device, patient=heard)
         for number in list(self._lanes):  # of calls that are over
             self._send(("close", number, None))
         self._lanes = {lane.number: lane}
@@ -89,7 +98,7 @@ class Process:
                 self._died()
 
     def _arrived(self, number: int, answer: Ahead) -> None:
-        self.ready = True
+        self._heard.set()
         lane = self._lanes.get(number)
         if lane is not None:
             lane.answers.put(answer)
@@ -97,6 +106,7 @@ class Process:
     def _died(self) -> None:
         if self.alive:
             self.alive = False
+            self._heard.set()
             for lane in self._lanes.values():
                 lane.answers.put(None)
 
@@ -109,7 +119,7 @@ class ProcessLane:
     # What has come; None: the child has died
     answers: "queue.SimpleQueue[Ahead | None]" = field(default_factory=queue.SimpleQueue)
     missing: int = 0  # requests without an answer
-    # Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting
+    # Whether to wait for them: not for a child that has kept a call waiting
     patient: bool = True
 
     def submit(self, request: Request) -> None:

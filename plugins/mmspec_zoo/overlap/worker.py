@@ -10,9 +10,10 @@ from mmspec_zoo.overlap.crossing import compute_on, read, written
 
 
 def serve(link: Connection) -> None:
-    """Answer requests, in order."""
+    """Say that the model is there, as an answer to no call; then answer requests, in order."""
     (make,) = read(link.recv_bytes())
     model, calls = make(), dict[int, Continuation]()
+    link.send_bytes(written((0, None)))
     while True:
         kind, number, payload = read(link.recv_bytes())
         if kind == "open":

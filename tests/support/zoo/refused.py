@@ -31,7 +31,7 @@ MEANS: Mapping[Reason, str] = {
 SAYS: Mapping[Reason, str] = {
     "recurrent": "recurrent|conv state",
     "alibi": "ALiBi",
-    "indexed": "keeps more than keys and values|cannot verify drafts exactly|recurrent",
+    "indexed": "keeps more than keys and values",
     "counts-slots": "cannot verify drafts exactly",
     "own-cache": "cannot verify drafts exactly",
     "mixes-tokens": "cannot verify drafts exactly",

@@ -35,13 +35,6 @@ RECURRENT: Mapping[str, Mapping[str, Any]] = dict(
 """Name → configuration of models whose recurrent layers cannot be run over a tree."""
 
 INDEXES: Mapping[str, Mapping[str, Any]] = dict(
-    deepseek_v32=dict(INDEXED, first_k_dense_replace=1, layer_types=["indexed_attention"] * 4),
-    glm_moe_dsa=dict(INDEXED, first_k_dense_replace=1),
-    hy_v4=INDEXED,
-    axk2=dict(INDEXED, gated_norm_rank=4),
-    dots3_note_text=dict(
-        {name: value for name, value in INDEXED.items() if name != "head_dim"}, layer_types=["indexed_attention"] * 4
-    ),
     minimax_m3_vl_text=dict(
         num_local_experts=4,
         num_experts_per_tok=2,
@@ -53,6 +46,13 @@ INDEXES: Mapping[str, Mapping[str, Any]] = dict(
         index_head_dim=16,
         index_block_size=8,
         index_topk_blocks=1,
+    ),
+    deepseek_v32=dict(INDEXED, first_k_dense_replace=1, layer_types=["indexed_attention"] * 4),
+    glm_moe_dsa=dict(INDEXED, first_k_dense_replace=1),
+    hy_v4=INDEXED,
+    axk2=dict(INDEXED, gated_norm_rank=4),
+    dots3_note_text=dict(
+        {name: value for name, value in INDEXED.items() if name != "head_dim"}, layer_types=["indexed_attention"] * 4
     ),
     deepseek_v4=dict(
         ROUTED,

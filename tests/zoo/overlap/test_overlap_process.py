@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def process(folder: Path) -> Iterator[Process]:
     made = Process(partial(drafting_target, str(folder)), patience=30.0)
-    while not made.ready:  # until then a call has no drafts
-        texts(made, folder)
     yield made
     made.close()
 
@@ -115,14 +112,21 @@ def test_a_process_that_hangs_is_not_waited_for_again(process: Process, folder: 
 
 def test_a_model_that_cannot_be_made_costs_speed_alone(folder: Path) -> None:
     broken = Process(partial(drafting_target, str(folder / "gone")))
-    assert_plain(texts(broken, folder), folder)  # while the child begins
-    broken.start().wait(60)
-    while broken.alive:
-        time.sleep(0.01)
-    with pytest.warns(UserWarning, match="has died; rounds go on without drafts"):
-        found = texts(broken, folder)
-    assert_plain(found, folder)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="has died; rounds go on without drafts"):
+            found = texts(broken, folder)
+        assert_plain(found, folder)
     broken.close()
+
+
+def test_a_first_call_waits_for_the_model_and_says_so_if_it_never_comes(folder: Path) -> None:
+    never = Process(partial(drafting_target, str(folder)), loading=0.3)
+    os.kill(never.start().pid, signal.SIGSTOP)
+    with pytest.warns(UserWarning, match="has no model after 0.3 s; rounds go on without drafts"):
+        found = texts(never, folder)
+    assert_plain(found, folder)
+    assert found[2].drafted == 0
+    never.close()
 
 
 def test_what_cannot_be_sent_is_a_fault(process: Process, folder: Path) -> None:
@@ -158,8 +162,7 @@ def test_the_process_is_where_the_target_is_or_where_it_is_told(folder: Path) ->
             executor = drafter.executor
             assert (executor.device, executor.model.args) == ("cpu", (str(folder), "cpu", dtype))
             executor.patience = 60.0
-            while not executor.ready:
-                model.generate(**inputs, **CALL)
+            assert executor.alive, "it begins before the first call"
             drafter.bind(spec._decoder.target)
             assert drafter.executor is executor
             torch.manual_seed(3)

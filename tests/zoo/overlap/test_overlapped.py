@@ -1,6 +1,12 @@
 """PEARL's draft model on transformers models: the output is that of unmodified `generate`."""
 
+import contextlib
 import copy
+import os
+import time
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +14,10 @@ import torch
 import mmspec
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
+from mmspec_zoo.overlap import process
 from mmspec_zoo.overlap.executors import Streams
 from mmspec_zoo.overlap.overlapped import Overlapped
+from mmspec_zoo.overlap.worker import serve
 from tests.support.simulated import Costs, Faults, Simulated
 
 
@@ -68,3 +76,33 @@ def test_an_error_in_the_thread_ends_drafts_and_not_the_call():
         with pytest.warns(UserWarning, match="failed"):
             assert torch.equal(model.generate(**inputs, **call), plain)
         assert spec.report.faults and spec.report.drafted == 0
+
+
+class InAThread:
+    """A child process, as a thread of this one that begins late."""
+
+    def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
+        link = Connection(os.dup(pass_fds[0]))
+        Thread(target=self._run, args=(link,), daemon=True).start()
+
+    def _run(self, link: Connection) -> None:
+        time.sleep(0.5)
+        with contextlib.suppress(EOFError, ConnectionError), link, torch.no_grad():
+            serve(link)
+
+    def kill(self) -> None:
+        """Nothing: it ends with its pipe."""
+
+    wait = kill
+
+
+@pytest.mark.parametrize("method", ["pearl", "saguaro", "mirror-sd"])
+def test_a_first_call_has_drafts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call waits for the process, which loads its model meanwhile."""
+    monkeypatch.setattr(process.subprocess, "Popen", InAThread)
+    model, inputs = tiny_models.llama(), tiny_models.prompt([0])
+    call = dict(max_new_tokens=32, pad_token_id=0, eos_token_id=None, do_sample=False)
+    plain = model.generate(**inputs, **call)
+    with mmspec.enable(model, method, drafter=tiny_models.small()) as spec:
+        assert torch.equal(model.generate(**inputs, **call), plain)
+        assert spec.report.accepted > 0 and not spec.report.faults
