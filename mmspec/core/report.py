@@ -176,10 +176,10 @@ class Report:
     def promise(self) -> str:
         """The exactness, and of which distribution it is if not of the target's own."""
         wrt = f" with respect to {self.wrt}" if self.wrt else ""
-        return f"{self.exactness}{wrt}{self._rounding}{' up to near-ties' if self._parts else ''}"
+        return f"{self.exactness}{wrt}{self._rounding}{' up to near-ties' if self._may_differ else ''}"
 
     @property
-    def _parts(self) -> bool:
+    def _may_differ(self) -> bool:
         """Whether a near-tie may change an output that is plain decoding's otherwise."""
         return self.half and self.exactness == "invariant" and self.width is None and self.k > 0
 
@@ -228,7 +228,7 @@ class Report:
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         more = f"; drafts of up to {self.k} units, set by {self.k_from}" if self.k_from else ""
         more += "" if self.bias is None else f"; {self.bias}"
-        more += f"; {self.shape}" if self._parts or self.width is not None else ""
+        more += f"; {self.shape}" if self._may_differ or self.width is not None else ""
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
         why = "draft lengths follow the clock" if self.k else "on this device equal passes of one node may differ"

@@ -162,8 +162,8 @@ class TransformersTarget:
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
         passes = checked(self.model_info, rows=None if ids is None else len(ids))
         renew(passes.kernels)
-        named = {"rounding": passes.quantised.warning, "products": passes.kernels.named(fixed)}
-        return replace(CallPrefill(self, passes, limit, width, fixed)(inputs), **named)
+        prefill = CallPrefill(self, passes, limit, width, fixed)(inputs)
+        return replace(prefill, rounding=passes.quantised.warning, products=passes.kernels.named(fixed))
 
     def _refuse_resized(self, role: str) -> None:
         ids = self.model_info.config.vocab_size

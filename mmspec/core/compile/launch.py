@@ -1,7 +1,6 @@
 """A function over fixed buffers as one launch, and functions that torch compiles."""
 
 import atexit
-import gc
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,8 +27,8 @@ OPTIONS: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_inbui
 for weights, which a round reads anew, or `mmspec.core.frozen` watches."""
 
 FROZEN: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
-"""Inductor's options where weights are constants: its own products. With the library's beside them, a clock would choose
-between the two, and so how sums are rounded."""
+"""Inductor's options where weights are constants: its own products. With the library's beside them, a clock would
+choose between the two, and so how sums are rounded."""
 
 
 class OneLaunch(Generic[Result]):
@@ -181,22 +180,17 @@ PATIENCE = 1.0
 
 @cache
 def _end_quickly() -> None:
-    """From now on this process does not wait at its end for what torch's compiler has left."""
+    """From now on this process does not wait long at its end for the workers of torch's compiler."""
     from torch._inductor import async_compile  # noqa: F401  # whose own handler then runs behind ours
 
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    """Leave the compiler's objects, most of a million, to the system, and do not wait long for its workers.
-
-    Python would look through all objects several times and take them apart one by one, which takes seconds; torch
-    waits for its workers for minutes.
-    """
+    """Let the compiler's workers end within `PATIENCE`: torch waits for them for minutes."""
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.compile_worker.subproc_pool import SubprocPool
 
-    gc.freeze()
     pool = AsyncCompile.process_pool() if AsyncCompile.process_pool.cache_info().currsize else None
     if isinstance(pool, SubprocPool):
         pool.process.wait = partial(_ended, pool.process.wait, pool.process.kill)  # type: ignore[method-assign]
