@@ -26,7 +26,7 @@ from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.stored_pipeline import index_of, load_parts
+from mmspec.hosts.stored_pipeline import index_of, load_parts, refuse_names
 from mmspec.hosts.weight_files import INDEX
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
@@ -107,6 +107,7 @@ class Pipeline(DiffusionPipeline):
         refuse_device(device)
         given = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
         folder, parts = cls._parts(saved, name, dtype_of(dtype, torch_dtype), given)
+        refuse_names(cls, parts)
         pipe = cls(**parts)
         pipe.register_to_config(_name_or_path=name)
         return pipe.to(device).use(**restored(folder, how))

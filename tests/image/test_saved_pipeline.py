@@ -69,6 +69,8 @@ def test_other_numbers_and_parts_of_the_users_own(tiny, saved, tmp_path):
     with pytest.raises(ValueError, match="has no text encoder: load it with text_encoder="):
         back("red heart")
     wrong = LlamaGenVQ(30, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
+    with pytest.raises(ValueError, match="vq= is to be a live LlamaGenVQ, not 'nowhere': load it before"):
+        mmspec.Pipeline.from_pretrained(saved, vq="nowhere")
     with pytest.raises(ValueError, match="the transformer draws 24, the VQ has 30"):
         TextToImagePipeline.from_pretrained(saved, vq=wrong)
 

@@ -124,7 +124,7 @@ class PicturePipeline(Pipeline):
         stays.
 
         Raises:
-            ValueError: The model does not know a word, or there are not as many as rows.
+            ValueError: The model does not know a word, one is empty, or there are not as many as rows.
         """
         rows = len(null)
         if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
@@ -132,8 +132,15 @@ class PicturePipeline(Pipeline):
             raise ValueError(f"negative_prompt is {wanted}, and not {words!r}")
         for row, said in enumerate(words):
             if said is not None:
-                null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False).guiding)
+                if not said.strip():
+                    raise ValueError(f"the negative prompt of row {row} is empty; None leaves it as it is")
+                null, mask = replaced(null, mask, row, self.away(said))
         return null, mask
+
+    def away(self, words: str) -> Guiding:
+        """What guidance leads away from for one picture and these words (`given` and `mask`)."""
+        guiding: Guiding = self.encode_prompt(words, guided=False).guiding
+        return guiding
 
     def guidance_of(self, state: State) -> float | None:
         """The scale that a call uses now; None: the call has no unconditional half."""
@@ -208,7 +215,7 @@ class PicturePipeline(Pipeline):
         Args:
             prompt: A caption, or several; for models of captions.
             class_labels: A class, or several; for models of classes.
-            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
+            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" and None: the null prompt.
             height: In pixels; most models have one size.
             width: In pixels.
             num_images_per_prompt: Pictures of every prompt.
