@@ -114,8 +114,8 @@ def decoder_for(
         (usual, f"the method {choice.method}"),
     ]
     k, k_from = budget(k, alias, said)
-    # Asked later, and only by some policies: the drafter is not bound yet.
-    widths = {} if proposes is None else {"width": lambda depth: proposes.width(depth)}
+    # Called later, and only by some policies: the drafter is not bound yet.
+    widths = {} if proposes is None else {"width": proposes.width}
     return Decoder(
         _giving(target.load()(model), hidden, proposes),
         proposes,
