@@ -89,6 +89,9 @@ class EnabledComponents:
         for name in own:
             if name not in parts:
                 raise ValueError(unknown("component", name, models))
+            if name not in models and name not in LATER:
+                kind = type(parts[name]).__name__
+                raise ValueError(f"the component {name!r} cannot be enabled: a {kind} is no model")
         try:
             for name, part in models.items():
                 self._offer(name, part)

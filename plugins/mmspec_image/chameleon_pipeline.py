@@ -41,13 +41,16 @@ class ChameleonPipeline(WrittenPipeline):
 
     def __init__(self, model: ChameleonForImages, processor: ProcessorMixin, vq: VQModel, sized: bool = False) -> None:
         Pipeline.__init__(self)
-        own, of = vq.config.num_vq_embeddings, model.config.vq_config.num_embeddings
-        if own != of:
-            raise ValueError(f"these parts do not fit each other: the model draws {of} codes, the VQ has {own}")
-        if not vq.config.lookup_from_codebook:
-            raise ValueError("the VQ is to look up codes itself: make it with VQModel(lookup_from_codebook=True)")
         self.register_modules(model=model, processor=processor, vq=vq)
         self.register_to_config(sized=sized)
+        self.fit()
+
+    def fit(self) -> None:
+        own, of = self.vq.config.num_vq_embeddings, self.model.config.vq_config.num_embeddings
+        if own != of:
+            raise ValueError(f"these parts do not fit each other: the model draws {of} codes, the VQ has {own}")
+        if not self.vq.config.lookup_from_codebook:
+            raise ValueError("the VQ is to look up codes itself: make it with VQModel(lookup_from_codebook=True)")
 
     @classmethod
     def _parts(

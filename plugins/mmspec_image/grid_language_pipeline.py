@@ -39,11 +39,14 @@ class GridLanguagePipeline(WrittenPipeline):
 
     def __init__(self, model: PreTrainedModel, processor: PreTrainedTokenizerFast, vq: VQModel | None = None) -> None:
         Pipeline.__init__(self)
-        codes = model.config.grid_language["codes"]
+        self.register_modules(model=model, processor=processor, vq=vq)
+        self.fit()
+
+    def fit(self) -> None:
+        codes, vq = self.model.config.grid_language["codes"], self.vq
         if vq is not None and vq.config.num_vq_embeddings != codes:
             entries = vq.config.num_vq_embeddings
             raise ValueError(f"these parts do not fit each other: the model draws {codes} codes, the VQ has {entries}")
-        self.register_modules(model=model, processor=processor, vq=vq)
 
     @classmethod
     def _parts(

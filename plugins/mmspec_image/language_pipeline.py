@@ -67,6 +67,9 @@ class LanguageModelPipeline(TextToImagePipeline):
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
 
+    def fit(self) -> None:
+        """The model alone decodes its codes; a subclass that has another part says how both fit."""
+
     @classmethod
     def _parts(
         cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]

@@ -330,7 +330,7 @@ def test_offloading_of_diffusers_and_accelerate(saved, monkeypatch):
         remove_hook_from_module(part, recurse=True)
 
 
-def test_moving_binds_drafter_and_rule_anew(saved):
+def test_moving_binds_drafter_and_rule_anew(saved, monkeypatch):
     class Remembers(Match):
         def bind(self, target):
             self.codebook = target.codebook
@@ -339,5 +339,6 @@ def test_moving_binds_drafter_and_rule_anew(saved):
     pipe = quiet(TextToImagePipeline.from_pretrained(saved, method="gs-sjd", rule=rule))
     first = pipe.decoder()
     assert pipe.decoder() is first and not rule.codebook.is_meta
+    monkeypatch.setattr(pipeline, "refuse_device", lambda place: None)
     pipe.to("meta")
     assert pipe.decoder().rule is rule and pipe.decoder().k == first.k and rule.codebook.is_meta

@@ -25,7 +25,7 @@ from mmspec.kits.pictures.callbacks import (
 from mmspec.kits.pictures.conditions import Condition, Guiding, repeated, replaced
 from mmspec.kits.pictures.grid_spec import Gridded, GridSpec, Stage
 from mmspec.kits.pictures.rounds import Rounds
-from mmspec.registry.numbers import integers
+from mmspec.registry.numbers import integers, whole
 
 OUTPUTS = ("pil", "np", "pt", "latent")
 
@@ -85,6 +85,10 @@ class PicturePipeline(Pipeline):
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
         raise NotImplementedError
+
+    def pixels_of(self, units: Tensor) -> Tensor:
+        """The same, one at a time: convolutions round by the width of their batch, which shows in a few pixels."""
+        return torch.cat([self.decode_units(row) for row in units.split(1)])
 
     def refuse_pixels(self) -> None:
         """Refuse a call for pixels before it runs, where the pipeline has units alone.
@@ -258,12 +262,12 @@ class PicturePipeline(Pipeline):
         shown = names_for(callback_on_step_end, callback_on_step_end_tensor_inputs)
         refuse_unknown(shown)
         refuse_steering(steer_every, shown)
-        times = num_images_per_prompt
-        integers(num_images_per_prompt=times, height=height, width=width, k=k)
+        times = whole("num_images_per_prompt", num_images_per_prompt)
+        integers(height=height, width=width, k=k)
         if output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         if times < 1:
-            raise ValueError(f"num_images_per_prompt must be at least 1, got {times}")
+            raise ValueError("num_images_per_prompt must be at least 1, got 0")
         if output_type != "latent":
             self.refuse_pixels()
         self.set_size(height, width)
@@ -297,9 +301,7 @@ class PicturePipeline(Pipeline):
         units = rounds.picture(state)
         images = None
         if output_type != "latent":
-            # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
-            pixels = torch.cat([self.decode_units(row) for row in units.split(1)])
-            images = VaeImageProcessor().postprocess(pixels, output_type)
+            images = VaeImageProcessor().postprocess(self.pixels_of(units), output_type)
         self.maybe_free_model_hooks()
         size = layout.stages[-1].height, layout.stages[-1].width
         units = units.unflatten(1, size)
