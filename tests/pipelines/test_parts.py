@@ -144,3 +144,7 @@ def test_a_component_that_is_no_model_cannot_be_enabled() -> None:
     assert "generate" not in vars(pipe.text_encoder)
     with mmspec.enable(pipe, components={"text_encoder": {"k": 3}}) as spec:
         assert list(spec.components) == ["text_encoder"]
+        with pytest.raises(TypeError, match="a Stock that is enabled is not copied"):
+            copy.deepcopy(pipe)
+    copied = copy.deepcopy(pipe)
+    assert copied.text_encoder is not pipe.text_encoder and type(copied) is Stock
