@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,8 +115,8 @@ def decoder_for(
         (usual, f"the method {choice.method}"),
     ]
     k, k_from = budget(k, alias, said)
-    # Called later, and only by some policies: the drafter is not bound yet.
-    widths = {} if proposes is None else {"width": proposes.width}
+    # Asked later, and only by some policies: the drafter is not bound yet.
+    widths = {} if proposes is None else {"width": partial(_width, proposes)}
     return Decoder(
         _giving(target.load()(model), hidden, proposes),
         proposes,
@@ -128,6 +129,10 @@ def decoder_for(
         shape=shape,
         compile=compile,
     )
+
+
+def _width(drafter: Drafter, depth: int) -> int:
+    return drafter.width(depth)
 
 
 def rebound(decoder: Decoder, k: int) -> Decoder:

@@ -154,7 +154,8 @@ class NextFramePipeline(Pipeline):
             top_p: Token models only: sample from the likeliest codes of this total probability; default 1.
             num_inference_steps: Denoising models only: more is better and slower; default: the model's own.
             cache: Denoising models only: `exact`, `streaming` or `none`; see `mmspec_video.targets.denoiser.Denoiser`.
-            seed: One seed, or one a row. Frames depend neither on an `invariant` method nor on their batch.
+            seed: One seed, or one a row. Frames depend neither on an `invariant` method nor on their batch; denoised
+                ones are those of the row alone up to the rounding of float32.
             generator: A `torch.Generator`, or one a row, instead of `seed`.
             k: How far ahead to draft; default: the value given to `use`.
             output_type: `pil`, `np`, `pt`, or `latent`.
