@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from mmspec.api.build import budget
 from mmspec.api.choice import AUTO
@@ -44,6 +44,16 @@ def make_way(model: Any, handle: Any) -> None:
         kind = type(model).__name__
         raise ValueError(f"this {kind} is enabled already, and {why[-1]}; mmspec.disable(…) of this {kind} undoes that")
     handle.disable()
+
+
+def refuse_copy(model: Any) -> NoReturn:
+    """Refuse to copy or pickle an enabled object whose copy would call the methods of this one.
+
+    Raises:
+        TypeError: Always.
+    """
+    kind = type(model).__name__
+    raise TypeError(f"a {kind} that is enabled is not copied: call mmspec.disable(…) before, and enable the copy")
 
 
 def enabled(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,7 +116,7 @@ def decoder_for(
     ]
     k, k_from = budget(k, alias, said)
     # Asked later, and only by some policies: the drafter is not bound yet.
-    widths = {} if proposes is None else {"width": lambda depth: proposes.width(depth)}
+    widths = {} if proposes is None else {"width": partial(_width, proposes)}
     return Decoder(
         _giving(target.load()(model), hidden, proposes),
         proposes,
@@ -128,6 +129,10 @@ def decoder_for(
         shape=shape,
         compile=compile,
     )
+
+
+def _width(drafter: Drafter, depth: int) -> int:
+    return drafter.width(depth)
 
 
 def rebound(decoder: Decoder, k: int) -> Decoder:

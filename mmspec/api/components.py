@@ -6,12 +6,12 @@ up without their knowledge. Components that a pipeline builds later are enabled 
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from torch import nn
 from transformers import GenerationMixin
 
-from mmspec.api.adapters import BLOCK, HANDLE, RUNNING
+from mmspec.api.adapters import BLOCK, HANDLE, RUNNING, refuse_copy
 from mmspec.core.report import Report
 from mmspec.registry.suggest import unknown
 
@@ -89,6 +89,9 @@ class EnabledComponents:
         for name in own:
             if name not in parts:
                 raise ValueError(unknown("component", name, models))
+            if name not in models and name not in LATER:
+                what = type(parts[name]).__name__
+                raise ValueError(f"the component {name!r} cannot be enabled: a {what} is no model")
         try:
             for name, part in models.items():
                 self._offer(name, part)
@@ -114,6 +117,9 @@ class EnabledComponents:
         """Why another `enable` of the pipeline may not take the handle's place now."""
         running = any(RUNNING in handle.held for handle in self.components.values())
         return [*self._open, *([RUNNING] if running else [])]
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self._pipe)
 
     def disable(self) -> None:
         """Give every component its own `generate` back, and the pipeline its own class."""

@@ -47,11 +47,11 @@ def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
     if learning is None:
         return None
     assert isinstance(decoder.drafter, Learns), "others were refused before"
-    lesson = decoder.drafter.lesson(learning.loss, learning.depth)
-    weights = lesson.weights()
+    learner = Learner(decoder.drafter, learning)
+    weights = learner.lesson.weights()
     if torch.is_inference_mode_enabled() or any(weight.is_inference() for weight in weights):
         raise ValueError("weights that were made under torch.inference_mode() cannot learn; load and enable outside it")
-    return Learner(lesson, learning)
+    return learner
 
 
 def _can_learn(spec: DrafterSpec) -> bool:

@@ -26,7 +26,7 @@ from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.stored_pipeline import index_of, load_parts
+from mmspec.hosts.stored_pipeline import index_of, load_parts, refuse_names
 from mmspec.hosts.weight_files import INDEX
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
@@ -58,6 +58,7 @@ class Pipeline(DiffusionPipeline):
     makes = ""
     _decoder: Decoder | None = None
     _bound_device: torch.device | None = None
+    _bound_parts: Mapping[str, Any] = MappingProxyType({})
     _use_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **how: Any) -> None:
@@ -107,6 +108,7 @@ class Pipeline(DiffusionPipeline):
         refuse_device(device)
         given = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
         folder, parts = cls._parts(saved, name, dtype_of(dtype, torch_dtype), given)
+        refuse_names(cls, parts)
         pipe = cls(**parts)
         pipe.register_to_config(_name_or_path=name)
         return pipe.to(device).use(**restored(folder, how))
@@ -156,35 +158,57 @@ class Pipeline(DiffusionPipeline):
         Raises:
             ValueError: A name, an option or the combination is wrong.
         """
+        self.fit()
         parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
         parts["options"] = options
         model = getattr(self, self.target_module)
         self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **parts)
         self._use_arguments = {"method": method, **parts}
-        self._bound_device = self._execution_device
+        self._bound_device, self._bound_parts = self._execution_device, self._held_parts()
         return self
+
+    def fit(self) -> None:
+        """Let the parts know of each other; runs when a pipeline is made, and when a part was replaced.
+
+        Raises:
+            ValueError: They do not fit each other; names what differs.
+        """
+
+    def _held_parts(self) -> dict[str, Any]:
+        return {name: vars(self).get(name) for name in self.config}
 
     def save_pretrained(self, save_directory: str | Path, **how: Any) -> None:
         """Write the pipeline as diffusers does, and the arguments of `use`; `mmspec.Pipeline.from_pretrained` reads it.
 
         `diffusers.DiffusionPipeline.from_pretrained` reads it, too, in a process that has imported the pipeline's
         class.
+
+        Raises:
+            ValueError: An argument asks for files that `from_pretrained` does not read.
         """
+        refuse_unread(how)
         super().save_pretrained(save_directory, **how)
         drafter = None if self._decoder is None else self._decoder.drafter
         save_method(Path(save_directory), self._use_arguments, drafter)
 
     def decoder(self, k: int | None = None) -> Decoder:
-        """The decoder in use; without an earlier call of `use`, the one of its defaults.
+        """The decoder in use, for the parts that the pipeline has now; without an earlier call of `use`, the one of its
+        defaults.
 
         Args:
             k: Units to draft per round; None: as in `use`. A policy other than `fixed` keeps its own bound: under it a
                 larger `k` has no effect.
 
         Raises:
-            ValueError: `k` is no integer, or negative.
+            ValueError: `k` is no integer, or negative; or a part was replaced by one that does not fit the others.
         """
-        decoder = self._decoder if self._decoder is not None else self.use(**self._saved_arguments()).decoder()
+        if self._decoder is None:
+            self.use(**self._saved_arguments())
+        elif any(part is not self._bound_parts.get(name) for name, part in self._held_parts().items()):
+            given = dict(self._use_arguments)
+            self.use(**given.pop("options", {}), **given)
+        decoder = self._decoder
+        assert decoder is not None
         if self._bound_device != self._execution_device:  # drafter and rule may hold tensors of the target
             decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
@@ -208,12 +232,31 @@ class Pipeline(DiffusionPipeline):
         return restored(Path(name), {}) if name else {}
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the modules, and the draft model if there is one."""
+        """Move the modules, and the draft model if there is one.
+
+        Raises:
+            ValueError: This machine has no such device, or nothing can run there.
+        """
+        for place in (*args, kwargs.get("device")):
+            if isinstance(place, str | torch.device):
+                refuse_device(place)
         super().to(*args, **kwargs)
         draft_model = None if self._decoder is None else draft_model_of(self._decoder.drafter)
         if draft_model is not None:
             draft_model.to(self.device)
         return self
+
+
+def refuse_unread(saving: Mapping[str, Any]) -> None:
+    """Refuse arguments of `save_pretrained` that ask for files which `from_pretrained` does not read.
+
+    Raises:
+        ValueError: Says which argument, and what to do instead.
+    """
+    if saving.get("variant") is not None:
+        raise ValueError("variant= writes weights under names that no mmspec.Pipeline reads: name a folder for each")
+    if not saving.get("safe_serialization", True):
+        raise ValueError("safe_serialization=False writes pickles, which no mmspec.Pipeline reads: leave it out")
 
 
 def _fetched(name: str, pipeline: type) -> Path:

@@ -39,9 +39,7 @@ def options_of(policy: str | Policy | None) -> type | None:
     return POLICIES[policy] if isinstance(policy, str) else None
 
 
-def make(
-    policy: str | Policy | None, k: int, options: Any, width: Callable[[int], int] = lambda depth: depth
-) -> Policy | None:
+def make(policy: str | Policy | None, k: int, options: Any, width: Callable[[int], int] = int) -> Policy | None:
     """The policy itself; None is left to the decoder.
 
     `width`, the drafted nodes of a depth, is called after the drafter was bound.

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median, median_low
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -130,7 +130,7 @@ class Goodput:
         k: int,
         options: GoodputOptions = GoodputOptions(),
         costs: StepCosts | None = None,
-        width: Callable[[int], int] = lambda depth: depth,
+        width: Callable[[int], int] = int,
     ) -> None:
         self.options = options
         self._k, self._width = k, width
@@ -140,6 +140,9 @@ class Goodput:
         self._keep = 1 - 1 / options.memory
         self._asked = self._silent = 0.0
         self._next: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loads": {}}  # a copy may be for another machine, and measures its own rounds
 
     @cached_property
     def depths(self) -> list[int]:

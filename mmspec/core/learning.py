@@ -18,12 +18,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.capabilities import Lesson
+from mmspec.core.capabilities import Learns, Lesson
 from mmspec.core.distributions import take_nodes
 from mmspec.core.state import State
 from mmspec.core.types import Step
@@ -129,8 +130,8 @@ class Notes:
 class Learner:
     """The rows that are kept of several calls, and the lessons on them."""
 
-    def __init__(self, lesson: Lesson, learning: Learning) -> None:
-        self.lesson, self.learning = lesson, learning
+    def __init__(self, drafter: Learns, learning: Learning) -> None:
+        self._drafter, self.learning = drafter, learning
         self.kept: deque[Row] = deque(maxlen=learning.capacity)  # the oldest first
         self.steps, self.seconds = 0, 0.0  # of the optimiser, and of all lessons
         self.stopped = False  # whether learning ended early, after a loss that was not finite or another fault
@@ -141,6 +142,21 @@ class Learner:
         # Steps are taken on copies in float32: in half precision small ones would be lost in rounding.
         self._copies: list[Tensor] = []
         self._optimizer: torch.optim.Optimizer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("lesson", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    @cached_property
+    def lesson(self) -> Lesson:
+        """What the drafter learns; a copy of the learner makes its own.
+
+        Raises:
+            ValueError: The drafter cannot learn for this target.
+        """
+        return self._drafter.lesson(self.learning.loss, self.learning.depth)
 
     def notes(self) -> Notes | None:
         """Notes for a new call; None after a fault."""

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import median_low
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -104,6 +104,9 @@ class Payoff:
         self._accepted = self._expected = 0.0  # discounted sums
         self._costs = defaultdict[int, RoundCosts](RoundCosts)  # by powers of two of the number of rows
         self._foreseen = [0.0]  # units of a row that the round's draft is expected to bring, by depth
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_costs": defaultdict(RoundCosts)}  # a copy measures its own rounds
 
     def budget(self) -> int:
         return self._k

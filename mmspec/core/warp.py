@@ -7,6 +7,7 @@ keep state between calls: they run as in transformers, once per step, which allo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.history_processors import Prefix, Processor, with_histories
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Scores, TargetOutput
-from mmspec.registry.numbers import integers, numbers
+from mmspec.registry.numbers import integers, numbers, required
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class Warp:
         Raises:
             ValueError: A number is out of its range.
         """
+        required(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         numbers(temperature=temperature, top_p=top_p, min_p=min_p, guidance=guidance)
         integers(top_k=top_k)
         if temperature < 0 or temperature != temperature:
@@ -47,8 +49,8 @@ class Warp:
             raise ValueError(f"top_p and min_p must be in [0, 1], got {top_p} and {min_p}")
         if top_k < 0:
             raise ValueError(f"top_k must be >= 0, got {top_k}; 0 keeps all units")
-        if guidance is not None and not guidance >= 1:
-            raise ValueError(f"guidance must be a number >= 1, got {guidance}; 1 is no guidance")
+        if guidance is not None and not 1 <= guidance < inf:
+            raise ValueError(f"guidance must be a finite number >= 1, got {guidance}; 1 is no guidance")
         from transformers import (
             MinPLogitsWarper,
             TemperatureLogitsWarper,

@@ -8,7 +8,7 @@ norm, which the output layer reads. Only states that were asked for are kept, an
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -65,8 +65,18 @@ class Reading:
 
     def __init__(self, model_info: ModelInfo, boundaries: Sequence[int]) -> None:
         self.model_info, self.boundaries = model_info, tuple(boundaries)
-        self._register = [self._registration(boundary) for boundary in dict.fromkeys(boundaries)]
         self._block = ExitStack()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Hooks belong to one model: a copy makes its own."""
+        return {"model_info": self.model_info, "boundaries": self.boundaries}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _block=ExitStack())
+
+    @cached_property
+    def _register(self) -> list[Callable[[], Any]]:
+        return [self._registration(boundary) for boundary in dict.fromkeys(self.boundaries)]
 
     def __enter__(self) -> Record:
         self._block.enter_context(self.listening())

@@ -130,6 +130,19 @@ def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
         raise ValueError(f"{place}: {key} cannot be {shown(repr(value))}: {shown(error)}") from error
 
 
+def refuse_names(pipeline: type, arguments: Mapping[str, Any]) -> None:
+    """Refuse a name or a path in the place of a live part.
+
+    Raises:
+        ValueError: Names the argument.
+    """
+    hints = typing.get_type_hints(pipeline.__init__)  # type: ignore[misc]
+    for key, value in arguments.items():
+        if isinstance(value, str | Path) and (kinds := _kinds(hints.get(key, Any), has_folder=False)):
+            listed = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{key}= is to be a live {listed}, not {shown(repr(str(value)))}: load it before")
+
+
 def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:
     """The parts of a saved pipeline by name, but those in `without`; models are in evaluation mode.
 

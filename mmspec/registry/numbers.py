@@ -23,6 +23,17 @@ def numbers(**given: Any) -> None:
     _refuse("a number", Real, given)
 
 
+def required(**given: Any) -> None:
+    """Refuse None.
+
+    Raises:
+        ValueError: Names the argument.
+    """
+    for name, value in given.items():
+        if value is None:
+            raise ValueError(f"{name} must be a number, got None")
+
+
 def whole(name: str, value: Any) -> int:
     """`value` as an integer that is 0 or more.
 

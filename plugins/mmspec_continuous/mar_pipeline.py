@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,11 +11,12 @@ from diffusers import AutoencoderKL, DiffusionPipeline, ImagePipelineOutput
 from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
-from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
+from mmspec.api.pipeline import Generators, Pipeline, Seed, refuse_unread, seeds_for
 from mmspec.core.report import Report
 from mmspec.kits.pictures.arguments import in_range, labels_of
+from mmspec.kits.pictures.callbacks import refuse_guidance
 from mmspec.kits.pictures.pipeline import OUTPUTS
-from mmspec.registry.numbers import whole
+from mmspec.registry.numbers import numbers, required, whole
 from mmspec_continuous.models.mar import MAR
 
 
@@ -52,12 +54,15 @@ class MARPipeline(Pipeline):
 
     def __init__(self, transformer: MAR, vae: AutoencoderKL) -> None:
         super().__init__()
-        tokens, latents = transformer.config.token_dim, vae.config.latent_channels
+        self.register_modules(transformer=transformer, vae=vae)
+        self.fit()
+
+    def fit(self) -> None:
+        tokens, latents = self.transformer.config.token_dim, self.vae.config.latent_channels
         if tokens != latents:
             raise ValueError(
                 f"these parts do not fit each other: tokens have {tokens} numbers, and the autoencoder's {latents}"
             )
-        self.register_modules(transformer=transformer, vae=vae)
 
     def use(self, method: str = "auto", **options: Any) -> Self:
         """Nothing but plain decoding can be chosen.
@@ -76,6 +81,7 @@ class MARPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | Path, **how: Any) -> None:
         """Write the pipeline as diffusers does; `mmspec.Pipeline.from_pretrained` reads it."""
+        refuse_unread(how)
         DiffusionPipeline.save_pretrained(self, save_directory, **how)
 
     @torch.no_grad()
@@ -110,6 +116,7 @@ class MARPipeline(Pipeline):
         Raises:
             ValueError: A class, a number or a name is wrong.
         """
+        self.fit()
         model, of = self.transformer, self.transformer.config
         labels = in_range(labels_of(class_labels), of.num_classes)
         if whole("num_images_per_prompt", num_images_per_prompt) < 1:
@@ -117,10 +124,14 @@ class MARPipeline(Pipeline):
         labels = labels.repeat_interleave(num_images_per_prompt)
         if not 1 <= whole("num_inference_steps", num_inference_steps) <= model.cells:
             raise ValueError(f"num_inference_steps are 1 to {model.cells}, one token a step, not {num_inference_steps}")
+        whole("denoising_steps", denoising_steps)
         if output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
-        if not guidance_scale >= 1 or not temperature >= 0:
-            raise ValueError("guidance_scale is at least 1, and temperature at least 0")
+        refuse_guidance(guidance_scale)
+        required(temperature=temperature)
+        numbers(temperature=temperature)
+        if not 0 <= temperature < inf:
+            raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
         seeds = seeds_for(len(labels), seed, generator, "picture")
         each = [seeds + row for row in range(len(labels))] if isinstance(seeds, int) else seeds
         sources = [torch.Generator().manual_seed(number) for number in each]

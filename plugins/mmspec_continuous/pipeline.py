@@ -70,18 +70,18 @@ class ContinuousTextToImagePipeline(PicturePipeline):
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         super().__init__()
-        model = transformer.config
+        self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
+        self.fit()
+
+    def fit(self) -> None:
+        model, own = self.transformer.config, mark(self.vae)
         numbers = "tokens: the transformer's have {} numbers, the autoencoder's {}"
-        refuse_misfits(
-            transformer, text_encoder, tokenizer, (numbers, model.token_dim, int(vae.config.latent_channels))
-        )
-        own = mark(vae)
+        refuse_misfits(self, (numbers, model.token_dim, int(self.vae.config.latent_channels)))
         if model.latents is not None and tuple(model.latents) != own:
             raise ValueError(
                 "these parts do not fit each other: the transformer was trained on the latents of another autoencoder "
                 f"(whose scales are {list(model.latents)[:2]} …, not {list(own or ())[:2]} …)"
             )
-        self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
 
     @property
     def sampling(self) -> Sampling:

@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.hosts.stored_pipeline import index_of, load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.official.vq import vq_at, vq_inside
 from mmspec_image.sampling import AUTHORS
 
 
@@ -28,8 +28,8 @@ class ChameleonPipeline(WrittenPipeline):
     Args:
         model: The model.
         processor: Its processor.
-        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder, so
-            `from_pretrained` takes a folder of one.
+        vq: The autoencoder of its codes, with `lookup_from_codebook`. transformers' Chameleon has no decoder:
+            `from_pretrained` takes a folder of one, or makes it of the decoder that some files have beside the model.
         sized: Whether the prompt has the picture's size, and rows have row ends.
 
     Raises:
@@ -41,31 +41,34 @@ class ChameleonPipeline(WrittenPipeline):
 
     def __init__(self, model: ChameleonForImages, processor: ProcessorMixin, vq: VQModel, sized: bool = False) -> None:
         Pipeline.__init__(self)
-        own, of = vq.config.num_vq_embeddings, model.config.vq_config.num_embeddings
-        if own != of:
-            raise ValueError(f"these parts do not fit each other: the model draws {of} codes, the VQ has {own}")
-        if not vq.config.lookup_from_codebook:
-            raise ValueError("the VQ is to look up codes itself: make it with VQModel(lookup_from_codebook=True)")
         self.register_modules(model=model, processor=processor, vq=vq)
         self.register_to_config(sized=sized)
+        self.fit()
+
+    def fit(self) -> None:
+        own, of = self.vq.config.num_vq_embeddings, self.model.config.vq_config.num_embeddings
+        if own != of:
+            raise ValueError(f"these parts do not fit each other: the model draws {of} codes, the VQ has {own}")
+        if not self.vq.config.lookup_from_codebook:
+            raise ValueError("the VQ is to look up codes itself: make it with VQModel(lookup_from_codebook=True)")
 
     @classmethod
     def _parts(
         cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
     ) -> tuple[Path, dict[str, Any]]:
+        if "sized" in given:
+            sized = str(given["sized"]).lower()  # a text on the command line
+            if sized not in ("true", "false"):
+                raise ValueError(f"sized is true or false, not {given['sized']!r}")
+            given["sized"] = sized == "true"
         at = given.get("vq") or Path(name) / "vq"
-        if not isinstance(at, VQModel):
-            if not Path(at).is_dir():
-                raise ValueError(
-                    f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
-                    "diffusers' VQModel"
-                )
-            at = load_part(VQModel, Path(at), dtype)
-        settings = {} if saved is None else index_of(saved, cls).settings
-        sized = str(given.get("sized", settings.get("sized", False))).lower()  # a text on the command line
-        if sized not in ("true", "false"):
-            raise ValueError(f"sized is true or false, not {given['sized']!r}")
-        return super()._parts(saved, name, dtype, {**given, "vq": at, "sized": sized == "true"})
+        vq = vq_inside(name, dtype) if "vq" not in given and not Path(at).is_dir() else vq_at(at, dtype)
+        if vq is None:
+            raise ValueError(
+                f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
+                "diffusers' VQModel"
+            )
+        return super()._parts(saved, name, dtype, {**given, "vq": vq})
 
     @property
     def sampling(self) -> Sampling:

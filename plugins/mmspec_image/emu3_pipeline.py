@@ -1,17 +1,19 @@
 """`Emu3Pipeline`: text in, pictures out, with transformers' Emu3."""
 
 from collections.abc import Sequence
+from math import isqrt
 
 import torch
 from torch import Tensor
-from transformers import Emu3ForConditionalGeneration
+from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
+from mmspec.registry.numbers import whole
 from mmspec_image.constraint import GridConstraint, emu3_grid
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.sampling import AUTHORS
 
-SIDE = 720
-"""Pixels per side that the published model was trained to draw."""
+AREA = 720 * 720
+"""Pixels of a picture of Emu3-Gen; other models of the family say another number in their published configuration."""
 
 
 class Emu3Pipeline(WrittenPipeline):
@@ -19,6 +21,11 @@ class Emu3Pipeline(WrittenPipeline):
 
     Without a negative prompt, guidance leads away from the prompt without words. The authors lead away from a list of
     flaws, and add words of quality to every prompt; here a call says what it wants.
+
+    Args:
+        model: The model.
+        processor: Its processor.
+        image_area: Pixels of a picture whose size a call does not name; it is square.
 
     Example:
         ```python
@@ -30,9 +37,14 @@ class Emu3Pipeline(WrittenPipeline):
     loads = Emu3ForConditionalGeneration
     sampling = AUTHORS["Emu3"]
 
+    def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin, image_area: int = AREA) -> None:
+        super().__init__(model, processor)
+        self.register_to_config(image_area=whole("image_area", image_area))
+
     @property
     def default_size(self) -> tuple[int, int]:
-        return SIDE // self.factor, SIDE // self.factor
+        cells = isqrt(self.config.image_area) // self.factor
+        return cells, cells
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         rows, columns = self.size

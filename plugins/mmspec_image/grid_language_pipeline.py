@@ -11,12 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.hosts.loading import architectures, load_as, load_tokenizer
-from mmspec.hosts.stored_pipeline import load_part
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec_image.constraint import GridConstraint
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
 from mmspec_image.models.grid_language import BODIES, GRIDS, LUMINA_SIZES, Grid
+from mmspec_image.official.vq import vq_at
 
 
 class GridLanguagePipeline(WrittenPipeline):
@@ -39,17 +39,23 @@ class GridLanguagePipeline(WrittenPipeline):
 
     def __init__(self, model: PreTrainedModel, processor: PreTrainedTokenizerFast, vq: VQModel | None = None) -> None:
         Pipeline.__init__(self)
-        codes = model.config.grid_language["codes"]
+        self.register_modules(model=model, processor=processor, vq=vq)
+        self.fit()
+
+    def fit(self) -> None:
+        codes, vq = self.model.config.grid_language["codes"], self.vq
         if vq is not None and vq.config.num_vq_embeddings != codes:
             entries = vq.config.num_vq_embeddings
             raise ValueError(f"these parts do not fit each other: the model draws {codes} codes, the VQ has {entries}")
-        self.register_modules(model=model, processor=processor, vq=vq)
 
     @classmethod
     def _parts(
         cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
     ) -> tuple[Path, dict[str, Any]]:
         model_at, words_at = cls.places_of(name, "model", "processor")
+        own = Path(model_at).parent / "vq"
+        at = given.get("vq", own if (own / "config.json").is_file() else None)
+        given["vq"] = None if at is None else vq_at(at, dtype)
         if "model" not in given:
             kinds = {kind.__name__: kind for kind in BODIES.values()}
             named = architectures(model_at)
@@ -59,9 +65,6 @@ class GridLanguagePipeline(WrittenPipeline):
             given["model"] = load_as(kind, model_at, dtype)
         if "processor" not in given:
             given["processor"] = load_tokenizer(words_at)
-        at = Path(model_at).parent / "vq"
-        if "vq" not in given and (at / "config.json").is_file():
-            given["vq"] = load_part(VQModel, at, dtype)
         return Path(name), given
 
     @property
@@ -82,6 +85,9 @@ class GridLanguagePipeline(WrittenPipeline):
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         return self._read([self._written(self.grid.prompt, text) for text in captions])
+
+    def negative_ids(self, words: Sequence[str]) -> Ids:
+        return self._read([self._written(self.grid.away or self.grid.prompt, text) for text in words])
 
     def null_ids(self, ids: Ids) -> Ids:
         null = self._read([self._written(self.grid.null, "")], self.grid.null_begins)

@@ -19,6 +19,7 @@ from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
 from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import load_as, load_processor
+from mmspec.hosts.stored_pipeline import index_of
 from mmspec.kits.pictures.arguments import negatives_of
 from mmspec.kits.pictures.conditions import Guiding
 from mmspec.kits.pictures.pipeline import Asked
@@ -32,6 +33,12 @@ class Ids(NamedTuple):
 
     ids: Tensor  # `[row, prompt]` int64
     mask: Tensor  # `[row, prompt]` int64: 0 at padding
+
+    @classmethod
+    def of(cls, ids: Tensor, mask: Tensor | None) -> "Ids":
+        """The same prompts with no more padding than the longest one needs; a mask of None: no padding."""
+        first = 0 if mask is None else int(mask.any(0).long().argmax())
+        return cls(ids[:, first:], torch.ones_like(ids) if mask is None else mask[:, first:])
 
     def repeated(self, times: int) -> "Ids":
         """Every row `times` times; the rows of a prompt stay together."""
@@ -60,6 +67,9 @@ class LanguageModelPipeline(TextToImagePipeline):
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
 
+    def fit(self) -> None:
+        """The model alone decodes its codes; a subclass that has another part says how both fit."""
+
     @classmethod
     def _parts(
         cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
@@ -70,15 +80,22 @@ class LanguageModelPipeline(TextToImagePipeline):
             given["model"] = load_as(cls.loads, model_at, dtype)
         if "processor" not in given:
             given["processor"] = load_processor(processor_at)
-        return Path(name), given
+        return Path(name), {**({} if saved is None else index_of(saved, cls).settings), **given}
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         """Prompts that ask for pictures of the call's size."""
         raise NotImplementedError
 
     def null_ids(self, ids: Ids) -> Ids:
-        """What guidance leads away from, for every row, where a call has no negative prompt."""
+        """The null prompt of every row: what guidance leads away from where a negative prompt is None or ""."""
         raise NotImplementedError
+
+    def negative_ids(self, words: Sequence[str]) -> Ids:
+        """Negative prompts; a subclass whose authors word them in another way than prompts overrides this."""
+        return self.ids_of(words)
+
+    def away(self, words: str) -> Guiding:
+        return Guiding(*self.negative_ids([words]).to(self._execution_device), None, None)
 
     def condition_of(self, ids: Ids, null: Ids | None) -> Any:
         """The target's prompt; `null` is what guidance leads away from, None without guidance."""
@@ -112,14 +129,14 @@ class LanguageModelPipeline(TextToImagePipeline):
         if empty:
             raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
 
-        def rows_of(texts: Sequence[str]) -> Ids:
-            return self.ids_of(texts).repeated(num_images_per_prompt).to(self._execution_device)
-
-        ids = rows_of(said)
+        ids = self.ids_of(said).repeated(num_images_per_prompt).to(self._execution_device)
         if not guided:
             return self.condition_of(ids, None)
-        null = self.null_ids(ids) if negative_prompt is None else rows_of(negatives_of(negative_prompt, len(said)))
-        return self.condition_of(ids, null.to(self._execution_device))
+        null = self.null_ids(ids).to(self._execution_device)
+        if negative_prompt is not None:
+            away = [text for text in negatives_of(negative_prompt, len(said)) for _ in range(num_images_per_prompt)]
+            null = Ids.of(*self.led_away([text if text.strip() else None for text in away], *null))
+        return self.condition_of(ids, null)
 
 
 class Written(NamedTuple):

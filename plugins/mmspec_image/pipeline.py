@@ -69,18 +69,20 @@ class TextToImagePipeline(PicturePipeline):
         top_k: int = 0,
     ) -> None:
         super().__init__()
-        model, of = transformer.config, vq.config
+        self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
+        self.register_to_config(guidance_scale=guidance_scale, top_k=top_k)
+        self.fit()
+
+    def fit(self) -> None:
+        model, of = self.transformer.config, self.vq.config
         scales = len(of.encoder_ch_mult) - 1, len(of.decoder_ch_mult) - 1
         refuse_misfits(
-            transformer,
-            text_encoder,
-            tokenizer,
+            self,
             ("codes: the transformer draws {}, the VQ has {}", model.vocab_size, of.codebook_size),
             ("factors: the VQ's encoder halves {} times, its decoder doubles {} times", *scales),
         )
-        self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
-        self.register_to_config(guidance_scale=guidance_scale, top_k=top_k)
-        transformer.entries = vq.quantize.entries.detach().to(transformer.device)
+        with awake(self.vq, self.vq.quantize.embedding):
+            self.transformer.entries = self.vq.quantize.entries.detach().to(self.transformer.device)
 
     @classmethod
     def _parts(

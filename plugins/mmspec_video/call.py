@@ -109,7 +109,9 @@ class FrameStream(Iterator[Any]):
                         play.act(actions.to(pipe._execution_device))
                     frame = play.frame()
                     with torch.no_grad():
-                        self.pixels = ((self.codec.decode(frame).float() + 1) / 2).clamp(0, 1).cpu()
+                        # One at a time: convolutions round by the width of their batch.
+                        pixels = torch.cat([self.codec.decode(row) for row in frame.split(1)])
+                        self.pixels = ((pixels.float() + 1) / 2).clamp(0, 1).cpu()
                     bar.update()
                     yield self._converted(frame)
         finally:

@@ -8,6 +8,7 @@ from diffusers.utils import export_to_gif, export_to_video
 from PIL import Image
 
 from mmspec.files import save_whole
+from mmspec.registry.numbers import whole
 from mmspec.registry.warn import warn
 
 FORMATS = (".gif", ".mp4")
@@ -52,7 +53,16 @@ def refuse_clip(path: Path, fps: int) -> None:
         )
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}")
-    if not 1 <= fps <= 100:
+    refuse_rate(fps)
+
+
+def refuse_rate(fps: int) -> None:
+    """Refuse frames per second that no clip has.
+
+    Raises:
+        ValueError: They are no integer, or out of range.
+    """
+    if not 1 <= whole("fps", fps) <= 100:
         raise ValueError(f"fps is 1 to 100, got {fps}")
 
 

@@ -19,6 +19,7 @@ from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
 from mmspec_video.arguments import Actions, Frames, Player, actions_in, frames_in
 from mmspec_video.call import FrameStream, NextFrameOutput
+from mmspec_video.clips import refuse_rate
 from mmspec_video.codec import codec_of, frame_size
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
@@ -74,20 +75,26 @@ class NextFramePipeline(Pipeline):
         super().__init__()
         self.unfinished: NextFrameOutput | None = None
         codec_of(transformer, vae)
+        refuse_rate(fps)
         if action_vectors is None and isinstance(transformer, OasisDiT):
             if transformer.config.external_cond_dim != len(KEYS):
                 raise ValueError(f"presets of actions have {len(KEYS)} numbers: give action_vectors=, one an action")
             actions = list(actions) or list(PRESETS)
             action_vectors = [vector_of(name) for name in actions]
-        if action_vectors is not None:
-            transformer.vectors = _with_unknown(torch.tensor(action_vectors))
-        count = transformer.action_count
+        count = transformer.action_count if action_vectors is None else len(action_vectors)
         assert count is not None
         names = list(actions) or [str(i) for i in range(count)]
-        if len(names) != count:
-            raise ValueError(f"{len(names)} names for {count} actions")
         self.register_modules(transformer=transformer, vae=vae)
         self.register_to_config(actions=names, fps=fps, action_vectors=action_vectors)
+        self.fit()
+
+    def fit(self) -> None:
+        codec_of(self.transformer, self.vae)
+        if self.config.action_vectors is not None:
+            self.transformer.vectors = _with_unknown(torch.tensor(self.config.action_vectors))
+        names, count = len(self.config.actions), self.transformer.action_count
+        if names != count:
+            raise ValueError(f"{names} names for {count} actions")
 
     def add_actions(self, vectors: Tensor | np.ndarray) -> Tensor:
         """Let vectors `[…, n]` join the action space of a model of open-oasis, each once, and return their numbers.
@@ -147,7 +154,8 @@ class NextFramePipeline(Pipeline):
             top_p: Token models only: sample from the likeliest codes of this total probability; default 1.
             num_inference_steps: Denoising models only: more is better and slower; default: the model's own.
             cache: Denoising models only: `exact`, `streaming` or `none`; see `mmspec_video.targets.denoiser.Denoiser`.
-            seed: One seed, or one a row. Frames depend neither on an `invariant` method nor on their batch.
+            seed: One seed, or one a row. Frames depend neither on an `invariant` method nor on their batch; denoised
+                ones are those of the row alone up to the rounding of float32.
             generator: A `torch.Generator`, or one a row, instead of `seed`.
             k: How far ahead to draft; default: the value given to `use`.
             output_type: `pil`, `np`, `pt`, or `latent`.
@@ -159,14 +167,14 @@ class NextFramePipeline(Pipeline):
                 is wrong.
             Exception: What a player raised; `unfinished` has the frames before.
         """
-        integers(fps=fps)
+        fps = self.config.fps if fps is None else fps
+        refuse_rate(fps)
         stream = self.stream(
             first_frames, actions, num_frames=num_frames, past_actions=past_actions, temperature=temperature,
             top_k=top_k, top_p=top_p, num_inference_steps=num_inference_steps, cache=cache, seed=seed,
             generator=generator, k=k, output_type=output_type,
         )  # fmt: skip
         self.unfinished, shown = None, list[Any]()
-        fps = self.config.fps if fps is None else fps
         try:
             for frames in stream:
                 shown.append(frames)
@@ -214,7 +222,7 @@ class NextFramePipeline(Pipeline):
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         coded = isinstance(self.transformer, TokenWorldModel)
         actions, past_actions = self._numbered(actions), self._numbered(past_actions)
-        names = self.config.actions
+        names, decoder = self.config.actions, self.decoder(k)
         frames = frames_in(first_frames, frame_size(self.transformer, self.vae))
         rows, given = frames.shape[:2]
         player = actions if callable(actions) else None
@@ -227,13 +235,13 @@ class NextFramePipeline(Pipeline):
         foreign = [name for name, value in (denoising if coded else sampling).items() if value is not None]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: this model makes frames {'of codes' if coded else 'by denoising'}")
-        decoder, device, codec = self.decoder(k), self._execution_device, codec_of(self.transformer, self.vae)
+        device, codec = self._execution_device, codec_of(self.transformer, self.vae)
         warp = Warp.sampling(**{name: value for name, value in sampling.items() if value is not None})
         if not coded:
             assert isinstance(decoder.target, FramesTarget)
             decoder.target.denoiser = _denoiser(self.transformer, num_inference_steps, cache)
         with torch.no_grad():
-            encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
+            encoded = torch.stack([codec.encode(row.to(device)) for row in frames])  # alone, as frames are decoded
         start = (decoder, encoded, past.to(device), length, seeds)
         play = TokenPlay(*start, warp) if coded else FramePlay(*start)
         play.act(known[:, :length].to(device))

@@ -55,6 +55,15 @@ def test_a_token_takes_half_the_calls_of_the_head(target):
     assert few[4][0] < 0.55 * plain < few[1][0] < 0.8 * plain
 
 
+def test_a_row_is_the_row_alone(target):
+    """Rows are refused at different steps, and what one drafts near its end is no other row's business."""
+    decoder = Decoder(target, None, DenoiseAhead())
+    made = decoder.generate(captions([1, 2, 3], 1.5), LENGTH, seed=[4, 5, 6]).units
+    for row, label in enumerate([1, 2, 3]):
+        alone = decoder.generate(captions([label], 1.5), LENGTH, seed=[4 + row]).units[0]
+        torch.testing.assert_close(alone, made[row], atol=1e-3, rtol=1e-3)
+
+
 def test_windows_are_coupled_as_ever(target):
     ours, theirs = (calls(target, rule, ContinuousJacobi(), 4) for rule in (DenoiseAhead(), Rejection()))
     assert theirs[0] == STEPS * theirs[1]

@@ -19,6 +19,7 @@ from mmspec.core.distributions import Gaussian
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec_continuous.denoising.schedulers import GaussianSteps, clean_of, output_of
+from tests.support.close import assert_near
 from tests.support.white import white_p_value, whitened
 
 METHOD, ROWS, STEPS, DIM = "speculative-denoising", 4000, 6, 3
@@ -133,10 +134,10 @@ def test_a_step_is_the_gaussian_that_is_read_off_it() -> None:
     for index, t in enumerate(scheduler.timesteps[:-1]):
         now, then = scheduler.sigmas[index : index + 2]
         twin, clean = GaussianSteps(scheduler, {}), clean_of(scheduler, index, output, x)
-        torch.testing.assert_close(output_of(scheduler, index, clean, x), output, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(clean, x - now * output)
+        assert_near(output_of(scheduler, index, clean, x), output, 1e-4)
+        assert_near(clean, x - now * output)
         assert twin.sigma(t, x) == pytest.approx(float(then))
-        torch.testing.assert_close(twin.mean(output, t, x), (1 - then) * clean)
+        assert_near(twin.mean(output, t, x), (1 - then) * clean)
         x = scheduler.step(output, t, x).prev_sample
 
 

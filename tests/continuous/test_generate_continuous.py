@@ -85,7 +85,7 @@ def test_mistakes_are_one_line_and_exit_code_2(saved, tmp_path, monkeypatch, cap
         ("red", *model, "-o", str(tmp_path / "nowhere" / "out.png")): "there is no folder",
         ("red", *model, "-o", str(tmp_path / "out.txt")): "out.txt does not end in a format of pictures",
         ("", *model, *out): "prompt 0 is empty",
-        ("red", *model, *out, "--guidance", "0.5"): "guidance_scale must be a number >= 1",
+        ("red", *model, *out, "--guidance", "0.5"): "guidance_scale must be a finite number >= 1",
         ("red", *model, *out, "--method", "reflektion"): "did you mean 'reflection'",
         ("red", *model, *out, "--method", "gs-sjd"): "needs codebook, discrete",
         ("red", *model, *out, "--opt", "init=right"): "option 'init' is 'right', allowed is",

@@ -14,6 +14,7 @@ from mmspec.kits.pictures.layouts import layouts
 from mmspec_continuous.mar_pipeline import MARPipeline
 from mmspec_continuous.models.mar import denoising
 from tests.support import official_files as files
+from tests.support.close import assert_near
 
 FIXTURE = Path(__file__).parents[1] / "image" / "official" / "mar.safetensors"
 KNOWN = {"num_heads": 4}
@@ -68,7 +69,7 @@ def test_tokens_are_those_of_its_authors(pipe, theirs, name, how):
     noise = published_noise(2, name == "guided")
     drawn = pipe.transformer.draw(theirs["labels"], theirs["orders"], noise, denoising_steps=STEPS, **how)
     latents = drawn.transpose(1, 2).unflatten(2, (4, 4))
-    torch.testing.assert_close(latents, theirs[name], rtol=1e-4, atol=1e-4)
+    assert_near(latents, theirs[name], 1e-4)
 
 
 def test_the_last_denoising_steps_are_those_of_its_authors(pipe, theirs):
@@ -77,12 +78,12 @@ def test_the_last_denoising_steps_are_those_of_its_authors(pipe, theirs):
     torch.manual_seed(6)
     drawn = pipe.transformer._denoised(condition, steps, published_noise(1, True), 2.0, 0.95)
     assert theirs["late"].abs().max() < 30
-    torch.testing.assert_close(drawn[0], theirs["late"], rtol=1e-5, atol=1e-5)
+    assert_near(drawn[0], theirs["late"])
 
 
 def test_pixels_are_those_of_its_authors(pipe, theirs):
     pixels = pipe.decode(theirs["guided"][:1].flatten(2).transpose(1, 2))
-    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-4, atol=1e-4)
+    assert_near(pixels, theirs["pixels"].clamp(-1, 1), 1e-4)
 
 
 def test_a_picture_depends_on_its_seed_alone(pipe):
@@ -132,8 +133,15 @@ def test_drafts_are_refused_with_the_reason(pipe, folder):
         ({"class_labels": 5}, "there is no class 5: this model has the classes 0 to 4"),
         ({"class_labels": 1, "num_inference_steps": 17}, "are 1 to 16, one token a step, not 17"),
         ({"class_labels": 1, "num_inference_steps": 4, "denoising_steps": 1}, "in 2 to 1000 steps, and not 1"),
+        ({"class_labels": 1, "num_inference_steps": 4, "denoising_steps": None}, "denoising_steps must be an integer"),
+        ({"class_labels": 1, "num_inference_steps": 4, "temperature": None}, "temperature must be a number, got None"),
+        ({"class_labels": 1, "num_inference_steps": 4, "temperature": float("inf")}, "must be a finite number >= 0"),
+        ({"class_labels": 1, "num_images_per_prompt": None}, "num_images_per_prompt must be an integer >= 0, got None"),
         ({"class_labels": 1, "num_inference_steps": 4, "output_type": "gif"}, "output_type is one of"),
-        ({"class_labels": 1, "num_inference_steps": 4, "guidance_scale": 0.5}, "guidance_scale is at least 1"),
+        (
+            {"class_labels": 1, "num_inference_steps": 4, "guidance_scale": 0.5},
+            "guidance_scale must be a finite number >= 1",
+        ),
     ],
 )
 def test_wrong_calls_are_refused(pipe, call, said):

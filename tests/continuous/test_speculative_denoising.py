@@ -2,6 +2,7 @@
 alone.
 """
 
+import copy
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -430,3 +431,10 @@ def test_nests_keep_their_types() -> None:
     assert isinstance(changed["b"], UNet2DOutput) and float(changed["b"].sample.sum()) == 4
     assert changed["a"][1] == [None] and float(changed["a"][0]) == 2
     assert map_leaves(SimpleNamespace, type) is type
+
+
+def test_a_copy_of_an_enabled_pipeline_would_call_the_originals_network() -> None:
+    pipe = piped(components=2)
+    with mmspec.enable(pipe, METHOD, k=3), pytest.raises(TypeError, match="that is enabled is not copied"):
+        copy.deepcopy(pipe)
+    assert copy.deepcopy(pipe).unet is not pipe.unet

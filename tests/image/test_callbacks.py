@@ -182,8 +182,14 @@ REFUSED = {
         r"is \[2, 6, 12\], the callback",
     ),
     "none": (lambda pipe, tensors: {"negative_prompt_embeds": None}, "there is no unconditional half"),
-    "guidance": (lambda pipe, tensors: setattr(pipe, "guidance_scale", 0.5), "guidance_scale must be a number >= 1"),
-    "nan": (lambda pipe, tensors: setattr(pipe, "_guidance_scale", float("nan")), "must be a number >= 1, got nan"),
+    "guidance": (
+        lambda pipe, tensors: setattr(pipe, "guidance_scale", 0.5),
+        "guidance_scale must be a finite number >= 1",
+    ),
+    "nan": (
+        lambda pipe, tensors: setattr(pipe, "_guidance_scale", float("nan")),
+        "must be a finite number >= 1, got nan",
+    ),
 }
 
 

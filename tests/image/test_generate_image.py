@@ -155,7 +155,7 @@ def test_mistakes_are_one_line_and_exit_code_2(saved, tmp_path, monkeypatch, cap
         (*model, *out): "give one of prompt=, class_labels=",
         ("", *model, *out): "prompt 0 is empty",
         ("red", *model, *out, "--class-label", "1"): "got prompt and class_labels",
-        ("red", *model, *out, "--guidance", "0.5"): "guidance_scale must be a number >= 1",
+        ("red", *model, *out, "--guidance", "0.5"): "guidance_scale must be a finite number >= 1",
         ("red", *model, *out, "--method", "gs-sdj"): "did you mean 'gs-sjd'",
         ("red", *model, *out, "--opt", "init=right"): "option 'init' is 'right', allowed is",
         ("red", "--model", "mmspec/no-such-model", *out): "no shipped model is called 'no-such-model'",

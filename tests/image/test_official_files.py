@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from diffusers import VQModel
 from safetensors import safe_open
 from typer.testing import CliRunner
 
@@ -30,10 +31,12 @@ from mmspec.testing import parity
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.language_pipeline import Ids
+from mmspec_image.models.grid_language import GRIDS
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support import official_files as files
 from tests.support import published_vq
+from tests.support.close import assert_near
 
 FIXTURES = Path(__file__).parent / "official"
 
@@ -187,7 +190,7 @@ def test_janus_draws_what_its_authors_draw(janus):
     made = pipe.decoder().generate(condition, 16, source=source, warp=warp)
     assert torch.equal(torch.stack(made.units), theirs["sampled"])
     pixels = pipe.decode_units(theirs["sampled"])
-    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-5, atol=1e-5)
+    assert_near(pixels, theirs["pixels"].clamp(-1, 1), 1e-4)
 
 
 def test_emu3_draws_what_its_authors_draw(emu3):
@@ -200,7 +203,7 @@ def test_emu3_draws_what_its_authors_draw(emu3):
     cells = theirs["greedy"][:28].unflatten(0, (4, 7))[:, :6]
     assert torch.equal(drawn.codes[0], cells)
     theirs_seen = (theirs["pixels"].clamp(-1, 1) + 1) / 2
-    torch.testing.assert_close(drawn.images, theirs_seen, rtol=1e-4, atol=1e-5)
+    assert_near(drawn.images, theirs_seen, 1e-4)
     grid = emu3_grid(pipe.model, theirs["prompt"], 4, 6)
     with mmspec.enable(pipe.model, "gs-sjd", k=8):
         torch.manual_seed(5)
@@ -293,7 +296,7 @@ def assert_decodes_as(pipe, theirs):
     """Codes of a picture of the last call's size become the authors' pixels."""
     pixels = pipe.decode_units(theirs["codes"].flatten(1) + pipe.model.config.grid_language["first"])
     assert pixels.shape == (1, 3, *(pipe.factor * cells for cells in pipe.size)) and theirs["pixels"].abs().max() > 1
-    torch.testing.assert_close(pixels, theirs["pixels"].clamp(-1, 1), rtol=1e-4, atol=2e-5)
+    assert_near(pixels, theirs["pixels"].clamp(-1, 1), 1e-4)
 
 
 def pixels_apart(ours, theirs):
@@ -389,6 +392,76 @@ def test_sizes_of_no_grid_are_refused_before_a_pass(name, height, said, place, p
     monkeypatch.setattr(Decoder, "rounds", None)
     with pytest.raises(ValueError, match=said):
         loaded(place / name, method="plain")("a red fox", height=height, output_type="latent")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_negative_prompt_is_the_null_prompt(name, place, published):
+    pipe = loaded(place / name, method="plain")
+    words = ["a red fox", "blue bird"]
+    null, given, mixed = (
+        pipe.encode_prompt(words, negative_prompt=away, num_images_per_prompt=2).guiding
+        for away in (None, "", ["", "a blue bird"])
+    )
+    assert torch.equal(null.null, given.null) and torch.equal(null.null_mask, given.null_mask)
+    assert_says(mixed, 1, null.null[1], null.null_mask[1])
+    named = pipe.negative_ids(["a blue bird"])
+    assert_says(mixed, 2, named.ids[0], named.mask[0])
+    assert mixed.null_mask.any(0).all(), "no padding that no row needs"
+
+
+def assert_says(guiding, row, ids, mask):
+    """A row is led away from these ids, padding aside."""
+    assert guiding.null[row][guiding.null_mask[row].bool()].tolist() == ids[mask.bool()].tolist()
+
+
+def test_simplear_words_flaws_as_flaws(simplear):
+    pipe = loaded(simplear, method="plain")
+    away = pipe.encode_prompt("a red fox", negative_prompt="bad hands").guiding.null
+    assert "realistic" not in pipe.processor.decode(away[0])
+    authors = re.search("of (.*)<.soi", GRIDS["simplear"].null)[1]
+    said, null = (pipe.encode_prompt("a red fox", negative_prompt=text).guiding.null for text in (authors, None))
+    assert torch.equal(said, null)
+    steered, _ = pipe.led_away(["bad hands"], null, None)  # a callback's words are negative prompts, too
+    assert torch.equal(steered[:, -away.shape[1] :], away)
+
+
+def test_a_converted_emu3_draws_pictures_of_its_published_area(emu3):
+    pipe = loaded(emu3, method="plain")
+    assert pipe.default_size == (4, 4) and pipe.side == 32  # image_area of its published configuration: 32 * 32
+    assert pipe("a red fox", seed=0, output_type="latent").codes.shape == (1, 4, 4)
+
+
+def test_a_decoder_beside_the_model_is_the_pipelines_own(anole, tmp_path):
+    """The layout of transformers, with the decoder that transformers leaves out, under its published keys."""
+    theirs, pipe = read("anole"), loaded(anole, method="plain")
+    pipe.model.save_pretrained(tmp_path / "hf")
+    pipe.processor.save_pretrained(tmp_path / "hf")
+    shutil.copytree(tmp_path / "hf", tmp_path / "none")
+    shutil.copytree(tmp_path / "hf", tmp_path / "half")
+    decoder = {key: value for key, value in files.formula(files.vqgan()).items() if key.startswith("decoder.")}
+    add_weights(tmp_path / "hf", {f"model.vqmodel.{key}": value for key, value in decoder.items()})
+    inside = loaded(tmp_path / "hf", method="plain")
+    assert torch.equal(inside.decode_units(theirs["greedy"][None]), pipe.decode_units(theirs["greedy"][None]))
+    half = loaded(tmp_path / "hf", method="plain", dtype="bfloat16")
+    assert half.vq.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="has no autoencoder, and transformers' Chameleon decodes no codes: give vq="):
+        loaded(tmp_path / "none")
+    first = dict([next(iter(decoder.items()))])
+    add_weights(tmp_path / "half", {f"model.vqmodel.{key}": value for key, value in first.items()})
+    with pytest.raises(ValueError, match=r"the autoencoder inside of .*half: "):
+        loaded(tmp_path / "half")
+
+
+def add_weights(folder, more):
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    safetensors.torch.save_file({**state, **more}, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["anole", "liquid"])
+def test_a_folder_of_a_vq_that_is_not_there_is_named(name, place, published):
+    with pytest.raises(ValueError, match="there is no folder 'nowhere/vq'; vq= is diffusers' VQModel, or a folder of"):
+        loaded(place / name, vq="nowhere/vq")
+    assert isinstance(loaded(place / name, vq=str(place / name / "vq")).vq, VQModel)
 
 
 @pytest.mark.parametrize("name", VQ)

@@ -69,6 +69,8 @@ def test_other_numbers_and_parts_of_the_users_own(tiny, saved, tmp_path):
     with pytest.raises(ValueError, match="has no text encoder: load it with text_encoder="):
         back("red heart")
     wrong = LlamaGenVQ(30, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
+    with pytest.raises(ValueError, match="vq= is to be a live LlamaGenVQ, not 'nowhere': load it before"):
+        mmspec.Pipeline.from_pretrained(saved, vq="nowhere")
     with pytest.raises(ValueError, match="the transformer draws 24, the VQ has 30"):
         TextToImagePipeline.from_pretrained(saved, vq=wrong)
 
@@ -328,7 +330,7 @@ def test_offloading_of_diffusers_and_accelerate(saved, monkeypatch):
         remove_hook_from_module(part, recurse=True)
 
 
-def test_moving_binds_drafter_and_rule_anew(saved):
+def test_moving_binds_drafter_and_rule_anew(saved, monkeypatch):
     class Remembers(Match):
         def bind(self, target):
             self.codebook = target.codebook
@@ -337,5 +339,6 @@ def test_moving_binds_drafter_and_rule_anew(saved):
     pipe = quiet(TextToImagePipeline.from_pretrained(saved, method="gs-sjd", rule=rule))
     first = pipe.decoder()
     assert pipe.decoder() is first and not rule.codebook.is_meta
+    monkeypatch.setattr(pipeline, "refuse_device", lambda place: None)
     pipe.to("meta")
     assert pipe.decoder().rule is rule and pipe.decoder().k == first.k and rule.codebook.is_meta

@@ -89,7 +89,7 @@ def test_a_callback_that_changes_nothing_changes_nothing(tiny: Any) -> None:
     how = {"callback_on_step_end": look, "callback_on_step_end_tensor_inputs": names, "steer_every": 6}
     watched = pipe(PROMPTS, seed=SEEDS, output_type="latent", **how)
     assert torch.equal(watched.codes, alone.codes)
-    assert torch.equal(shown[-1], pipe.decode_units(alone.codes.flatten(1))) and not torch.equal(shown[0], shown[-1])
+    assert torch.equal(shown[-1], pipe.pixels_of(alone.codes.flatten(1))) and not torch.equal(shown[0], shown[-1])
 
 
 def test_rows_that_end_do_not_go_on_and_others_do() -> None:

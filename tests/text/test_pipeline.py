@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, SuppressTokensLogitsProcessor, TextStreamer
 
 import mmspec
+from mmspec.api import pipeline
 from mmspec.core.report import Report
 from mmspec.kits.text.pipeline import TextPipeline, TextPipelineOutput
 from mmspec.registry import Registry, TargetSpec, installed
@@ -268,8 +269,9 @@ def test_a_draft_model_is_saved_beside_the_pipeline(folder: Path, tmp_path: Path
     assert decoder.drafter.options.model == str(tmp_path / "drafter") and decoder.drafter.options.width == 3
 
 
-def test_moving_takes_the_draft_model_along(folder: Path) -> None:
+def test_moving_takes_the_draft_model_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = TextPipeline.from_pretrained(folder).model
+    monkeypatch.setattr(pipeline, "refuse_device", lambda place: None)
     moved = TextPipeline.from_pretrained(folder, drafter=small).to("meta")
     assert moved.device.type == moved.model.device.type == small.device.type == "meta"
     half = TextPipeline.from_pretrained(folder, dtype=torch.bfloat16)
@@ -286,14 +288,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "top_k": (dict(top_k=-2), "top_k must be >= 0"),
     "k": (dict(k=-1), "k must be an integer >= 0, got -1"),
     "text for k": (dict(k="3"), "k must be an integer, got '3'"),
-    "text for a number": (dict(max_new_tokens="3"), "max_new_tokens must be an integer, got '3'"),
+    "text for a number": (dict(max_new_tokens="3"), "max_new_tokens must be an integer >= 0, got '3'"),
     "text for a temperature": (dict(temperature="1"), "temperature must be a number, got '1'"),
     "number for a text": (dict(prompt=3), "a prompt is a text, or a list of at least one text, not 3"),
     "seed and generator": (dict(seed=1, generator=torch.Generator()), "give one of them"),
     "generators": (dict(generator=[torch.Generator()]), "1 generators for 2 prompts; give one, or one a prompt"),
     "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 prompts"),
     "no continuation": (dict(num_return_sequences=0), "num_return_sequences must be at least 1, got 0"),
-    "a text for their number": (dict(num_return_sequences="2"), "num_return_sequences must be an integer, got '2'"),
+    "a text for their number": (
+        dict(num_return_sequences="2"),
+        "num_return_sequences must be an integer >= 0, got '2'",
+    ),
     "seeds of continuations": (dict(num_return_sequences=2, seed=[1, 2]), "2 seeds for 4 continuations; give one, or"),
     "stream of several": (
         dict(prompt="a", num_return_sequences=2, streamer=TextStreamer(None)),

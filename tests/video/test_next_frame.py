@@ -9,6 +9,7 @@ from mmspec_video.models.keys import LayerKeys, causal, current
 from mmspec_video.models.layers import frame_rotary
 from mmspec_video.models.next_frame import SIZES, NextFrameDiT
 from mmspec_video.sampling import ConsistencySampler, FlowSampler, OasisSampler
+from tests.support.close import assert_near
 
 
 def clip(frames=4, rows=2):
@@ -48,7 +49,7 @@ def test_a_frame_at_a_time_behind_keys_is_the_whole_clip_at_once(dit):
             keys = [LayerKeys(), LayerKeys()] if kept is None else [LayerKeys(pair) for pair in kept]
             at = torch.full((2, 1), i)
             made = dit(x[:, i : i + 1], time[:, i : i + 1], actions[:, i : i + 1], at, None, keys)
-            torch.testing.assert_close(made[:, 0], whole[:, i], rtol=1e-4, atol=1e-5)
+            assert_near(made[:, 0], whole[:, i], 1e-4)
             new = current(keys)
             kept = (
                 new
@@ -60,7 +61,7 @@ def test_a_frame_at_a_time_behind_keys_is_the_whole_clip_at_once(dit):
         both = dit(
             x[:, 2:], time[:, 2:], actions[:, 2:], torch.tensor([[2, 3]] * 2), seen, [LayerKeys(pair) for pair in half]
         )
-    torch.testing.assert_close(both, whole[:, 2:], rtol=1e-4, atol=1e-5)
+    assert_near(both, whole[:, 2:], 1e-4)
 
 
 def test_where_a_clip_begins_does_not_matter(dit):

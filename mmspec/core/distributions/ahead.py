@@ -35,7 +35,7 @@ def denoised_ahead(
     chains = _Chains(head, schedule, condition, normals, log_coins)
     chains.advance(0)  # there is no prediction yet
     while chains.left:
-        chains.advance(min(ahead, max(chains.left) - 1))
+        chains.advance(ahead)
     return torch.cat([chains.states[:, :-1], chains.means[:, :-1]], 1)
 
 
@@ -56,19 +56,22 @@ class _Chains:
         self.rows = torch.arange(len(normals), device=normals.device)  # chains that are not finished
         self.left = [self.steps] * len(normals)  # each unfinished chain's steps that are left, on the host
 
-    def advance(self, width: int) -> None:
-        """Draft `width` steps, call the head, keep the accepted steps and one more."""
+    def advance(self, ahead: int) -> None:
+        """Draft `ahead` steps, or all but a chain's last one, call the head, keep the accepted steps and one more."""
         rows, first = self.rows[:, None], self.at[self.rows][:, None]
+        width, drafted = min(ahead, max(self.left) - 1), (self.steps - 1 - first).clamp(max=ahead)
         level = torch.arange(width + 1, device=rows.device)
         steps = (first + level).clamp(max=self.steps - 1)  # [row, level]
         x, draft_means = self._drafted(rows, steps)
         condition = self.condition[self.rows].repeat_interleave(width + 1, 0)
         means = self.head.mean(x.flatten(0, 1), steps.flatten(), condition).to(x.dtype).view_as(x)
-        before, last = steps[:, :-1], steps[:, -1:]
+        before = steps[:, :-1]
         sigma, log_coin = self.sigmas[before][..., None], self.log_coins[rows, before]
         coupled = reflect(x[:, 1:], draft_means, means[:, :-1], sigma, log_coin)
-        y = torch.cat([coupled, means[:, -1:] + self.scaled_noise[rows, last]], 1)
-        accepted = (coupled == x[:, 1:]).all(-1) & (first + level[1:] < self.steps)
+        accepted = (coupled == x[:, 1:]).all(-1) & (level[1:] <= drafted)
+        # A step behind a chain's own drafts is drawn freely, whatever the other chains draft.
+        free = means + self.scaled_noise[rows, steps]
+        y = torch.where((level < drafted)[..., None], torch.cat([coupled, free[:, -1:]], 1), free)
         count = 1 + accepted.cumprod(1).sum(1, keepdim=True)
         kept = level < count
         self.states[rows, torch.where(kept, steps + 1, self.steps + 1)] = y

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mmspec.core.state import State
 from mmspec.kits.pictures.rounds import Rounds
-from mmspec.registry.numbers import integers, numbers
+from mmspec.registry.numbers import integers, numbers, required
 
 NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
 WORDS = "negative_prompt"
@@ -124,7 +125,7 @@ class StepEnd:
         if name == "tokens":
             return rounds.units(state)
         if name == "preview":
-            pixels: Tensor = self.pipe.decode_units(rounds.picture(state))
+            pixels: Tensor = self.pipe.pixels_of(rounds.picture(state))
             return pixels
         if name == "accepted":
             assert state.step is not None
@@ -190,8 +191,9 @@ def refuse_guidance(scale: float) -> None:
     """Refuse a guidance scale below 1.
 
     Raises:
-        ValueError: It is below 1, NaN, or no number.
+        ValueError: It is below 1, infinite, NaN, or no number.
     """
+    required(guidance_scale=scale)
     numbers(guidance_scale=scale)
-    if not scale >= 1:
-        raise ValueError(f"guidance_scale must be a number >= 1, got {scale}; 1 is no guidance")
+    if not 1 <= scale < inf:
+        raise ValueError(f"guidance_scale must be a finite number >= 1, got {scale}; 1 is no guidance")

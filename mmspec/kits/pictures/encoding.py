@@ -91,16 +91,17 @@ Numbers = tuple[str, int, int]
 """A text with places for two numbers that have to be equal, and both numbers."""
 
 
-def refuse_misfits(transformer: Any, text_encoder: Any, tokenizer: Any, *others: Numbers) -> None:
-    """Refuse parts that do not fit each other: the transformer and encoder of captions (None: classes, or features are
-    given), and further numbers that have to be equal.
+def refuse_misfits(pipe: Any, *others: Numbers) -> None:
+    """Refuse parts of a pipeline that do not fit each other: the transformer and encoder of captions (None: classes, or
+    features are given), and further numbers that have to be equal.
 
     Raises:
         ValueError: Names both numbers.
     """
-    model, numbers = transformer.config, list(others)
+    model, text_encoder, tokenizer = pipe.transformer.config, pipe.text_encoder, pipe.tokenizer
+    numbers = list(others)
     if text_encoder is not None:
-        if draws_classes(transformer):
+        if draws_classes(pipe.transformer):
             raise ValueError("the transformer draws classes, so a text encoder has nothing to do; leave it out")
         ours = isinstance(text_encoder, CaptionEncoder)
         width = text_encoder.config.dim if ours else text_encoder.config.d_model

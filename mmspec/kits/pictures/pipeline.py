@@ -25,7 +25,7 @@ from mmspec.kits.pictures.callbacks import (
 from mmspec.kits.pictures.conditions import Condition, Guiding, repeated, replaced
 from mmspec.kits.pictures.grid_spec import Gridded, GridSpec, Stage
 from mmspec.kits.pictures.rounds import Rounds
-from mmspec.registry.numbers import integers
+from mmspec.registry.numbers import integers, whole
 
 OUTPUTS = ("pil", "np", "pt", "latent")
 
@@ -86,6 +86,10 @@ class PicturePipeline(Pipeline):
         """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
         raise NotImplementedError
 
+    def pixels_of(self, units: Tensor) -> Tensor:
+        """The same, one at a time: convolutions round by the width of their batch, which shows in a few pixels."""
+        return torch.cat([self.decode_units(row) for row in units.split(1)])
+
     def refuse_pixels(self) -> None:
         """Refuse a call for pixels before it runs, where the pipeline has units alone.
 
@@ -124,7 +128,7 @@ class PicturePipeline(Pipeline):
         stays.
 
         Raises:
-            ValueError: The model does not know a word, or there are not as many as rows.
+            ValueError: The model does not know a word, one is empty, or there are not as many as rows.
         """
         rows = len(null)
         if isinstance(words, str) or len(words) != rows or not all(isinstance(each, str | None) for each in words):
@@ -132,8 +136,15 @@ class PicturePipeline(Pipeline):
             raise ValueError(f"negative_prompt is {wanted}, and not {words!r}")
         for row, said in enumerate(words):
             if said is not None:
-                null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False).guiding)
+                if not said.strip():
+                    raise ValueError(f"the negative prompt of row {row} is empty; None leaves it as it is")
+                null, mask = replaced(null, mask, row, self.away(said))
         return null, mask
+
+    def away(self, words: str) -> Guiding:
+        """What guidance leads away from for one picture and these words (`given` and `mask`)."""
+        guiding: Guiding = self.encode_prompt(words, guided=False).guiding
+        return guiding
 
     def guidance_of(self, state: State) -> float | None:
         """The scale that a call uses now; None: the call has no unconditional half."""
@@ -208,7 +219,7 @@ class PicturePipeline(Pipeline):
         Args:
             prompt: A caption, or several; for models of captions.
             class_labels: A class, or several; for models of classes.
-            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
+            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" and None: the null prompt.
             height: In pixels; most models have one size.
             width: In pixels.
             num_images_per_prompt: Pictures of every prompt.
@@ -251,12 +262,12 @@ class PicturePipeline(Pipeline):
         shown = names_for(callback_on_step_end, callback_on_step_end_tensor_inputs)
         refuse_unknown(shown)
         refuse_steering(steer_every, shown)
-        times = num_images_per_prompt
-        integers(num_images_per_prompt=times, height=height, width=width, k=k)
+        times = whole("num_images_per_prompt", num_images_per_prompt)
+        integers(height=height, width=width, k=k)
         if output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         if times < 1:
-            raise ValueError(f"num_images_per_prompt must be at least 1, got {times}")
+            raise ValueError("num_images_per_prompt must be at least 1, got 0")
         if output_type != "latent":
             self.refuse_pixels()
         self.set_size(height, width)
@@ -290,9 +301,7 @@ class PicturePipeline(Pipeline):
         units = rounds.picture(state)
         images = None
         if output_type != "latent":
-            # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
-            pixels = torch.cat([self.decode_units(row) for row in units.split(1)])
-            images = VaeImageProcessor().postprocess(pixels, output_type)
+            images = VaeImageProcessor().postprocess(self.pixels_of(units), output_type)
         self.maybe_free_model_hooks()
         size = layout.stages[-1].height, layout.stages[-1].width
         units = units.unflatten(1, size)

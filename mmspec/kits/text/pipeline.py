@@ -19,7 +19,7 @@ from mmspec.core.state import State
 from mmspec.core.trace import Trace
 from mmspec.core.warp import Warp
 from mmspec.kits.text.language import LanguagePipeline, Message, encoded
-from mmspec.registry.numbers import integers, numbers
+from mmspec.registry.numbers import integers, numbers, required, whole
 
 Output = TypeVar("Output")
 
@@ -126,10 +126,11 @@ class TextPipeline(LanguagePipeline):
         Raises:
             ValueError: The prompt is empty or a number is out of its range.
         """
-        integers(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, k=k)
+        integers(k=k)
+        required(repetition_penalty=repetition_penalty)
         numbers(repetition_penalty=repetition_penalty)
         for name, number in (("num_return_sequences", num_return_sequences), ("max_new_tokens", max_new_tokens)):
-            if number < 1:
+            if whole(name, number) < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         if not repetition_penalty > 0:
             raise ValueError(f"repetition_penalty must be above 0, got {repetition_penalty}; 1 changes nothing")
@@ -144,7 +145,7 @@ class TextPipeline(LanguagePipeline):
             raise ValueError(f"stream=True takes one continuation and no streamer=; got {rows} rows")
         penalty = () if repetition_penalty == 1 else (RepetitionPenaltyLogitsProcessor(repetition_penalty),)
         warp = Warp.sampling(temperature, top_k, top_p, min_p)
-        processors = (*penalty, *logits_processor, *warp.processors)  # in the order of transformers
+        processors = (*penalty, *(logits_processor or ()), *warp.processors)  # in the order of transformers
         writing = Stream(streamer, ids)
         ends = self.model.generation_config.eos_token_id
         criteria = [EosTokenCriteria(NEVER if ends is None else ends)]  # each row ends by itself

@@ -7,11 +7,11 @@ objects, and put back by `disable`; weights, classes and configurations are neve
 import functools
 import inspect
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from torch import nn
 
-from mmspec.api.adapters import BLOCK, HANDLE
+from mmspec.api.adapters import BLOCK, HANDLE, refuse_copy
 from mmspec_continuous.denoising.sampling_run import DenoisingReport, SamplingRun
 from mmspec_continuous.denoising.schedulers import refuse, refuse_default_call
 
@@ -58,6 +58,9 @@ class Denoising:
         on = "" if self._before else ", disabled"
         why = f" ({self.why})" if self.why else ""
         return f"<mmspec {self.method} on {type(self._pipe).__name__}, k={self.k}{on}{why}>"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self._pipe)
 
     def disable(self) -> None:
         for owner, name, value in reversed(self._before):

@@ -1,6 +1,6 @@
 """Chameleon as a model of pictures: transformers' own, whose forward leaves the scores of picture codes alone."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,16 @@ class ChameleonForImages(ChameleonForConditionalGeneration):
     """transformers' Chameleon (arXiv 2405.09818), Anole or Lumina-mGPT, for pictures.
 
     `ChameleonForConditionalGeneration` loads the same files and writes texts alone: it forbids every code of a picture.
-    Here nothing is forbidden, and a call says with a constraint which ids may follow (`chameleon_grid`).
+    Here nothing is forbidden, and a call says with a constraint which ids may follow (`chameleon_grid`). A decoder of
+    pictures that is stored beside the encoder is the pipeline's to load.
 
     Example:
         ```python
         model = ChameleonForImages.from_pretrained("leloy/Anole-7b-v0.1-hf")
         ```
     """
+
+    _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = [r"^model\.vqmodel\.decoder\."]
 
     def forward(
         self, input_ids: Tensor | None = None, logits_to_keep: int | Tensor = 0, labels: None = None, **how: Any

@@ -35,6 +35,7 @@ class Grid:
     sizes: bool = False  # whether a call may name a size
     multiple: int = 1  # of codes per side
     null_begins: bool = True  # whether the begin of a text, where the tokenizer puts one, precedes `null`, too
+    away: str | None = None  # how a negative prompt is worded; None: as a prompt
 
 
 LUMINA_SIZES = 8800
@@ -59,6 +60,7 @@ GRIDS = {
         needed=("<|t2i|>", "<|soi|>"),
         codes=64000,
         sizes=True,
+        away="<|t2i|>An image of {text}<|soi|>",
     ),
     "emu3.5": Grid(
         prompt="<|extra_203|>You are a helpful assistant for t2i task. USER: {text} ASSISTANT: <|extra_100|>"

@@ -27,11 +27,9 @@ from mmspec.untrusted import read_json
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
-from mmspec_image.official.vq import vq_of, vq_renamed
+from mmspec_image.official.vq import VQ, vq_of, vq_renamed
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
-VQ = "model.vqmodel."
-"""What keys of the VQ begin with where it is stored with the language model."""
 TRAINING = ("loss.", "rope.freqs")
 """Parts of keys of entries that only training reads, and of a table that is computed."""
 TURN, IMAGE, IMAGE_BEFORE = "<reserved08706>", "<image>", "<reserved08707>"

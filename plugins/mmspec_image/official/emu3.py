@@ -30,7 +30,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from mmspec.kits.pictures.models.official import Source, blank, from_official, renamed_by
 from mmspec.registry.printable import shown
-from mmspec_image.emu3_pipeline import Emu3Pipeline
+from mmspec_image.emu3_pipeline import AREA, Emu3Pipeline
 from mmspec_image.official.words import published_config, refuse_lacking
 
 EXTRA = [f"<|extra_{number}|>" for number in range(205)]
@@ -80,11 +80,13 @@ def emu3_vq_config(folder: Path) -> dict[str, Any]:
 
 
 def emu3_words(folders: Mapping[str, Path]) -> dict[str, Any]:
+    """The arguments `processor` and `image_area` of `emu3`."""
     words = emu3_tokenizer(folders["model"])
-    return {"processor": Emu3Processor(Emu3ImageProcessor(), words)}
+    area = emu3_config(folders["model"])["config"].get("image_area", AREA)
+    return {"processor": Emu3Processor(Emu3ImageProcessor(), words), "image_area": area}
 
 
-def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor) -> Emu3Pipeline:
+def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor, image_area: int) -> Emu3Pipeline:
     """The pipeline, of both parts as one model."""
     words = processor.tokenizer.get_vocab()
     if max(words.values()) >= model.config.vocab_size:
@@ -102,7 +104,7 @@ def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor) -> Emu
     whole.model.text_model, whole.model.vqmodel, whole.lm_head = model.model, vq, model.lm_head
     pad, begin, end = (words[word] for word in SPECIAL.values())
     whole.generation_config = GenerationConfig(pad_token_id=pad, bos_token_id=begin, eos_token_id=end)
-    return Emu3Pipeline(whole.eval(), processor)
+    return Emu3Pipeline(whole.eval(), processor, image_area)
 
 
 def emu3_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -25,6 +25,7 @@ from mmspec_image.grid_language_pipeline import GridLanguagePipeline
 from mmspec_image.models.grid_language import BODIES, GRIDS
 from mmspec_image.official.chameleon import VOCAB, heads_expanded
 from mmspec_image.official.emu3 import emu3_tokenizer
+from mmspec_image.official.vq import VQ
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
 CONFIGS: dict[str, tuple[str, type[PretrainedConfig]]] = {
@@ -34,7 +35,6 @@ CONFIGS: dict[str, tuple[str, type[PretrainedConfig]]] = {
     "lumina2": ("chameleon", ChameleonConfig),
 }
 """Of every model its published `model_type`, and transformers' configuration of its layers."""
-VQ = "model.vqmodel."
 
 
 def grid_model(name: str) -> Callable[..., PreTrainedModel]:

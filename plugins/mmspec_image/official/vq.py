@@ -6,13 +6,20 @@ is made of convolutions over one pixel, where diffusers has matrices.
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import VQModel
 from torch import Tensor
 
+from mmspec.hosts.loading import fetched, locate
+from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.weight_files import key_files, read_tensors
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
+VQ = "model.vqmodel."
+"""What keys of a VQ begin with where it is stored with a language model of transformers."""
 LEFT_OUT = ("loss.", "ema_")
 """Parts of keys of entries that only training reads."""
 NAMES = (
@@ -36,6 +43,36 @@ NAMES = (
 def vq_model(source: Source) -> VQModel:
     """The autoencoder of a published file, whose sizes are read from its weights."""
     return from_official(vq_of, source, LEFT_OUT, renamed=vq_renamed)
+
+
+def vq_at(given: Any, dtype: torch.dtype) -> VQModel:
+    """The autoencoder that a user gives: a live one, or the folder of one.
+
+    Raises:
+        ValueError: There is no such folder, or its weights are damaged.
+    """
+    if isinstance(given, VQModel):
+        return given
+    if not Path(given).is_dir():
+        raise ValueError(f"there is no folder {str(given)!r}; vq= is diffusers' VQModel, or a folder of one")
+    return load_part(VQModel, Path(given), dtype)
+
+
+def vq_inside(name: str, dtype: torch.dtype) -> VQModel | None:
+    """The autoencoder among the weights of a language model, by name; None: they have no decoder.
+
+    Raises:
+        ValueError: There is no such model, or its weights are damaged.
+    """
+    files = {key: file for key, file in key_files(fetched(locate(name))).items() if key.startswith(VQ)}
+    if not any(key.startswith(f"{VQ}decoder.") for key in files):
+        return None
+    read = [read_tensors(file, files) for file in sorted(set(files.values()))]
+    state = {key.removeprefix(VQ): value for tensors in read for key, value in tensors.items()}
+    try:
+        return vq_model(state).to(dtype)
+    except ValueError as error:
+        raise ValueError(f"the autoencoder inside of {name}: {error}") from error
 
 
 def vq_of(state: Mapping[str, Tensor]) -> VQModel:
