@@ -91,7 +91,7 @@ def test_a_wrong_position_is_seen(name: str, prompts: Callable, monkeypatch: pyt
     monkeypatch.setattr(self_check, "examine", RIGHT)
     with pytest.raises(ValueError, match="logits of tree nodes differ"):
         mmspec.enable(copy.deepcopy(model), "prompt-lookup")
-    monkeypatch.setattr(target, "checked", lambda model_info: Passes(model_info, manner))
+    monkeypatch.setattr(target, "checked", lambda model_info, **_: Passes(model_info, manner))
     monkeypatch.setattr(call_prefill, "compare_calls", lambda *call: None)
     with pytest.raises(AssertionError, match=r"got \d+ instead of"):
         equal(model, inputs, CALLS["greedy"])
