@@ -11,8 +11,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import mmspec
+from mmspec.hosts import linear
 from mmspec.shipped import asset
 from tests.pipelines.conftest import CALLS
+
+
+@pytest.fixture(autouse=True)
+def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are packed in models as small as these, too."""
+    monkeypatch.setattr(linear, "SMALLEST", 1)
+    monkeypatch.setenv("MMSPEC_PRODUCTS", "packed")
+
 
 LIMIT = 1.05
 """Most bytes of a used pipeline, in those of the fresh one."""
@@ -36,6 +45,7 @@ ENABLED: dict[str, dict[str, Any]] = {
     "goodput": {"method": "token-recycling", "policy": "goodput"},
     "payoff": {"method": "prompt-lookup", "policy": "payoff"},
     "hooks": {"method": "del"},
+    "a process": {"method": "pearl", "drafter": "mmspec/text-1m"},
     "learns": {"method": "draft-model", "drafter": "mmspec/text-1m", "learn": True},
 }
 
@@ -52,7 +62,7 @@ def enabled(how: dict[str, Any]) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", ENABLED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "a process")) for n in ENABLED])
 def test_an_enabled_model_travels(name: str) -> None:
     model = enabled(ENABLED[name])
     made = written(model)
@@ -70,7 +80,10 @@ def drawn(name: str, pipe: Any) -> Tensor:
 
 
 @pytest.mark.slow
-def test_a_spawned_process_draws_the_same(text: Any, tiny: Any, continuous: Any, pipes: Any) -> None:
+def test_a_spawned_process_draws_the_same(
+    text: Any, tiny: Any, continuous: Any, pipes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "SMALLEST", 2**14)  # as in the other process
     given = {"text": text, "tiny": tiny, "continuous": continuous, "codes": pipes["codes"], "enabled": enabled({})}
     made = [drawn(name, pipe) for name, pipe in given.items()]
     with multiprocessing.get_context("spawn").Pool(1) as pool:

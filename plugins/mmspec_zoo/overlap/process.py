@@ -52,6 +52,10 @@ class Process:
         self._link: Connection
         self._heard = threading.Event()  # the child has its model, or has died
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins a child of its own."""
+        return Process, (self.model, self.patience, self.device, self.loading)
+
     def start(self) -> "subprocess.Popen[bytes]":
         """The child, which begins now unless it has begun before."""
         if self.child is not None:
