@@ -11,7 +11,7 @@ drafter proposes nothing in a round, that round emits one unit and costs its tim
 The policy learns while it decodes. A first call warms up with drafts of middle depth and a few plain rounds, and goes
 deeper if the estimates promise more. Other depths are probed more rarely while they lose.
 
-With a table of costs (`costs`, measured by `mmspec bench core`) plain rounds need no warm-up, and the table caps the
+With a table of costs (`costs`, of `mmspec.core.step_costs`) plain rounds need no warm-up, and the table caps the
 drafts of every load: units(d) / (d + 1) never grows with d, so a depth whose (d + 1) / seconds(d) is not above that of
 every shallower one can never be the best, whatever is accepted. It is neither used nor probed.
 
@@ -106,7 +106,7 @@ class GoodputOptions:
         default=(), metadata={"help": "nodes of passes, root included, that drafts shall fill; empty: powers of two"}
     )
     costs: str = field(
-        default="", metadata={"help": "file of `mmspec bench core` for this model, whose rounds say what drafts cost"}
+        default="", metadata={"help": "file of measured rounds of this model, which say what drafts cost"}
     )
 
 

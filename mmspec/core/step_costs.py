@@ -1,4 +1,7 @@
-"""Seconds of rounds by rows and nodes, measured before a call: the table that `mmspec bench core` writes.
+"""Seconds of rounds by rows and nodes, measured before a call.
+
+A table has a line of JSON a round: `{"section": "round", "shape": "mine", "rows": 1, "nodes": 8, "ms": 21.5}`,
+`shape` being any name for the model. `python -m tools.bench core`, in a clone, writes it for models of published sizes.
 
 Only ratios of the table are used: the context of a call, its model's dtype and the machine's load change all rounds by
 about one factor, which a policy finds out from the first rounds that it times.
@@ -15,7 +18,7 @@ from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json_lines
 
 SECTION = "round"
-"""The lines of the file that are read: they have `shape`, `rows`, `nodes` and `ms`."""
+"""The lines of the file that are read."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class StepCosts:
 
     @classmethod
     def read(cls, path: Path) -> "StepCosts":
-        """The rounds in a file of `mmspec bench core`; where a size was measured in several ways, the fastest one.
+        """The rounds in a file; where a size was measured in several ways, the fastest one.
 
         Raises:
             ValueError: The file cannot be read, has no rounds or damaged ones, or rounds of several shapes.
@@ -47,9 +50,7 @@ class StepCosts:
         lines = [line for line in read_json_lines(path) if line.get("section") == SECTION and "ms" in line]
         shapes = sorted({str(line.get("shape")) for line in lines})
         if len(shapes) > 1:
-            raise ValueError(
-                f"{shown(path)} has rounds of {shown(', '.join(shapes))}; measure one shape alone: --shapes NAME"
-            )
+            raise ValueError(f"{shown(path)} has rounds of {shown(', '.join(shapes))}; a table has those of one model")
         try:
             return cls(_fastest(lines))
         except ValueError as error:

@@ -38,11 +38,6 @@ def mmspec_shipped_models() -> Iterable[Any]:  # type: ignore[empty-body]
 
 
 @hookspec
-def mmspec_bench_shapes() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Models of published sizes that `mmspec bench core` measures: `mmspec.bench.core.shape.Shape`."""
-
-
-@hookspec
 def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
     """How parity fixtures run (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""
 

@@ -10,7 +10,6 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 
 mmspec_components = answering("mmspec_image.specs:COMPONENTS")
 mmspec_shipped_models = answering("mmspec_image.cards:SHIPPED")
-mmspec_bench_shapes = answering("mmspec_image.shapes:SHAPES")
 mmspec_parity_runners = answering("mmspec_image.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_image.layouts:LAYOUTS")
 mmspec_commands = commanding("mmspec_image.commands:add")

@@ -16,7 +16,6 @@ OPS = {
 
 mmspec_components = answering("mmspec_ssm.specs:COMPONENTS")
 mmspec_shipped_models = answering("mmspec_ssm.cards:SHIPPED")
-mmspec_bench_shapes = answering("mmspec_ssm.bench:SHAPES")
 mmspec_commands = commanding("mmspec_ssm.commands:add")
 
 

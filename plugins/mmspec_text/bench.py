@@ -1,9 +1,8 @@
-"""What benchmarks measure: methods of language models, and models of published sizes with random weights."""
+"""What benchmarks measure: methods of language models."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from mmspec.bench.core.shape import Shape
 from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -61,39 +60,3 @@ def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:
         label: how for label, how in {**METHODS, **OWN}.items() if model.startswith("mmspec/") or "drafter" not in how
     }
     return {**common, **FITTED.get(model, {})}
-
-
-MAKE = "mmspec.bench.core.shape:language"
-_POSITIONS = 65536
-
-LLAMA: dict[str, Any] = {
-    "config": "LlamaConfig", "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    "max_position_embeddings": _POSITIONS,
-}  # fmt: skip
-QWEN: dict[str, Any] = {
-    "config": "Qwen3MoeConfig", "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 151936,
-    "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True, "max_position_embeddings": _POSITIONS,
-}  # fmt: skip
-SMALL: dict[str, Any] = {
-    "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
-}  # fmt: skip
-
-_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "head_dim", "tie_word_embeddings")
-
-
-def _sized(base: dict[str, Any], *sizes: int) -> dict[str, Any]:
-    return base | dict(zip(_SIZES, sizes, strict=True))
-
-
-SHAPES = (
-    Shape("llama-1b", MAKE, _sized(LLAMA, 2048, 16, 8192, 64, True), SMALL),
-    Shape("llama-8b", MAKE, _sized(LLAMA, 4096, 32, 14336, 128, False), SMALL),
-    Shape(
-        "qwen3-moe-30b-a3b",
-        MAKE,
-        _sized(QWEN, 2048, 48, 6144, 128, False) | {"moe_intermediate_size": 768},
-        SMALL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-    ),
-)
-"""Two dense models and a mixture of experts."""

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mmspec.bench.core.command import core, plan
 from mmspec.bench.methods import counted_or_read
 from mmspec.cli.arguments import Device, Drafted, Drafter, Dtype, Method, Options, PolicyName, RuleName, refuse_method
 from mmspec.cli.groups import INTERRUPTED, group
 from mmspec.kits.text.bench.command import bench_command
 from mmspec_text.chat import chat
+from mmspec_text.plan.command import plan
 from mmspec_text.training.command import train_drafter
 from mmspec_text.view.command import view_text
 
@@ -29,9 +29,7 @@ def add(app: typer.Typer) -> None:
     group(app, "generate", "Generate, speculatively.").command("text")(generate_text)
     summary = "Compare methods, interleaved, with plain decoding and transformers' own ways, on code and prose."
     bench = bench_command(_subject, "mmspec/text-14m", summary)
-    benches = group(app, "bench", "Measure speed, and what it costs: always against plain decoding.")
-    benches.command("text")(bench)
-    benches.command("core")(core)
+    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("text")(bench)
     app.command("plan")(plan)
     app.command("chat")(chat)
     app.command("tune")(tune)

@@ -11,7 +11,6 @@ TARGETS = {
 
 mmspec_components = answering("mmspec_video.specs:COMPONENTS")
 mmspec_shipped_models = answering("mmspec_video.cards:SHIPPED")
-mmspec_bench_shapes = answering("mmspec_video.shapes:SHAPES")
 mmspec_parity_runners = answering("mmspec_video.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_video.layouts:LAYOUTS")
 mmspec_commands = commanding("mmspec_video.commands:add")

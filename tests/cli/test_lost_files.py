@@ -19,7 +19,6 @@ from mmspec.cli.app import build
 from mmspec_video import commands as video
 
 READ = {
-    "bench core": (),
     "card": ("result",),
     "chat": ("chat_template",),
     "check": ("parity",),
@@ -45,7 +44,6 @@ WRITTEN: dict[tuple[str, str], str] = {
     ("train drafter", "work"): "train drafter --target mmspec/text-1m -o other --work taken --self-generated 9",
     ("train judge", "out"): "train judge --target mmspec/text-1m --data table.jsonl -o taken",
     ("generate video", "out"): "generate video taken/letter.txt --actions 1 -o taken.gif",
-    ("bench core", "out"): "bench core -o taken",
     ("demo video", "out"): "demo video -o taken",
     **{(f"generate {kind}", "out"): f"generate {kind} x -o {PICTURE}" for kind in ("image", "continuous")},
     **{(f"generate {kind}", "trace"): f"generate {kind} x --trace {PICTURE}" for kind in ("image", "continuous")},

@@ -10,8 +10,8 @@ from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.initialisations import LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Rejection
+from mmspec.testing.conformance.rules import WatchedRule
 from mmspec.testing.conformance.watch import Log
-from mmspec.testing.conformance.watch_rule import WatchedRule
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.jacobi import ContinuousSets, SetsOptions
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline

@@ -428,7 +428,7 @@ def test_a_table_is_what_the_bench_writes(tmp_path):
     [
         ([], "no table of costs: rounds of 1 node are missing for any rows"),
         ([a_round(nodes=8)], r"rounds of 1 node are missing for \[1\] rows"),
-        ([a_round(), a_round(shape="b")], "has rounds of a, b; measure one shape alone"),
+        ([a_round(), a_round(shape="b")], "has rounds of a, b; a table has those of one model"),
         ([a_round(ms=0)], "rows, nodes and seconds are positive"),
         ([a_round(ms=float("nan"))], "rows, nodes and seconds are positive"),
         ([a_round(rows=True)], "not True, 1 and 2.0"),

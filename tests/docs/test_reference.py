@@ -55,13 +55,12 @@ def test_hooks_specs_and_the_data_of_a_round_are_listed() -> None:
     )
 
 
-def test_there_are_eight_hooks_each_with_a_line_of_documentation() -> None:
+def test_there_are_seven_hooks_each_with_a_line_of_documentation() -> None:
     assert [hook.name for hook in HOOKS] == [
         "mmspec_components",
         "mmspec_target_for",
         "mmspec_commands",
         "mmspec_shipped_models",
-        "mmspec_bench_shapes",
         "mmspec_parity_runners",
         "mmspec_layouts",
         "mmspec_pipelines",

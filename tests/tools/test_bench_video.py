@@ -370,7 +370,7 @@ def test_methods_are_those_of_the_plugin_that_fit(world: Any) -> None:
 
 def test_a_large_model_of_random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "REPEATS", 1)
-    shape = large.SHAPE | {"height": 4, "width": 4, "frames": 3}
+    shape = large.FRAMES | {"height": 4, "width": 4, "frames": 3}
     rows = large.large("cpu", lambda: None, "tiny", shape, new=3)
     assert [(row.method, row.units, row.setting) for row in rows] == [
         (PLAIN, 3, large.SETTING),
@@ -378,7 +378,7 @@ def test_a_large_model_of_random_weights(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     assert all(row.tokens_per_second > 0 for row in rows)
     with torch.device("meta"):
-        full = NextFrameDiT.of_size(large.SIZE, **large.SHAPE)
+        full = NextFrameDiT.of_size(large.FRAME_SIZE, **large.FRAMES)
     assert 290e6 < sum(weights.numel() for weights in full.parameters()) < 330e6 and full.sampler.steps == 4
 
 

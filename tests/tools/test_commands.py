@@ -73,10 +73,12 @@ def test_options_reach_the_recipe_and_ctrl_c_says_how_to_resume(
 
     def interrupted(*args: Any) -> None:
         calls.append(args)
+        args[1].mkdir()
+        (args[1] / "weights.pt").touch()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "train", interrupted)
     run = CliRunner().invoke(build(), [*line.split(), "--prose", "prose.txt", "--out", "out", "--work", "work"])
     assert run.exit_code == 130
-    assert "stays loadable" in run.output and "same command again to resume" in run.output
+    assert "What was done is kept in work; run the same command again to resume" in run.output
     assert calls[0][:4] == (Path("out"), Path("work"), [Path("prose.txt")], recipe)

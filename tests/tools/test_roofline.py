@@ -1,4 +1,4 @@
-"""The roofline of `mmspec bench core`: a point for every pass, below the limits of the machine."""
+"""The roofline of `python -m tools.bench core`: a point for every pass, below the limits of the machine."""
 
 import json
 from pathlib import Path

@@ -20,8 +20,7 @@ from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.cache import UnitsCache
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.conditioned.augmented import AugmentedTarget, mixed
-from mmspec_zoo.conditioned.rapid import Rapid, RapidOptions, bm25, shortened
+from mmspec_zoo.conditioned.rapid import AugmentedTarget, Rapid, RapidOptions, bm25, mixed, shortened
 from tests.support.zoo import build, noisy
 
 PART: dict[str, Any] = {"first": 1, "chunk": 3, "chunks": 1, "end": 5}

@@ -8,6 +8,7 @@ import typer
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from tools.bench.continuous.command import bench_continuous
+from tools.bench.core.command import bench_core
 from tools.bench.denoising import denoising
 from tools.bench.diversity.command import diversity
 from tools.bench.image.command import bench_image
@@ -26,6 +27,7 @@ def build() -> typer.Typer:
         "image": bench_image,
         "continuous": bench_continuous,
         "video": bench_video,
+        "core": bench_core,
         "denoising": denoising,
         "diversity": diversity,
         "roofline": roofline,

@@ -1,4 +1,4 @@
-"""`python -m tools.bench roofline`: operations per second of every pass of `mmspec bench core`, over those per byte."""
+"""`python -m tools.bench roofline`: operations per second of the passes of `core`, over those per byte."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mmspec.report.plot import canvas
 
 
 def roofline(
-    lines: Annotated[Path, typer.Argument(help="What `mmspec bench core --out` wrote.")],
+    lines: Annotated[Path, typer.Argument(help="What `python -m tools.bench core --out` wrote.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where to draw it (.png, .svg).")] = Path("roofline.png"),
 ) -> None:
     """Draw the passes of all shapes below the limits of the machine."""

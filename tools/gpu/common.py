@@ -17,8 +17,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from mmspec.bench.core.sections import Lines, TimeUp, alarm
-from mmspec.bench.core.shape import Workload, chosen_shapes
 from mmspec.bench.timing import synchronize, timed
 from mmspec.core.compile import launch
 from mmspec.core.out_of_memory import out_of_memory
@@ -26,6 +24,9 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.bench.settings import left_padded, texts
+from tools.bench.core.sections import Lines, TimeUp, alarm
+from tools.bench.core.shape import Workload
+from tools.bench.core.shapes import chosen_shapes
 
 HALF = torch.bfloat16
 GREEDY = Warp(sample=False)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.core.steps import DEPTH, StaticTree, count
-from mmspec.bench.core.work import Work, measure_machine
 from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
 from mmspec.bench.timing import called
 from mmspec.core.decoder import Decoder
 from mmspec.core.protocols import Target
 from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions
 from mmspec.core.state import State
+from tools.bench.core.machine import measure_machine
+from tools.bench.core.steps import DEPTH, StaticTree, count
 from tools.gpu.common import GREEDY, HALF, MODES, Step, rooted
 
 SIZES = ("llama-1b", "llama-8b")
@@ -183,7 +183,7 @@ def passes(step: Step, name: str, target: Target, given: Any, sizes: Sequence[in
 
 def measure(step: Step, name: str) -> None:
     workload = step.workload(name)
-    timing = Timing(step, name, Work.of(workload).shared)
+    timing = Timing(step, name, workload.work().shared)
     made = contestants(step, workload.model)
     timing.quick = {label: make for label, make in made.items() if "compiled" not in label}
     for label in (label for label in made if "compiled" in label):

@@ -14,13 +14,13 @@ from torch.profiler import ProfilerActivity, profile
 from transformers.masking_utils import causal_mask_function
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.core.steps import StaticTree
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules.synthetic import Synthetic
 from mmspec.core.tree import TreeIndex
 from mmspec.core.warp import Warp
 from mmspec.hosts.flex_attention import _blocks, packed, seen
 from mmspec.hosts.masks import PassGeometry
+from tools.bench.core.steps import StaticTree
 from tools.gpu.common import HALF, MODES, Step
 
 BACKENDS = {

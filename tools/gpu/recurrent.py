@@ -9,9 +9,9 @@ import torch
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.bench.core.steps import DEPTH, StaticTree
 from mmspec.core.decoder import Decoder
 from mmspec.hosts.loading import load_model
+from tools.bench.core.steps import DEPTH, StaticTree
 from tools.gpu.common import HALF, MODES, Step
 from tools.gpu.equality import compare
 from tools.gpu.figures import passes

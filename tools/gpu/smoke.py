@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.core.work import measure_machine
 from mmspec.core import kernels
 from mmspec.hosts.loading import load_model
+from tools.bench.core.machine import launch_seconds, measure_machine
 from tools.gpu.common import GREEDY, HALF, MODES, Step
 
 PACKAGES = (
@@ -52,7 +52,7 @@ def machine(step: Step) -> None:
     found = measure_machine(step.device, HALF, step.dry)
     rates = {"copy_TBs": round(found.bandwidth / 1e12, 3), "bf16_TFLOPs": round(found.arithmetic / 1e12, 1)}
     why_not = kernels.why_not(step.device.type, step.device.index)
-    step.say("machine", **rates, launch_us=round(1e6 * found.launch, 2), no_kernels=why_not)
+    step.say("machine", **rates, launch_us=round(1e6 * launch_seconds(step.device), 2), no_kernels=why_not)
 
 
 def attention(step: Step) -> None:

@@ -145,7 +145,7 @@ class PPDOptions(TreeForm):
         default=RATES, metadata={"help": "sparse: chance of the unit of each rank, by depth, below an accepted one"}
     )
     step_costs: str = field(
-        default="", metadata={"help": "sparse: file of `mmspec bench core`, by which less of the budget may be used"}
+        default="", metadata={"help": "sparse: file of measured rounds, by which less of the budget may be used"}
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
         default=4, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}

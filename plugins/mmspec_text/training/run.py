@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_sealed
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.fingerprint import identity
+from mmspec.registry.printable import printable
 from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
 from mmspec_text.training.answers import Answers
@@ -32,7 +34,6 @@ from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.pard import begun_pard
 from mmspec_text.training.ppd import begun_ppd
-from mmspec_text.training.readme import layout_of, readme
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
@@ -46,6 +47,21 @@ HEADS: Mapping[str, Begin] = dict(
     eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
 )
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
+KINDS: Mapping[DrafterKind, tuple[str, str]] = {
+    "eagle3": ("eagle", "An EAGLE-3 head in the format of speculators, which vLLM reads, too."),
+    "mtp": ("mtp", "A layer for multi-token prediction, under DeepSeek-V3's keys."),
+    "medusa": ("medusa", ""),
+    "dflash": ("dflash", "A DFlash head in its authors' layout."),
+    "ppd": ("ppd", "Prompt tokens in their authors' layout."),
+    "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),
+    "model": ("draft-model", "A draft model, as transformers stores one."),
+}
+"""The method that drafts with each kind, and what its folder is."""
+MEDUSA = (
+    "Medusa heads in their authors' layout; vLLM's has no output layers of the heads' own (--no-own-output).",
+    "Medusa heads over the target's output layer, in vLLM's layout.",
+)
+"""The sentence for `medusa`: heads with output layers of their own, and without."""
 
 
 def train_drafter(
@@ -148,3 +164,24 @@ def with_own(
             held = {"own": last}
         own = Answers(rows, share)
     return ([*data.sources, own] if mixed else [own]), held
+
+
+def layout_of(kind: DrafterKind, recipe: DrafterRecipe) -> str:
+    """What the folder of a trained drafter is, in a sentence."""
+    return KINDS[kind][1] or MEDUSA[not recipe.own_output]
+
+
+def readme(kind: DrafterKind, recipe: DrafterRecipe, target: str, facts: Mapping[str, Any]) -> ModelCard:
+    """The README of a drafter; `facts` are those of its `training.json`."""
+    public = None if Path(target).exists() else target  # a folder of this machine is nobody else's
+    data = ModelCardData(library_name="mmspec", tags=["speculative-decoding"], base_model=public)
+    method = KINDS[kind][0]
+    held = "\n".join(f"- {printable(name)}: `{json.dumps(counted)}`" for name, counted in facts["held_out"].items())
+    return ModelCard(
+        f"---\n{data.to_yaml()}\n---\n\n# A drafter for {printable(target)}\n\n"
+        f"{layout_of(kind, recipe)} It has {facts['parameters']:,} parameters. `mmspec train drafter --kind {kind}` "
+        "made it, by the recipe in `training.json`.\n\n"
+        f'    with mmspec.enable(model, "{method}", drafter="FOLDER"):  # this folder, or its name on the hub\n'
+        "        model.generate(...)\n\n"
+        f"Counted on held-out text, which is no benchmark (`mmspec bench text --help`):\n\n{held}\n"
+    )

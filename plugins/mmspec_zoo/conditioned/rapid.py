@@ -3,17 +3,24 @@
 RAPID (arXiv 2502.20330; its released code). Where prompts are long, the pass of a target is its cache's reading; a
 draft model that reads what was retrieved from the prompt has a short cache, and may be the target itself, or
 even a larger model. The two prompts are kept in step: both models read what was emitted.
-With `eta` above 0 the target is mixed with the model on the shortened prompt, p̂ = softmax(z - eta · g)
-(`augmented`): long prompts distract models, which the paper's better answers are due to. It is another text than the
-target's own, and reports say so.
+With `eta` above 0 the target is mixed with the model on the shortened prompt: long prompts distract models, which the
+paper's better answers are due to. It is another text than the target's own, and reports say so. With z the target's
+scores, p = softmax(z), q the other's distribution, and g = p - q where q is at least `alpha` times its largest value,
+else 0, the mixed distribution is p̂ = softmax(z - eta · g): what the other finds likelier than the target becomes
+likelier, and the reverse. p̂ is a distribution of the text so far alone: it depends on no draft, so that every rule is
+exact for it, `match` with the same seed and whoever drafts. The released code accepts by p̂ and draws what replaces a
+refused unit from norm(max(p - q, p - p̂, 0)), and the unit behind an accepted draft from p: it follows neither p nor p̂.
+The call's temperature and other processors act on the scores z - eta · g. It costs a pass of the second model beside
+every pass of the first one.
 What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens.
 Here chunks are scored by BM25 over token ids: what is kept decides how much is accepted and never the output, ids are
 all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
 numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
 in their order. Those that share no token with the end are left out.
 Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows neither.
-Knobs: `eta`, `alpha` (of p̂); `first`, `chunk`, `chunks`, `end` (more is accepted more often, and costs more);
-`context` (ids, or a function of a prompt's ids, in the place of what is retrieved); `k`.
+Knobs: `eta` (0: the target alone), `alpha` (higher changes fewer units); `first`, `chunk`, `chunks`, `end` (more is
+accepted more often, and costs more); `context` (ids, or a function of a prompt's ids, in the place of what is
+retrieved); `k`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,17 +31,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded, RunsModel
+from mmspec.core.capabilities import Bounded, LengthAware, RunsModel
 from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_zoo.conditioned.augmented import AugmentedTarget
 from mmspec_zoo.specs import RAPID
 
 
@@ -172,3 +178,68 @@ def bm25(query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
     holding = (counts > 0).sum(0)
     rarity = torch.log1p((len(pieces) - holding + 0.5) / (holding + 0.5))
     return (rarity * counts * (SATURATION + 1) / (counts + SATURATION)).sum(1)
+
+
+@dataclass
+class AugmentedCache:
+    """The caches of both models, of one call."""
+
+    own: Any
+    second: Any
+
+
+class AugmentedTarget:
+    """Two targets of the same units as one.
+
+    `prompt` makes what the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
+
+    Raises:
+        ValueError: Their units differ.
+    """
+
+    def __init__(
+        self, target: Target, second: Target, prompt: Callable[[Tensor, Tensor], Any], eta: float, alpha: float
+    ) -> None:
+        if target.vocab is None or target.vocab != second.vocab:
+            raise ValueError(
+                f"the second model has {second.vocab} unit ids and the target {target.vocab}; their distributions are "
+                "mixed over one vocabulary"
+            )
+        self.target, self.second, self.prompt, self.eta, self.alpha = target, second, prompt, eta, alpha
+        self.offers = target.offers & (second.offers | {"text"}) - {"hidden", "live", "truncate"}
+        self.vocab: int | None = target.vocab
+        self.context: int | None = target.context if isinstance(target, Bounded) else None
+
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
+        begun = self.target.start(inputs, limit, width)
+        second = self.second.start(self.prompt(begun.prompt, begun.pads), limit, width)
+        cache = AugmentedCache(begun.cache, second.cache)
+        output, rounding = self._mixed(begun.output, second.output), begun.rounding or second.rounding
+        return Prefill(cache, output, begun.prompt, begun.pads, rounding=rounding)
+
+    def verify(self, cache: AugmentedCache, draft: Draft, first: int = 0) -> TargetOutput:
+        output = self.target.verify(cache.own, draft, first)
+        return self._mixed(output, self.second.verify(cache.second, draft, first))
+
+    def commit(self, cache: AugmentedCache, path: Tensor, count: Tensor) -> None:
+        self.target.commit(cache.own, path, count)
+        self.second.commit(cache.second, path, count)
+
+    def truncate(self, cache: AugmentedCache, length: Tensor) -> None:
+        raise NotImplementedError("the prompts of the two models differ in length")
+
+    def synced(self, cache: AugmentedCache, emitted: Sequence[int]) -> None:
+        for target, own in ((self.target, cache.own), (self.second, cache.second)):
+            if isinstance(target, LengthAware):
+                target.synced(own, emitted)
+
+    def _mixed(self, output: TargetOutput, second: TargetOutput) -> TargetOutput:
+        assert output.logits is not None and second.logits is not None, "both are models over a vocabulary"
+        return TargetOutput(logits=mixed(output.logits, second.logits, self.eta, self.alpha), null=output.null)
+
+
+def mixed(scores: Tensor, second: Tensor, eta: float, alpha: float) -> Tensor:
+    """z - eta · g, float32, of both models' scores, `[…, vocab]`."""
+    z, q = scores.float(), second.float().softmax(-1)
+    apart = torch.where(q >= alpha * q.amax(-1, keepdim=True), z.softmax(-1) - q, 0.0)
+    return z - eta * apart

@@ -13,7 +13,7 @@ from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN, Row
 from mmspec_video.models.next_frame import NextFrameDiT
-from mmspec_video.shapes import SHAPE, SIZE
+from tools.bench.core.shapes import FRAME_SIZE, FRAMES
 from tools.bench.video.clips import Task
 from tools.bench.video.contestants import ClipMaker
 from tools.bench.video.settings import STREAMING
@@ -25,7 +25,7 @@ CALLS = 2 * (1 + REPEATS)
 
 @torch.no_grad()
 def large(
-    device: str, tick: Callable[[], None], size: str = SIZE, shape: Mapping[str, Any] = SHAPE, new: int = NEW
+    device: str, tick: Callable[[], None], size: str = FRAME_SIZE, shape: Mapping[str, Any] = FRAMES, new: int = NEW
 ) -> list[Row]:
     """Rows of plain decoding with the exact and with the streaming cache.
 

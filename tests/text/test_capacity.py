@@ -8,15 +8,13 @@ import torch
 from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from typer.testing import CliRunner
 
-from mmspec.bench.core.work import GPUS, Drafting, Machine, Work, forecast, work_of
 from mmspec.cli.app import build
 from mmspec.shipped import folder
-from mmspec_text.bench import SHAPES
+from mmspec_text.plan.work import GPUS, SIZES, Drafting, Machine, Work, forecast, work_of
 
-LLAMA_1B = SHAPES[0]
-SMALL = Work(shared=8.0, routed=0.0, chosen=1.0, operations=4.0, slot=1.0, units=1, passes=1)
+SMALL = Work(shared=8.0, routed=0.0, chosen=1.0, operations=4.0, slot=1.0)
 """A pass reads 8 bytes and one a unit of context and row; a node takes 4 operations."""
-SLOW = Machine(bandwidth=4.0, arithmetic=8.0, launch=0.0)
+SLOW = Machine(bandwidth=4.0, arithmetic=8.0)
 """4 bytes and 8 operations a second."""
 
 
@@ -48,8 +46,8 @@ def test_a_published_size() -> None:
 
 
 def test_a_model_of_ones_own(tmp_path: Path) -> None:
-    """Only its config is read: the same numbers as those of the shape that has these settings."""
-    config = LlamaConfig(**{key: value for key, value in LLAMA_1B.numbers.items() if key != "config"})
+    """Only its config is read: the same numbers as those of the size that has these settings."""
+    config = LlamaConfig(**{key: value for key, value in SIZES["llama-1b"].items() if key != "config"})
     config.save_pretrained(tmp_path)
     assert work_of(str(tmp_path)) == work_of("llama-1b")
     found = json.loads(said(str(tmp_path), "--rows", "1", "--json"))
@@ -94,7 +92,7 @@ def test_measured_acceptance() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["llama-9b"], "no shape is called.*llama-8b"),
+        (["llama-9b"], "no size is called.*llama-8b"),
         (["mmspec/text-14n"], "text-14n"),
         (["llama-8b", "--gpu", "h1000"], "GPU.*h100"),
         (["llama-8b", "--rows", "1,none"], "not 'none'"),

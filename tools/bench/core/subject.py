@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.core.sections import Lines
-from mmspec.bench.core.shape import Shape, Workload
-from mmspec.bench.core.work import Machine, Work
 from mmspec.bench.timing import timed
 from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
+from mmspec_text.plan.work import Machine
+from tools.bench.core.sections import Lines
+from tools.bench.core.shape import Shape, Workload
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -61,7 +61,7 @@ class Subject:
     lines: Lines  # the figures
 
     def __post_init__(self) -> None:
-        self.work = Work.of(self.workload)
+        self.work = self.workload.work()
         self.target: Any = decoder_for(self.workload.model, PLAIN).target
 
     @property
@@ -75,6 +75,18 @@ class Subject:
 
     def say(self, section: str, **figures: Any) -> None:
         self.lines.say(section, shape=self.shape.name, **figures)
+
+    def read(self, rows: int, nodes: int, context: int) -> float:
+        """Bytes that a pass of the target reads."""
+        return self.workload.passes * self.work.read(rows, nodes * self.workload.units, context)
+
+    def computed(self, rows: int, nodes: int) -> float:
+        """Operations of a pass of the target."""
+        return self.workload.passes * self.work.computed(rows, nodes * self.workload.units)
+
+    def floor(self, rows: int, nodes: int, context: int) -> float:
+        """The least seconds of a pass of the target."""
+        return self.workload.passes * self.work.floor(self.machine, rows, nodes * self.workload.units, context)
 
     def calls(self, contexts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """Rows and context of every call that fits the memory, the smallest calls first."""

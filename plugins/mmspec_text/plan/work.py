@@ -9,53 +9,27 @@
 All times are floors: kernels reach a share of them (`efficiency`), and launches and the loop come on top.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from mmspec.bench.core.shape import Workload, known_shapes, of_model
-from mmspec.bench.timing import timed
 from mmspec.hosts.model_info import EXPERTS
 from mmspec.hosts.outline import outline
 from mmspec.registry.suggest import unknown
 
-REPEATS = 7
-
 
 @dataclass(frozen=True)
 class Machine:
-    """Limits of a device, measured in the same run as everything that they are compared with."""
+    """Limits of a device."""
 
     bandwidth: float  # bytes per second of a copy, bytes read and written both counted
     arithmetic: float  # floating-point operations per second of a large matrix product in the weights' dtype
-    launch: float  # seconds to launch one small kernel, the mean of many
-
-
-def measure_machine(device: torch.device, dtype: torch.dtype, small: bool) -> Machine:
-    """The fastest of some copies and matrix products; they are larger on a GPU, where small ones take no time."""
-    where = str(device)
-    source = torch.ones(2 ** (24 if small else 30), device=device, dtype=dtype)
-    copy, square = torch.empty_like(source), torch.randn(*(2 * (512 if small else 8192,)), device=device, dtype=dtype)
-    product, one = torch.empty_like(square), torch.zeros(1, device=device)
-
-    def many() -> None:
-        for _ in range(100):
-            one.add_(1)
-
-    def fastest(work: Callable[[], Any]) -> float:
-        return min(timed(work, where) for _ in range(REPEATS))
-
-    moved = 2 * source.numel() * source.element_size()
-    return Machine(
-        bandwidth=moved / fastest(lambda: copy.copy_(source)),
-        arithmetic=2 * square.shape[0] ** 3 / fastest(lambda: torch.mm(square, square, out=product)),
-        launch=fastest(many) / 100,
-    )
 
 
 @dataclass(frozen=True)
@@ -67,37 +41,31 @@ class Work:
     chosen: float  # share of the experts that one unit chooses
     operations: float  # floating-point operations per unit, attention to the context left out
     slot: float  # bytes of the cache per unit of context and row
-    units: int  # positions that the network computes per node
-    passes: int  # passes of the network per pass of the target
 
     @classmethod
-    def of(cls, workload: Workload) -> "Work":
-        """The work of a workload, from its weights: two operations per weight and unit; a lookup is free."""
-        model, config = workload.model, getattr(workload.model, "config", None)
+    def of(cls, model: nn.Module, slot: float) -> "Work":
+        """The work of a model, from its weights: two operations per weight and unit; a lookup is free."""
+        config: Any = getattr(model, "config", None)
         config = config.get_text_config(decoder=True) if isinstance(config, PreTrainedConfig) else config
         experts = next((count for name in EXPERTS if (count := getattr(config, name, None))), 1)
         chosen = getattr(config, "num_experts_per_tok", 1) / experts
         routed = [weight for name, weight in model.named_parameters() if ".experts." in name]
         shared = list(_read(model, {id(weight) for weight in routed}))
-        operations = 2 * (sum(w.numel() for w in shared) + chosen * sum(w.numel() for w in routed))
-        size = (workload.autocast or next(model.parameters()).dtype).itemsize
         return cls(
             shared=sum(w.numel() * w.element_size() for w in shared),
             routed=sum(w.numel() * w.element_size() for w in routed),
             chosen=chosen,
-            operations=operations,
-            slot=workload.slot * size,
-            units=workload.units,
-            passes=workload.passes,
+            operations=2 * (sum(w.numel() for w in shared) + chosen * sum(w.numel() for w in routed)),
+            slot=slot,
         )
 
     def read(self, rows: int, nodes: int, context: int) -> float:
         """Bytes that a pass reads; of the experts, the share that so many units are expected to choose."""
-        missed = (1 - self.chosen) ** (rows * nodes * self.units)
-        return self.passes * (self.shared + self.routed * (1 - missed) + rows * context * self.slot)
+        missed = (1 - self.chosen) ** (rows * nodes)
+        return self.shared + self.routed * (1 - missed) + rows * context * self.slot
 
     def computed(self, rows: int, nodes: int) -> float:
-        return self.passes * self.operations * rows * nodes * self.units
+        return self.operations * rows * nodes
 
     def floor(self, machine: Machine, rows: int, nodes: int, context: int) -> float:
         return max(self.read(rows, nodes, context) / machine.bandwidth, self.computed(rows, nodes) / machine.arithmetic)
@@ -125,7 +93,7 @@ class Gpu:
 
     def machine(self, efficiency: float = 1.0) -> Machine:
         """Its limits, of which kernels reach a share."""
-        return Machine(efficiency * self.bandwidth, efficiency * self.arithmetic, launch=0.0)
+        return Machine(efficiency * self.bandwidth, efficiency * self.arithmetic)
 
 
 GPUS = {
@@ -163,21 +131,72 @@ class Forecast:
     fast: float  # units per second with drafts
 
 
-def work_of(name: str) -> Work:
-    """The work of a model in its full size, in bfloat16; no weight is read.
+_LLAMA: Mapping[str, Any] = {
+    "config": "LlamaConfig", "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 65536,
+}  # fmt: skip
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "llama-1b": {
+        **_LLAMA, "hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 8192, "head_dim": 64,
+        "tie_word_embeddings": True,
+    },
+    "llama-8b": {
+        **_LLAMA, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336, "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+    "qwen3-moe-30b-a3b": {
+        "config": "Qwen3MoeConfig", "hidden_size": 2048, "num_hidden_layers": 48, "intermediate_size": 6144,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "moe_intermediate_size": 768, "vocab_size": 151936,
+        "max_position_embeddings": 65536, "tie_word_embeddings": False,
+    },
+    "mamba2-2.7b": {
+        "config": "Mamba2Config", "hidden_size": 2560, "num_hidden_layers": 64, "num_heads": 80, "head_dim": 64,
+        "state_size": 128, "n_groups": 1, "vocab_size": 50288, "tie_word_embeddings": True,
+        "initializer_range": 0.02,  # 0.1 makes rounding in bfloat16 an eighth of logits at this width
+    },
+}  # fmt: skip
+"""Published sizes by name: the class of the configuration in transformers, and its arguments."""
 
-    The name is a shape of `mmspec bench core`, or a language model: `mmspec/…`, a folder with a
-    `config.json`, or a hub name.
+
+def work_of(name: str) -> Work:
+    """The work of a language model in its full size, in bfloat16; no weight is read.
+
+    The name is one of `SIZES`, `mmspec/…`, a folder with a `config.json`, or a hub name.
 
     Raises:
-        ValueError: There is no such shape and no such model.
+        ValueError: There is no such size and no such model.
     """
-    known = known_shapes()
-    if name in known:
-        return Work.of(known[name].workload(torch.device("meta"), torch.bfloat16, small=False))
-    if "/" not in name and not Path(name).is_dir():
-        raise ValueError(f"{unknown('shape', name, known)}; or give a folder with a config.json, or a hub name")
-    return Work.of(of_model(outline(name).model.to(torch.bfloat16)))
+    if name in SIZES:
+        model = random_model(torch.device("meta"), torch.bfloat16, **SIZES[name])
+    elif "/" in name or Path(name).is_dir():
+        model = outline(name).model.to(torch.bfloat16)
+    else:
+        raise ValueError(f"{unknown('size', name, SIZES)}; or give a folder with a config.json, or a hub name")
+    return Work.of(model, numbers_of_cache(model.config) * torch.bfloat16.itemsize)
+
+
+def random_model(device: torch.device, dtype: torch.dtype, *, config: str, **numbers: Any) -> Any:
+    """A causal language model with random weights, made on the device.
+
+    `config` names a configuration class of transformers, and `numbers` are its arguments.
+    """
+    settings = getattr(transformers, config)(**numbers, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(settings, dtype=dtype, trust_remote_code=False)
+    return model.eval().requires_grad_(False)
+
+
+def numbers_of_cache(config: PreTrainedConfig) -> int:
+    """Keys and values of one unit over all layers; a recurrent state does not grow with the context."""
+    text: Any = config.get_text_config(decoder=True)
+    heads = getattr(text, "num_attention_heads", None)
+    if not heads:
+        return 0
+    kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
+    layers = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return int(2 * layers * (getattr(text, "num_key_value_heads", None) or heads) * width)
 
 
 def forecast(work: Work, machine: Machine, rows: int, context: int, drafting: Drafting) -> Forecast:

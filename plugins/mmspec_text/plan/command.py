@@ -1,52 +1,20 @@
-"""`mmspec bench core`: the speed of the loop on models of published sizes, against the limits of the machine.
-
-`mmspec plan MODEL`: what a language model can reach on a GPU by these formulas, and where speculation stops paying.
-"""
+"""`mmspec plan MODEL`: what a language model can reach on a GPU by formulas, and where speculation stops paying."""
 
 import json as jsonlib
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmspec.cli.places import refuse_unwritable
 from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
-    from mmspec.bench.core.work import Drafting, Forecast, Gpu
+    from mmspec_text.plan.work import Drafting, Forecast, Gpu
 
-DEADLINE = 540.0
 ROWS = "1,2,4,8,16,32,64,128,256"
 PAYS = 1.05
 """The speed-up from which speculation is said to pay: what is less is lost outside of the passes."""
-
-
-def core(
-    shapes: Annotated[str | None, typer.Option(help="Shapes, joined by commas; default: all.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where to write the figures, one line of JSON each.")
-    ] = None,
-    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds for everything.")] = DEADLINE,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: cuda where there is one.")] = None,
-) -> None:
-    """Measure passes, rounds and calls on models of published sizes with random weights; on a CPU, on stand-ins."""
-    refuse_unwritable(out)
-    from mmspec.bench.core.shape import chosen_shapes
-
-    chosen = chosen_shapes(shapes)
-    import torch
-    from transformers.utils import logging
-
-    from mmspec.bench.core.run import run
-    from mmspec.bench.core.sections import Lines
-
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    logging.set_verbosity_error()
-    with nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
-        lines = Lines(file, lambda line: typer.echo(jsonlib.dumps(line, allow_nan=False)))
-        run(chosen, torch.device(device), deadline, lines)
 
 
 def plan(
@@ -79,7 +47,7 @@ def plan(
         raise ValueError("--method and --setting choose from a file of measurements: --result FILE.json")
     if result is not None and acceptance is not None:
         raise ValueError("give the acceptance as a number, or --result with what was measured, not both")
-    from mmspec.bench.core.work import GPUS, Drafting, forecast, work_of
+    from mmspec_text.plan.work import GPUS, Drafting, forecast, work_of
 
     if gpu not in GPUS:
         raise ValueError(unknown("GPU", gpu, GPUS))
@@ -111,8 +79,8 @@ def _measured(result: Path, method: str | None, setting: str | None, most: int, 
     Raises:
         ValueError: The file has no such row; names those that it has.
     """
-    from mmspec.bench.core.work import Drafting
     from mmspec.report.trust import load_result
+    from mmspec_text.plan.work import Drafting
 
     rows = [
         row for row in load_result(result).rows if row.mode == "real" and row.batch == 1 and row.acceptance_by_depth

@@ -1,4 +1,4 @@
-"""`mmspec bench core` on stand-ins: every section runs over the library itself; what fails or is late is a line."""
+"""`tools.bench core` on stand-ins: every section runs over the library itself; what fails or is late is a line."""
 
 import io
 import json
@@ -12,22 +12,25 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
-from mmspec.bench.core import run as running
-from mmspec.bench.core import subject as subject_module
-from mmspec.bench.core.run import Race
-from mmspec.bench.core.sections import Clock, Lines, TimeUp, alarm, run_section
-from mmspec.bench.core.shape import Workload, chosen_shapes, known_shapes
-from mmspec.bench.core.steps import count, drafter, passes, rounds
-from mmspec.bench.core.subject import SMALL, Subject
-from mmspec.bench.core.work import Machine, Work
-from mmspec.cli.app import build
+from mmspec.cli import boundary
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions
 from mmspec.testing.tiny_models import llama
+from mmspec_text.plan.work import Machine, Work
+from tools.bench.__main__ import build
+from tools.bench.core import run as running
+from tools.bench.core import subject as subject_module
+from tools.bench.core.run import Race
+from tools.bench.core.sections import Clock, Lines, TimeUp, alarm, run_section
+from tools.bench.core.shape import Workload
+from tools.bench.core.shapes import chosen_shapes
+from tools.bench.core.steps import count, drafter, passes, rounds
+from tools.bench.core.subject import SMALL, Subject
 
 CPU = torch.device("cpu")
-MACHINE = Machine(bandwidth=1e10, arithmetic=1e11, launch=1e-6)
+MACHINE = Machine(bandwidth=1e10, arithmetic=1e11)
 SHAPES = ["llamagen-3b", "mamba2-2.7b", "llama-1b", "llama-8b", "qwen3-moe-30b-a3b", "nfd-310m"]
 FREE = 1e9
 """Seconds of a deadline that nothing meets."""
@@ -117,7 +120,7 @@ def test_a_contestant_that_cannot_be_made_harms_no_other(monkeypatch: pytest.Mon
 
 
 def test_all_six_shapes_are_listed_and_a_wrong_name_is_told() -> None:
-    assert sorted(known_shapes()) == sorted(SHAPES)
+    assert sorted(shape.name for shape in chosen_shapes(None)) == sorted(SHAPES)
     with pytest.raises(ValueError, match=r"no shape is called 'llama-1'.*'llama-1b'"):
         chosen_shapes("llama-8b,llama-1")
 
@@ -136,19 +139,28 @@ def test_numbers_are_those_of_the_published_sizes(name: str) -> None:
 
 def test_the_floor_counts_what_a_pass_reads() -> None:
     model = llama()
-    work = Work.of(Workload(model, lambda rows, context: None, slot=100))
+    work = Workload(model, lambda rows, context: None, slot=100).work()
     table = model.get_input_embeddings().weight
     weights = sum(p.numel() for p in model.parameters()) - table.numel()
     assert work.read(1, 1, 0) == 4 * weights and work.operations == 2 * weights
     assert work.read(3, 8, 50) == 4 * weights + 3 * 50 * 400
-    assert work.floor(Machine(1.0, 1e30, 0), 1, 1, 0) == 4 * weights, "it is reading that takes the time"
-    assert work.floor(Machine(1e30, 1.0, 0), 2, 8, 0) == 16 * 2 * weights
+    assert work.floor(Machine(1.0, 1e30), 1, 1, 0) == 4 * weights, "it is reading that takes the time"
+    assert work.floor(Machine(1e30, 1.0), 2, 8, 0) == 16 * 2 * weights
 
 
 def test_the_floor_of_experts_counts_those_that_are_chosen() -> None:
-    work = Work(shared=10.0, routed=80.0, chosen=1 / 8, operations=1.0, slot=0.0, units=1, passes=1)
+    work = Work(shared=10.0, routed=80.0, chosen=1 / 8, operations=1.0, slot=0.0)
     assert work.read(1, 1, 0) == 20
     assert 20 < work.read(1, 8, 0) < work.read(8, 8, 0) < 90
+
+
+def test_a_node_is_some_positions_of_some_passes() -> None:
+    """Under guidance a pass computes two positions a node; a frame's cells are computed in every step."""
+    guided, framed = (small_subject(name, Lines()) for name in ("llamagen-3b", "nfd-310m"))
+    assert guided.computed(1, 8) == 16 * guided.work.operations and guided.read(1, 1, 0) == guided.work.shared
+    assert framed.workload.units == 4 and framed.computed(2, 1) == 4 * 8 * framed.work.operations
+    assert framed.read(1, 1, 3) == 4 * (framed.work.shared + 3 * framed.work.slot)
+    assert framed.floor(1, 1, 0) == 4 * framed.work.floor(MACHINE, 1, 4, 0)
 
 
 def test_a_tree_has_as_many_nodes_as_asked_for_and_one_shape_takes_synthetic_acceptance() -> None:
@@ -247,10 +259,31 @@ def test_counts_on_a_cpu() -> None:
     assert (found.launches - found.waits, found.waits) == (2, 1), "an addition, a sum, and the read itself"
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--shapes nope", "no shape is called 'nope'"),
+        ("-o gone/x.jsonl", "there is no folder gone for x.jsonl"),
+        ("-o taken", "taken is a folder"),
+        ("--deadline nan", "--deadline"),
+        ("--device banana", "no device 'banana'"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_measured(
+    line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").mkdir()
+    command: Any = typer.main.get_command(build())
+    assert boundary.run(lambda: command(["core", *line.split()], standalone_mode=False)) == 2
+    out, err = capsys.readouterr()
+    assert says in err and err.count("\n") == 1 and out == ""
+
+
 @pytest.mark.slow
 def test_the_command_measures_all_shapes(tmp_path: Path) -> None:
     out = tmp_path / "core.jsonl"
-    build()(["bench", "core", "--device", "cpu", "-o", str(out)], standalone_mode=False)
+    build()(["core", "--device", "cpu", "-o", str(out)], standalone_mode=False)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     for name in SHAPES:
         own = [line for line in lines if line.get("shape") == name]

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.core.capabilities import OneShape
 from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.drafters.none import Memoryless
@@ -26,6 +25,7 @@ from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
+from tools.bench.core.subject import VARIANTS, Subject
 
 DEPTH = 8
 """Most units per path of a tree: what real methods draft."""
@@ -114,8 +114,7 @@ def passes(subject: Subject) -> None:
                     raise
                 subject.say("skipped", **what, why="out of memory")
                 break
-            floor = subject.work.floor(subject.machine, **what)
-            computed, read = subject.work.computed(rows, nodes), subject.work.read(**what)
+            floor, computed, read = subject.floor(**what), subject.computed(rows, nodes), subject.read(**what)
             figures = {"ms": _ms(seconds), "floor_ms": _ms(floor), "times_floor": round(seconds / floor, 3)}
             if context == min(sizes.contexts):  # a pass launches the same kernels at every context
                 figures["launches"] = count(partial(target.verify, started.cache, draft), subject.device).launches
@@ -138,8 +137,7 @@ def rounds(subject: Subject) -> None:
             continue
         bare = _pass_of(subject, **size)
         outside = {f"outside_{name}": round(figures[name] - bare[name], 4) for name in OUTSIDE if bare}
-        floor = _ms(subject.work.floor(subject.machine, **size))
-        subject.say("round", variant=variant, **size, **figures, **outside, floor_ms=floor)
+        subject.say("round", variant=variant, **size, **figures, **outside, floor_ms=_ms(subject.floor(**size)))
 
 
 def drafter(subject: Subject, nodes: int) -> StaticTree:

@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 
-from mmspec.bench.core.sections import Clock, Lines, run_section
-from mmspec.bench.core.shape import Shape
-from mmspec.bench.core.steps import StaticTree, passes, rounds
-from mmspec.bench.core.subject import SMALL, VARIANTS, Sizes, Subject
-from mmspec.bench.core.work import Machine, measure_machine
 from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run, relay
 from mmspec.bench.timing import called, describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions
 from mmspec.core.warp import Warp
+from mmspec_text.plan.work import Machine
+from tools.bench.core.machine import launch_seconds, measure_machine
+from tools.bench.core.sections import Clock, Lines, run_section
+from tools.bench.core.shape import Shape
+from tools.bench.core.steps import StaticTree, passes, rounds
+from tools.bench.core.subject import SMALL, VARIANTS, Sizes, Subject
 
 SECTIONS = {"make": 2.0, "passes": 3.0, "rounds": 3.0, "race": 4.0}
 """The sections of a shape, in their order, with their shares of its time."""
@@ -141,7 +142,7 @@ def run(shapes: Sequence[Shape], device: torch.device, seconds: float, lines: Li
         found = measure_machine(device, dtype, small)
         limits.append(found)
         rates = {"bytes_per_second": found.bandwidth, "operations_per_second": found.arithmetic}
-        lines.say("machine", **about, **rates, launch_us=round(1e6 * found.launch, 3), small=small)
+        lines.say("machine", **about, **rates, launch_us=round(1e6 * launch_seconds(device), 3), small=small)
 
     def make(shape: Shape) -> Subject:
         sizes = (SMALL if small else Sizes()).of(shape)
