@@ -24,6 +24,7 @@ import torch
 
 from mmspec.core.protocols import Target
 from mmspec.core.transfer import moved
+from mmspec.registry.printable import first_line
 from mmspec.registry.warn import warn
 from mmspec_zoo.overlap.ahead import Ahead, Request
 from mmspec_zoo.overlap.continuation import Beginning
@@ -60,6 +61,13 @@ class Process:
         """The child, which begins now unless it has begun before."""
         if self.child is not None:
             return self.child
+        try:
+            model = written((self.model,))
+        except Exception as error:  # hooks of somebody else's, say
+            raise ValueError(
+                f"the draft model cannot be sent to a process of its own ({first_line(error)}): give the name or the "
+                "folder that it was loaded from, or executor='serial'"
+            ) from error
         self._began = time.monotonic()
         self._link, end = Pipe()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -68,7 +76,7 @@ class Process:
         end.close()  # so that the child's end is the only one, and its death is seen
         self.alive = True
         self._stop = weakref.finalize(self, _stopped, self.child, self._link)
-        self._send((self.model,))
+        self._link.send_bytes(model)
         threading.Thread(target=_listen, args=(weakref.ref(self), self._link), daemon=True).start()
         return self.child
 

@@ -100,9 +100,14 @@ class InAThread:
 def test_a_first_call_has_drafts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call waits for the process, which loads its model meanwhile."""
     monkeypatch.setattr(process.subprocess, "Popen", InAThread)
-    model, inputs = tiny_models.llama(), tiny_models.prompt([0])
+    model, inputs = tiny_models.llama.__wrapped__(), tiny_models.prompt([0])
     call = dict(max_new_tokens=32, pad_token_id=0, eos_token_id=None, do_sample=False)
+    small = tiny_models.noisy(model, 0.1)
+    small.register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match="cannot be sent to a process of its own .* or executor='serial'"):
+        mmspec.enable(model, method, drafter=small)
+    small._forward_hooks.clear()
     plain = model.generate(**inputs, **call)
-    with mmspec.enable(model, method, drafter=tiny_models.small()) as spec:
+    with mmspec.enable(model, method, drafter=small) as spec:
         assert torch.equal(model.generate(**inputs, **call), plain)
         assert spec.report.accepted > 0 and not spec.report.faults
