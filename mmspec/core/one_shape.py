@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from mmspec.core.capabilities import Bounded, OneShape, RunsModel, Widening
@@ -129,7 +129,8 @@ def differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
 
 def in_half_precision(target: Target, on_cpu: bool = True) -> bool:
     """Whether a target has weights in half precision; those on a CPU count if they may be `on_cpu`."""
-    weights = target.model.parameters() if isinstance(target, RunsModel) else ()
+    model = target.model if isinstance(target, RunsModel) else None
+    weights = model.parameters() if isinstance(model, nn.Module) else ()  # a target's model may be a table
     half = (torch.float16, torch.bfloat16)
     return any(weight.dtype in half and (on_cpu or weight.device.type != "cpu") for weight in weights)
 

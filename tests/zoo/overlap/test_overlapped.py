@@ -104,7 +104,7 @@ def test_a_first_call_has_drafts(method: str, monkeypatch: pytest.MonkeyPatch) -
     call = dict(max_new_tokens=32, pad_token_id=0, eos_token_id=None, do_sample=False)
     small = tiny_models.noisy(model, 0.1)
     small.register_forward_hook(lambda *given: None)
-    with pytest.raises(ValueError, match="cannot be sent to a process of its own .* or executor='serial'"):
+    with pytest.raises(ValueError, match=r"cannot be sent to a process of its own .* or executor='serial'"):
         mmspec.enable(model, method, drafter=small)
     small._forward_hooks.clear()
     plain = model.generate(**inputs, **call)
