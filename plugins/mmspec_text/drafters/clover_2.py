@@ -33,7 +33,7 @@ from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetw
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import keys_of, stored_head
-from mmspec_text.drafters.heads.values import counted, part_numbers, positive
+from mmspec_text.drafters.heads.values import Entries, counted, part_numbers, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +113,12 @@ def read_clover(name: str) -> PathCheckpoint:
     config, what = stored.config, stored.what
     if any(key not in stored.headers for key in FORMS["clover-2"]):
         raise stored.no_layout(FORMS)
-    given = {key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")}
+    given = Entries({key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")})
     block = BlockSizes.of(stored, "layers.0.", given)
     if block.hidden != block.heads * block.head_dim:
         raise ValueError(f"{what}: {block.heads} heads of {block.head_dim} numbers do not make its {block.hidden}")
     said = config.get("clover")
-    own = said if isinstance(said, Mapping) else {}
+    own = Entries(said if isinstance(said, Mapping) else {})
     units = positive(own, "num_heads", f"{what} (clover)")
     if units > MOST:
         raise ValueError(f"{what} drafts {units} units (clover.num_heads), and the most is {MOST}")
@@ -126,6 +126,8 @@ def read_clover(name: str) -> PathCheckpoint:
     vocab, width = stored.matrix("clover_embed_tokens.weight")
     sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
     weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
+    given.settle(what, "clover", "num_hidden_layers")
+    own.settle(f"{what} (clover)", "decay_coefficient", "heads_coefficient")
     return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",))
 
 

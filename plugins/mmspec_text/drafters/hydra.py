@@ -36,7 +36,7 @@ from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetw
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import counted, part_numbers, positive
+from mmspec_text.drafters.heads.values import OF_LAYERS, Entries, counted, part_numbers, positive, refuse_layers
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class HydraCheckpoint(PathCheckpoint):
         """
         if self.architecture.prefix is None or self.stored.config.get("num_attention_heads") is not None:
             return self
+        refuse_layers(config, self.stored.what)
         prefix = BlockSizes.of(self.stored, "prefix.", config)
         return replace(self, architecture=replace(self.architecture, prefix=prefix))
 
@@ -171,7 +172,7 @@ def read_hydra(name: str) -> HydraCheckpoint:
 
 
 def _sizes(stored: Stored, form: str) -> HydraSizes:
-    config, headers, what = stored.config, stored.headers, stored.what
+    config, headers, what = Entries(stored.config), stored.headers, stored.what
     if config.get("hidden_state_offset"):
         raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
     first, step = (1, 2) if form == "hydra++" else (0, 1)
@@ -187,9 +188,10 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     prefix = None
     if form == "hydra++":
         most = config.get("num_attention_heads") or stored.matrix("prefix.self_attn.q_proj.weight")[0]
-        prefix = BlockSizes.of(stored, "prefix.", {**config, "num_attention_heads": most})
+        prefix = BlockSizes.of(stored, "prefix.", config.replaced(num_attention_heads=most))
     if prefix is not None and prefix.hidden != width:
         raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
+    config.settle(what, "grounded_heads", "hydra_head_arch", *(OF_LAYERS if prefix is None else ("num_hidden_layers",)))
     return HydraSizes(
         units=heads,
         target_hidden=width,

@@ -31,7 +31,7 @@ from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, stored_head
-from mmspec_text.drafters.heads.values import counted, number, part_numbers, positive
+from mmspec_text.drafters.heads.values import OF_LAYERS, Entries, agree, counted, number, part_numbers, positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 
@@ -130,7 +130,7 @@ def read_medusa(name: str) -> PathCheckpoint:
 
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
-    config, headers, what = stored.config, stored.headers, stored.what
+    config, headers, what = Entries(stored.config), stored.headers, stored.what
     named = ("medusa_num_heads", "medusa_num_layers") if layout == "medusa" else ("num_heads", "num_hidden_layers")
     heads = counted(part_numbers(headers, "blocks."), config, named[:1], what)
     blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
@@ -150,6 +150,9 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         raise ValueError(
             f"{what} scores {kept} ids of {vocab} (truncated_vocab_size), and has no token_map of which ones"
         )
+    scale = number(config, "logit_scale", 1.0, what)
+    agree(config, {"hidden_size": width}, what)
+    config.settle(what, "medusa_fc_bias", *OF_LAYERS)
     return MedusaSizes(
         units=heads,
         target_hidden=width,
@@ -162,7 +165,7 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         one_output=one,
         own_output=not targets,
         pruned=kept < vocab,
-        scale=number(config, "logit_scale", 1.0, what),
+        scale=scale,
     )
 
 

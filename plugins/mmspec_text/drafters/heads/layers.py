@@ -17,7 +17,17 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
+from mmspec_text.drafters.heads.values import (
+    activation,
+    agree,
+    layer_kinds,
+    number,
+    part_numbers,
+    positive,
+    refuse_gemma,
+    rope,
+    split_heads,
+)
 from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
@@ -64,7 +74,7 @@ class BlockSizes:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
         what = stored.what
-        refuse_layers(given, what)
+        refuse_gemma(given, what)
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
         if turning is None:
             queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
@@ -72,27 +82,38 @@ class BlockSizes:
         else:
             heads, head_dim = positive(given, "num_attention_heads", what), turning
             keys = heads * head_dim
+        counts = {"hidden_size": hidden, "intermediate_size": intermediate}
+        counts |= {"num_key_value_heads": keys // head_dim, "head_dim": head_dim} if turning is None else {}
+        agree(given, counts, what)
         own = (f"{prefix.partition('.')[0]}.", "fc.")
         biased = (key.removesuffix(".bias") for key in stored.headers if key.endswith(".bias") and key.startswith(own))
-        return cls(
+        kinds = layer_kinds(given, max(1, len(part_numbers(stored.headers, "layers."))), what)
+        sizes = cls(
             hidden,
             intermediate,
             heads,
             keys // head_dim,
             head_dim,
             number(given, "rms_norm_eps", 1e-6, what),
-            rope(given, theta, what),
+            rope(given, kinds, theta, what),
             f"{prefix}self_attn.q_norm.weight" in stored.headers,
             frozenset(name.rpartition(".")[2] for name in biased),
             activation(given, what),
             None if given.get("max_position_embeddings") is None else positive(given, "max_position_embeddings", what),
         )
+        try:
+            rotary(sizes)
+        except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{what}: the rotary positions in its config are not computed: {error}") from error
+        return sizes
 
 
 def rotary(sizes: BlockSizes) -> nn.Module:
     """Rotary positions of any length: `(states, positions [batch, row])` to cosines and sines, in float32."""
     heads = {"num_attention_heads": sizes.heads, "head_dim": sizes.head_dim}
-    config = LlamaConfig(hidden_size=sizes.heads * sizes.head_dim, **heads, rope_parameters=dict(sizes.rope))
+    lengths = {} if sizes.context is None else {"max_position_embeddings": sizes.context}
+    whole = sizes.heads * sizes.head_dim
+    config = LlamaConfig(hidden_size=whole, **heads, **lengths, rope_parameters=dict(sizes.rope))
     with torch.device("cpu"):  # also where the network is built without memory
         return LlamaRotaryEmbedding(config)
 

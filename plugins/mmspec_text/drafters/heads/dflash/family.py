@@ -19,7 +19,7 @@ from typing import Any, Literal
 from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import architectures, flat, renamed
+from mmspec_text.drafters.heads.values import Entries, architectures, flat, renamed
 
 Sequel = Literal["vanilla", "gated", "rnn"]
 
@@ -121,6 +121,6 @@ def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     return {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} <= {canonical(key) for key in keys}
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings(config: Mapping[str, Any]) -> Entries:
     """The entries of a config and of the parts in which some layouts put them; the inner ones win."""
-    return {**config, **flat(config, *PARTS)}
+    return Entries({**{key: value for key, value in config.items() if key not in PARTS}, **flat(config, *PARTS)})
