@@ -35,11 +35,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import Entries, positive
+from mmspec_text.drafters.heads.values import positive
 
 EPS = 1e-6
 KNOWN = (

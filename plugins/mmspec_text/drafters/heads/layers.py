@@ -16,18 +16,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
+from mmspec_text.drafters.heads.entries import agree, refuse_gemma
+from mmspec_text.drafters.heads.positions import layer_kinds, rope
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import (
-    activation,
-    agree,
-    layer_kinds,
-    number,
-    part_numbers,
-    positive,
-    refuse_gemma,
-    rope,
-    split_heads,
-)
+from mmspec_text.drafters.heads.values import activation, number, part_numbers, positive, split_heads
 from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
@@ -253,6 +245,11 @@ class HeadNetwork(nn.Module):
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits over the target's ids, -inf where the head has none, of those over the ids that it scores."""
         return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
+
+    @property
+    def turns_alike(self) -> bool:
+        """Whether rotary positions turn alike in texts of all lengths, without a look at the length."""
+        return all("dynamic" not in str(vars(turn).get("rope_type")) for turn in self._rotary)
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

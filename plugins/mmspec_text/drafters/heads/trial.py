@@ -124,8 +124,8 @@ def report(trial: Trial, name: str, guess: Convention, layer_ids: Sequence[int],
     if trial.feeds_normed != trial.norm_output:
         way = "as it is" if trial.norm_output else "normalised"
         warn(
-            f"the head {name!r} says norm_output {trial.norm_output}, and was trained with the state fed back {way}: so "
-            f"it guesses {trial.second[trial.feeds_normed]:.0%} of second tokens of this prompt, and not "
+            f"the head {name!r} says norm_output {trial.norm_output}, and was trained with the state fed back {way}: "
+            f"so it guesses {trial.second[trial.feeds_normed]:.0%} of second tokens of this prompt, and not "
             f"{trial.second[trial.norm_output]:.0%}"
         )
     if best < LOW:

@@ -3,121 +3,16 @@
 That is a `ValueError` with the head (`what`), the entry and what was found there.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
-from mmspec.registry.warn import warn
 
 ACTIVATIONS = ("hidden_act", "hidden_activation")
 """Names that configs have for the activation of an MLP."""
-PLAIN = {
-    "is_neox_style": True,
-    "rope_interleave": False,
-    "partial_rotary_factor": 1,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "query_pre_attn_scalar": None,
-    "attention_multiplier": None,
-    "residual_multiplier": 1,
-    "embedding_multiplier": 1,
-    "input_embedding_scale": 1,
-    "logit_scale": 1,
-    "logits_scaling": 1,
-    "output_multiplier": 1,
-    "scale_emb": 1,
-    "scale_depth": None,
-    "attention_mode": "gqa",
-    "use_input_layernorm_in_first_layer": True,
-    "use_last_layernorm": True,
-    "use_mtp_layernorm": False,
-}
-"""Entries of configs that no tensor shows, and their values for the layers that are computed: a turn of halves and of
-all numbers, attention scaled by the width of a head alone, no factors. A family may read some of them."""
-HARMLESS = frozenset(
-    {
-        *PreTrainedConfig().to_dict(),
-        *GenerationConfig().to_dict(),
-        # What the file is, and what wrote it
-        *("auto_map", "input_type", "speculators_config", "speculators_model_type", "speculators_version", "version"),
-        *("tokenizer_class", "torch_dtype", "_attn_implementation", "_attn_implementation_autoset", "quantization"),
-        *("base_model_name_or_path", "target_model_name_or_path", "target_model_type", "num_target_layers"),
-        # Earlier entries of transformers' configs, which no layer reads
-        *("add_cross_attention", "cross_attention_hidden_size", "finetuning_task", "is_decoder", "prefix"),
-        *("pretraining_tp", "pruned_heads", "sep_token_id", "task_specific_params", "tf_legacy_loss"),
-        *("tie_encoder_decoder", "tie_word_embeddings", "torchscript", "use_bfloat16"),
-        # Of training alone
-        *("attention_dropout", "confidence_head_alpha", "embed_requires_grad", "initializer_range", "num_anchors"),
-        *("loss_decay_gamma", "num_depths", "step_loss_decay", "ttt_length", "ttt_step_loss_decay", "ttt_steps"),
-        # Shapes of tensors, from which they are read
-        *("attention_bias", "draft_num_hidden_layers", "emb_dim", "fusion_bias", "gru_hidden_dim", "bias", "mlp_bias"),
-        *("head_dim", "layernorms", "markov_rank", "num_key_value_heads", "qkv_bias", "selector_rank", "vocab_size"),
-        # Read where layers or parts that they are about are there
-        *("enable_confidence_head", "max_window_layers", "sliding_window_non_causal", "use_sliding_window"),
-    }
-)
-"""Entries that change no number of a head."""
-OF_LAYERS = (*LlamaConfig().to_dict(), "rope_scaling", "rope_theta", "sliding_window")
-"""Entries that change none of a head without decoder layers, whose config may be a whole language model's."""
-FULL, SLIDING = "full_attention", "sliding_attention"
-LENGTH, LENGTHS = "original_max_position_embeddings", "max_position_embeddings"
-ROTARY = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", LENGTH, "low_freq_factor", "high_freq_factor"),
-    "longrope": ("factor", LENGTH, "attention_factor", "short_factor", "long_factor"),
-    "yarn": (
-        *("factor", LENGTH, "attention_factor", "beta_fast", "beta_slow"),
-        *("mscale", "mscale_all_dim", "truncate"),
-    ),
-}
-"""Kinds of rotary positions of which transformers has tables, and what these read beside the base."""
-ALIASES = {"su": "longrope", "mrope": "default"}
-"""What some configs call them. Positions of text are the same in all three parts of `mrope`."""
-
-
-class Entries(Mapping[str, Any]):
-    """The entries of a head's config, flat, and which of them were asked for.
-
-    Going through all of them asks for all of them: take other ones in their place with `replaced`.
-    """
-
-    def __init__(self, entries: Mapping[str, Any]) -> None:
-        self._entries, self._asked = dict(entries), set[str]()
-
-    def __getitem__(self, name: str) -> Any:
-        self._asked.add(name)
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def replaced(self, **entries: Any) -> "Entries":
-        """The same with other entries, which shares what was asked for."""
-        new = Entries(self._entries | entries)
-        new._asked = self._asked
-        return new
-
-    def settle(self, what: str, *known: str) -> None:
-        """Name the entries that nobody asked for; `known` ones of the family change nothing, or are parts of these.
-
-        Raises:
-            ValueError: One of them says that layers are computed in another way.
-        """
-        left = {key: value for key, value in self._entries.items() if key not in self._asked and value is not None}
-        refuse_layers(left, what)
-        if {"layer_types", "use_sliding_window"} & self._asked & self._entries.keys():
-            known = *known, "sliding_window"  # all layers may be without one
-        if unread := sorted(left.keys() - HARMLESS - PLAIN.keys() - {*known}):
-            warn(f"{what}: entries of its config that are not read: {shown(', '.join(unread))}; drafts may be worse")
 
 
 def positive(given: Mapping[str, Any], name: str, what: str) -> int:
@@ -165,94 +60,6 @@ def architectures(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
 
 
-def refuse_gemma(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head with layers of Gemma, which may have the same tensors.
-
-    Raises:
-        ValueError: The config names them.
-    """
-    for name in (*architectures(given), str(given.get("model_type") or "")):
-        if "gemma" in name.lower():
-            raise ValueError(
-                f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
-                "computed are those of Llama and Qwen3"
-            )
-
-
-def refuse_layers(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head whose layers are computed in another way, as an entry of its config says.
-
-    Raises:
-        ValueError: The message names the entry.
-    """
-    for name, value in PLAIN.items():
-        if given.get(name) not in (None, value):
-            raise ValueError(
-                f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "
-                "are, those of Llama and Qwen3, have none"
-            )
-
-
-def layer_kinds(given: Mapping[str, Any], layers: int, what: str) -> list[str]:
-    """What each of a head's first layers attends over: `FULL` or `SLIDING`; as in Qwen's configs if none are named."""
-    kinds = given.get("layer_types")
-    if kinds is None:
-        last = given.get("max_window_layers") if given.get("use_sliding_window") else None
-        return [FULL if last is None or number < last else SLIDING for number in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) < layers or not {*map(str, kinds[:layers])} <= {FULL, SLIDING}:
-        raise ValueError(f"{what}: layer_types names {FULL} or {SLIDING} for {layers} layers, not {shown(repr(kinds))}")
-    return kinds[:layers]
-
-
-def window(given: Mapping[str, Any], kind: str, what: str, name: str = "sliding_window") -> int | None:
-    """Rows that a layer of a kind attends to, as the entry of that name says; None: all of them."""
-    return positive(given, name, what) if kind == SLIDING and given.get("use_sliding_window") is not False else None
-
-
-def rope(given: Mapping[str, Any], kinds: Collection[str], theta: float, what: str) -> dict[str, Any]:
-    """Rotary parameters in transformers' names, of a head with layers of some `kinds`.
-
-    The base is `theta` where the config has none; lengths are its own where the parameters have none.
-
-    Raises:
-        ValueError: They are of an unknown kind, of two kinds, or of a part of a head's numbers.
-    """
-    entry = next((name for name in ("rope_parameters", "rope_scaling") if given.get(name)), "rope_scaling")
-    found = given.get(entry) or {}
-    if isinstance(found, Mapping) and any(isinstance(value, Mapping) for value in found.values()):
-        found, *others = [found.get(kind) for kind in kinds]
-        if any(other != found for other in others):
-            raise ValueError(f"{what} has other rotary positions in each of its layers ({entry}), which are not read")
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{what}: {entry} in its config is an object, and not {found!r}")
-    found = {key: value for key, value in found.items() if value is not None}
-    old = found.pop("type", "default")
-    kind = found.pop("rope_type", old)
-    kind = ALIASES.get(kind, kind)
-    if kind not in ROTARY:
-        raise ValueError(f"{what}: {unknown(f'kind of rotary positions ({entry})', kind, ROTARY)}")
-    refuse_layers({"partial_rotary_factor": found.pop("partial_rotary_factor", None)}, what)
-    read = {key: found.pop(key) for key in (*ROTARY[kind], "rope_theta") if key in found}
-    if found:
-        warn(f"{what}: entries of {entry} in its config that are not read: {shown(', '.join(sorted(found)))}")
-    if LENGTH in ROTARY[kind]:
-        read[LENGTH] = given.get(LENGTH) or read.get(LENGTH) or positive(given, LENGTHS, what)
-    if kind == "dynamic" or (kind == "longrope" and "factor" not in read):
-        positive(given, LENGTHS, what)
-    return {"rope_type": kind, "rope_theta": number(given, "rope_theta", theta, what), **read}
-
-
-def agree(given: Mapping[str, Any], found: Mapping[str, int], what: str) -> None:
-    """Refuse a config that counts something otherwise than the file.
-
-    Raises:
-        ValueError: The message names the entry.
-    """
-    for name, value in found.items():
-        if given.get(name) not in (None, value):
-            raise ValueError(f"{what}: its config has {name} {shown(repr(given[name]))}, and its file has {value}")
-
-
 def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
     """Rows of the output layer.
 
@@ -270,16 +77,6 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
             f"{what} scores {drafted} ids, and its target has {vocab} (vocab_size): a head of another target"
         )
     return drafted
-
-
-def flat(config: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """The entries that are set in some parts of a config, the later parts before the earlier ones."""
-    found: dict[str, Any] = {}
-    for part in parts:
-        inner = config.get(part)
-        if isinstance(inner, Mapping):
-            found |= {key: value for key, value in inner.items() if value is not None}
-    return found
 
 
 def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:

@@ -23,21 +23,18 @@ from mmspec_text.drafters.heads.dflash.family import (
     settings,
 )
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.entries import Entries, agree
 from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
-    SLIDING,
-    Entries,
-    agree,
     architectures,
     counted,
     drafted_ids,
-    layer_kinds,
     number,
     numbered_ids,
     part_numbers,
     positive,
-    window,
 )
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
@@ -231,7 +228,7 @@ def _sight(given: Mapping[str, Any], kind: str, layout: Layout, what: str) -> Si
     """
     swa = bool(given.get("use_swa")) and SLIDING not in (given.get("layer_types") or ())
     name = "swa_window_size" if given.get("swa_window_size") else "sliding_window"
-    rows = window(given, SLIDING if swa else kind, what, name)
+    rows = positive(given, name, what) if swa or kind == SLIDING else None
     named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
     if named:
         return Sight(rows, bool(named[0]), layout == SPECULATORS)

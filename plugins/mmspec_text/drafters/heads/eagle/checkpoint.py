@@ -19,21 +19,19 @@ from mmspec_text.drafters.heads.eagle.family import (
     settings,
 )
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
+from mmspec_text.drafters.heads.entries import Entries, agree
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
-    Entries,
-    agree,
     asked_length,
     counted,
     drafted_ids,
-    layer_kinds,
     number,
     numbered_ids,
     part_numbers,
     positive,
-    window,
 )
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
@@ -127,7 +125,7 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
     stored, what = head.headers, head.what
     latent = Latent.of(head, "layers.0.", given)
     if latent is not None:  # of all layers that are computed, only these may turn neighbours
-        given = given.replaced(rope_interleave=None)
+        given = given.replaced(rope_interleave=False)
     read = QUERY if latent is None else f"layers.0.{DOWN}.weight"
     if not all(key in stored for key in ((QUERY, KEY, OUT, GATE) if latent is None else (read, OUT, GATE))):
         raise head.no_layout(FORMS)
@@ -155,7 +153,6 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
     agree(given, {"num_hidden_layers": layers}, what)
     kinds, parallel = layer_kinds(given, layers, what), given.get("speculators_model_type") == "peagle"
     parallel = parallel or bool(given.get("parallel_drafting"))
-    windows = [window(given, kind, what) for kind in kinds]
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
     predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
     parts = vars(sizes) | {"biases": sizes.biases | ({"lstm"} if "lstm.bias_ih_l0" in stored else set())}
@@ -180,8 +177,8 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
         norm_output=bool(given.get("norm_output", predicts_normed)),
         norm_named=given.get("norm_output") is not None,
         latent=latent,
-        window=next((each for each in windows if each is not None), None),
-        wide=frozenset(n for n, each in enumerate(windows) if each is None),
+        window=positive(given, "sliding_window", what) if SLIDING in kinds else None,
+        wide=frozenset(number for number, kind in enumerate(kinds) if kind != SLIDING),
         scale=number(given, "logit_scale", 1.0, what),
         parallel=parallel or "mask_hidden" in stored,
         grid=layout is LANTERN,

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import Entries, architectures, flat, renamed
+from mmspec_text.drafters.heads.values import architectures, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,6 @@ IDS, LAYER_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
 """The entry that names layers, and what DeepSpec calls it."""
 KINDS = ("eagle", "eagle3", "peagle")
 """Kinds of speculators checkpoints that are heads of this family."""
-PARTS = ("transformer_layer_config", "eagle_config")
-"""Parts of a config in which layouts put settings."""
 RENAMED = {
     "midlayer.": "layers.0.",
     "transformer.": "layers.0.",
@@ -162,5 +161,4 @@ def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
 
 def settings(config: Mapping[str, Any]) -> Entries:
     """The entries of a config and of the parts in which some layouts put them; the outer ones win."""
-    outer = {key: value for key, value in config.items() if value is not None and key not in PARTS}
-    return Entries({**flat(config, *PARTS), **outer})
+    return Entries(config, config.get("eagle_config"), config.get("transformer_layer_config"))

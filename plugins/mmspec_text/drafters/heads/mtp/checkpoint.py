@@ -124,9 +124,7 @@ def _block_keys(
     return found, ignored
 
 
-def _refuse_others(
-    repeated: Mapping[str, str], stored: Mapping[str, str], files: Mapping[str, Path], what: str
-) -> None:
+def _compare(repeated: Mapping[str, str], stored: Mapping[str, str], files: Mapping[str, Path], what: str) -> None:
     """Compare tensors with those of the target that they repeat, as far as these are there."""
     for copy, original in repeated.items():
         if original not in stored or not files[stored[original]].is_file():

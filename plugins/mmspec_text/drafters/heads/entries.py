@@ -1,0 +1,135 @@
+"""Which entries of a head's config are read, which ones change nothing, and which ones ask for what is not computed.
+
+An entry that changes numbers is read, or refused by name; one that is neither read nor known as harmless is named in a
+warning. What counts tensors is compared with the file (`agree`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig
+
+from mmspec.registry.printable import shown
+from mmspec.registry.warn import warn
+from mmspec_text.drafters.heads.values import architectures
+
+FACTORS = ("embedding_multiplier", "input_embedding_scale", "logit_scale", "logits_scaling", "output_multiplier")
+PLAIN = {
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")),
+    **dict.fromkeys(("attention_multiplier", "scale_depth")),
+    **dict.fromkeys((*FACTORS, "partial_rotary_factor", "residual_multiplier", "scale_emb"), 1),
+    **dict.fromkeys(("is_neox_style", "use_input_layernorm_in_first_layer", "use_last_layernorm"), True),
+    **dict.fromkeys(("rope_interleave", "use_mtp_layernorm"), False),
+    "attention_mode": "gqa",
+}
+"""Entries of configs that no tensor shows, and their values for the layers that are computed: a turn of halves and of
+all numbers, attention scaled by the width of a head alone, no factors. A family may read some of them."""
+HARMLESS = frozenset(
+    {
+        *PreTrainedConfig().to_dict(),
+        *GenerationConfig().to_dict(),
+        # What the file is, and what wrote it
+        *("auto_map", "input_type", "speculators_config", "speculators_model_type", "speculators_version", "version"),
+        *("tokenizer_class", "torch_dtype", "base_model_name_or_path", "target_model_name_or_path"),
+        *("num_target_layers", "target_model_type"),
+        *("clover", "dflash_config", "dspark_config", "eagle_config", "transformer_layer_config"),  # read part by part
+        # Earlier entries of transformers' configs, which no layer reads
+        *("add_cross_attention", "cross_attention_hidden_size", "finetuning_task", "is_decoder", "prefix"),
+        *("pretraining_tp", "pruned_heads", "sep_token_id", "task_specific_params", "tf_legacy_loss"),
+        *("tie_encoder_decoder", "tie_word_embeddings", "torchscript", "use_bfloat16"),
+        # Of training alone
+        *("attention_dropout", "confidence_head_alpha", "embed_requires_grad", "initializer_range", "num_anchors"),
+        *("step_loss_decay", "ttt_length", "ttt_step_loss_decay", "ttt_steps"),
+        # Shapes of tensors, from which they are read
+        *("attention_bias", "draft_num_hidden_layers", "emb_dim", "fusion_bias", "gru_hidden_dim", "bias", "mlp_bias"),
+        *("head_dim", "layernorms", "markov_rank", "num_key_value_heads", "qkv_bias", "selector_rank", "vocab_size"),
+        # Read where layers or parts that they are about are there
+        *("enable_confidence_head", "max_window_layers", "sliding_window_non_causal", "use_sliding_window"),
+    }
+)
+"""Entries that change no number of a head."""
+OF_LAYERS = (*LlamaConfig().to_dict(), "rope_scaling", "rope_theta", "sliding_window")
+"""Entries that change none of a head without decoder layers, whose config may be a whole language model's."""
+
+
+class Entries(Mapping[str, Any]):
+    """The entries of a head's config that are set, and which of them were asked for.
+
+    They are those of several `parts`, if these are objects; the first ones win. Going through all of them asks for all
+    of them: take other ones in their place with `replaced`.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        self._entries, self._asked, self._twice = dict[str, Any](), set[str](), set[str]()
+        for key, value in (item for part in parts if isinstance(part, Mapping) for item in part.items()):
+            if value is not None and self._entries.setdefault(key, value) != value:
+                self._twice.add(key)
+
+    def __getitem__(self, name: str) -> Any:
+        self._asked.add(name)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def replaced(self, **entries: Any) -> "Entries":
+        """The same with other entries, which shares what was asked for."""
+        new = Entries(entries, self._entries)
+        new._asked = self._asked
+        return new
+
+    def settle(self, what: str, *known: str) -> None:
+        """Name the entries that nobody asked for; `known` ones of the family change nothing, or are parts of these.
+
+        Raises:
+            ValueError: One of them says that layers are computed in another way.
+        """
+        left = {key: value for key, value in self._entries.items() if key not in self._asked}
+        refuse_layers(left, what)
+        if {"layer_types", "use_sliding_window"} & self._asked & self._entries.keys():
+            known = *known, "sliding_window"  # all layers may be without one
+        if unread := sorted((left.keys() - PLAIN.keys() | self._twice) - HARMLESS - {*known}):
+            said = "that are not read, or only one of two"
+            warn(f"{what}: entries of its config {said}: {shown(', '.join(unread))}; drafts may be worse")
+
+
+def refuse_gemma(given: Mapping[str, Any], what: str) -> None:
+    """Refuse a head with layers of Gemma, which may have the same tensors.
+
+    Raises:
+        ValueError: The config names them.
+    """
+    for name in (*architectures(given), str(given.get("model_type") or "")):
+        if "gemma" in name.lower():
+            raise ValueError(
+                f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
+                "computed are those of Llama and Qwen3"
+            )
+
+
+def refuse_layers(given: Mapping[str, Any], what: str) -> None:
+    """Refuse a head whose layers are computed in another way, as an entry of its config says.
+
+    Raises:
+        ValueError: The message names the entry.
+    """
+    for name, value in PLAIN.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(
+                f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "
+                "are, those of Llama and Qwen3, have none"
+            )
+
+
+def agree(given: Mapping[str, Any], found: Mapping[str, int], what: str) -> None:
+    """Refuse a config that counts something otherwise than the file.
+
+    Raises:
+        ValueError: The message names the entry.
+    """
+    for name, value in found.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(f"{what}: its config has {name} {shown(repr(given[name]))}, and its file has {value}")
