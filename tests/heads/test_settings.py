@@ -19,7 +19,6 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.entries import HARMLESS, OF_LAYERS
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint as read_mtp
 from tests.heads.test_eagle_layouts import joined, written_out
@@ -116,7 +115,7 @@ def test_no_entry_is_dropped_without_a_word(name: str, tmp_path: Path) -> None:
     plain, said = seen(folder, read)
     assert plain is not None and "not read" not in said, said
     tried = [(place, with_entry(config, place, flipped)) for place in places(config)]
-    tried += [((key,), with_entry(config, (key,), lambda _, new=value: new)) for key, value in OTHERS.items()]
+    tried += [((key,), {**config, key: value}) for key, value in OTHERS.items()]
     layers = "rms_norm_eps" in config or "transformer_layer_config" in config or name == "hydra++"
     harmless = {*HARMLESS, *SHOWN, *(() if layers else OF_LAYERS)}
     dropped = []
@@ -180,7 +179,7 @@ def test_rotary_positions_are_those_of_the_whole_config(name: str, form: str, tm
         at = torch.arange(length)[None]
         pairs = zip(network._rotary[0](torch.zeros(1), at), wanted(torch.zeros(1), at), strict=True)
         assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
-    assert network.turns_alike == (form != "dynamic")
+    assert network.turns_by_length == (form == "dynamic")
 
 
 @pytest.mark.parametrize(
@@ -222,11 +221,6 @@ def model() -> LlamaForCausalLM:
     return llama(num_hidden_layers=6)
 
 
-def logits_of(network: EagleNetwork, features: Tensor, units: Tensor) -> Tensor:
-    with torch.no_grad():
-        return teacher_forced(network, features, units)[0, :, : len(units[0]) and None]
-
-
 def compared(stored: Stored, folder: Path, model: LlamaForCausalLM, change: Callable[[Any], None]) -> None:
     """The logits are those of the forward written out, after a change of it; and not those before."""
     network, reference = joined(folder, model), written_out(stored, model)
@@ -235,7 +229,8 @@ def compared(stored: Stored, folder: Path, model: LlamaForCausalLM, change: Call
         torch.randn(1, 6, network.architecture.width, generator=g),
         torch.randint(VOCAB, (1, 6), generator=g),
     )
-    ours = logits_of(network, features, units)
+    with torch.no_grad():
+        ours = teacher_forced(network, features, units)[0]
     ids = torch.isfinite(ours[0])
 
     def expected() -> Tensor:
@@ -303,7 +298,7 @@ def test_an_output_layer_that_is_the_embedding(model: LlamaForCausalLM, tmp_path
 
     compared(stored, stored.save(tmp_path / "a", changed={"tie_word_embeddings": True}), model, change)
     layout = DFLASH["dflash"]
-    own = {"embed_tokens.weight": torch.randn(VOCAB, TARGET)}
+    own: dict[str, Any] = {"embed_tokens.weight": torch.randn(VOCAB, TARGET)}
     network: Any = read_dflash(str(layout.save(tmp_path / "b", changed={"tie_word_embeddings": True}, **own))).network(
         VOCAB
     )
@@ -313,21 +308,25 @@ def test_an_output_layer_that_is_the_embedding(model: LlamaForCausalLM, tmp_path
 def test_the_first_norm_of_eagle_1(model: LlamaForCausalLM, tmp_path: Path) -> None:
     """Its class has none in the first layer; what a file carries there is left."""
     stored = replace(EAGLE["eagle-1-without-bias"], shapes=FIRST)
-    folder = stored.save(tmp_path, **{"layers.0.input_layernorm.weight": torch.full((TARGET,), 5.0)})
+    norm: dict[str, Any] = {"layers.0.input_layernorm.weight": torch.full((TARGET,), 5.0)}
+    folder = stored.save(tmp_path, **norm)
     head = read_checkpoint(str(folder))
     assert head.ignored == ("layers.0.input_layernorm.weight",)
     assert "layers.0.input_layernorm.weight" not in head.network(VOCAB).state_dict()
 
 
 def test_scales_of_a_quantised_cache_are_left(tmp_path: Path) -> None:
-    scales = {f"layers.0.self_attn.{part}_scale": torch.ones(1) for part in ("k", "v", "k_proj.k", "v_proj.v")}
+    scales: dict[str, Any] = {
+        f"layers.0.self_attn.{part}_scale": torch.ones(1) for part in ("k", "v", "k_proj.k", "v_proj.v")
+    }
     head = read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path, **scales)))
     assert len(head.ignored) == 4
 
 
 def test_a_narrow_head_without_an_output_layer(tmp_path: Path) -> None:
     stored = replace(EAGLE["speculators"], pruned=False)
-    folder = stored.save(tmp_path, changed={"draft_vocab_size": VOCAB}, **{"lm_head.weight": None})
+    none: dict[str, Any] = {"lm_head.weight": None}
+    folder = stored.save(tmp_path, changed={"draft_vocab_size": VOCAB}, **none)
     with pytest.raises(ValueError, match=f"states of 24 numbers and no lm_head.weight, .* reads {TARGET}"):
         read_checkpoint(str(folder)).network(VOCAB)
 
@@ -342,13 +341,14 @@ def test_keys_are_named_as_the_file_has_them(tmp_path: Path) -> None:
 def test_what_is_said_of_the_state_fed_back(normed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that says `norm_output: false`, and was trained with the state normalised: the better way is kept."""
     said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
-    monkeypatch.setattr(
-        "mmspec_text.drafters.heads.trial._agreement",
-        lambda logits, scores: 0.6 if len(logits) == 39 or head.network.feeds_normed == normed else 0.2,
-    )
     folder = EAGLE["modelopt"].save(tmp_path, changed={"norm_output": False})
     head = Eagle(EagleOptions(model=str(folder), form="chain"))
+
+    def agreement(logits: Tensor, scores: Tensor) -> float:
+        return 0.6 if head.network.feeds_normed == normed else 0.2
+
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial._agreement", agreement)
     decoder = Decoder(TransformersTarget(llama(num_hidden_layers=6)), head, k=2)
     decoder.generate(torch.full((1, 40), 9), 3, warp=Warp.sampling(temperature=0))
     assert head.network.feeds_normed == normed
@@ -360,6 +360,6 @@ def test_a_copy_of_the_targets_weights_that_is_none(part: str, tmp_path: Path) -
     stored = mtp_layouts.LAYOUTS["deepseek"]
     model = stored.loaded(stored.save(tmp_path / "a"))
     key = f"model.layers.{stored.layers}.{part}.weight"
-    own = {key: stored.keys()[key] + 1}
+    own: dict[str, Any] = {key: stored.keys()[key] + 1}
     with pytest.raises(ValueError, match=f"{part}.weight is unlike .*(lm_head|embed_tokens).weight"):
         read_mtp(str(stored.save(tmp_path / "b", **own)), model_info_of(model))

@@ -128,9 +128,6 @@ class DFlash(HeadDrafter):
         self.join(state, inputs)
         return begun(self.network, state, self.network.architecture.block - 1, kind=Context)
 
-    def fits_inside(self, state: State) -> bool:
-        return self.network.turns_alike
-
     def inside(self, k: int, state: State) -> RowsInside:
         return RowsInside(self.network, self.shape, self.depth(k), state)
 

@@ -88,9 +88,6 @@ class FamilyDrafter(HeadDrafter):
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 
-    def fits_inside(self, state: State) -> bool:
-        return self.network.turns_alike
-
     def start(self, state: State, inputs: Any) -> Any:
         lent, architecture = self._target.lend(), self.checkpoint.architecture
         if architecture.grid and lent.rotary is not None:

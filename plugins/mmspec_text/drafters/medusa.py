@@ -136,7 +136,7 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     heads = counted(part_numbers(headers, "blocks."), config, named[:1], what)
     blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
-    one = layout == "vllm" and bool(config.get("original_lm_head", False))
+    one = bool(config.get("original_lm_head", False)) and layout == "vllm"
     bare = layout == "medusa" and not any(key.startswith("lm_heads.") for key in headers)
     targets = bare or (one and headers.keys().isdisjoint({ONE_OUTPUT, FIRST_OUTPUT, "token_map"}))
     if bare:

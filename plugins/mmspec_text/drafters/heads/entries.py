@@ -28,26 +28,21 @@ HARMLESS = frozenset(
     {
         *PreTrainedConfig().to_dict(),
         *GenerationConfig().to_dict(),
-        # What the file is, and what wrote it
-        *("auto_map", "input_type", "speculators_config", "speculators_model_type", "speculators_version", "version"),
-        *("tokenizer_class", "torch_dtype", "base_model_name_or_path", "target_model_name_or_path"),
-        *("num_target_layers", "target_model_type"),
-        *("clover", "dflash_config", "dspark_config", "eagle_config", "transformer_layer_config"),  # read part by part
-        # Earlier entries of transformers' configs, which no layer reads
-        *("add_cross_attention", "cross_attention_hidden_size", "finetuning_task", "is_decoder", "prefix"),
-        *("pretraining_tp", "pruned_heads", "sep_token_id", "task_specific_params", "tf_legacy_loss"),
-        *("tie_encoder_decoder", "tie_word_embeddings", "torchscript", "use_bfloat16"),
-        # Of training alone
-        *("attention_dropout", "confidence_head_alpha", "embed_requires_grad", "initializer_range", "num_anchors"),
-        *("step_loss_decay", "ttt_length", "ttt_step_loss_decay", "ttt_steps"),
-        # Shapes of tensors, from which they are read
-        *("attention_bias", "draft_num_hidden_layers", "emb_dim", "fusion_bias", "gru_hidden_dim", "bias", "mlp_bias"),
-        *("head_dim", "layernorms", "markov_rank", "num_key_value_heads", "qkv_bias", "selector_rank", "vocab_size"),
-        # Read where layers or parts that they are about are there
+        *("auto_map", "base_model_name_or_path", "input_type", "num_target_layers", "speculators_config"),
+        *("speculators_model_type", "speculators_version", "target_model_name_or_path", "target_model_type"),
+        *("tokenizer_class", "torch_dtype", "verifier", "version", "clover", "dflash_config", "dspark_config"),
+        *("eagle_config", "transformer_layer_config", "add_cross_attention", "cross_attention_hidden_size"),
+        *("finetuning_task", "is_decoder", "prefix", "pretraining_tp", "pruned_heads", "sep_token_id"),
+        *("task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "torchscript"),
+        *("use_bfloat16", "attention_dropout", "confidence_head_alpha", "embed_requires_grad", "initializer_range"),
+        *("num_anchors", "step_loss_decay", "ttt_length", "ttt_step_loss_decay", "ttt_steps", "attention_bias", "bias"),
+        *("draft_num_hidden_layers", "emb_dim", "fusion_bias", "gru_hidden_dim", "head_dim", "layernorms"),
+        *("markov_rank", "mlp_bias", "num_key_value_heads", "qkv_bias", "selector_rank", "vocab_size"),
         *("enable_confidence_head", "max_window_layers", "sliding_window_non_causal", "use_sliding_window"),
     }
 )
-"""Entries that change no number of a head."""
+"""Entries that change no number of a head: of what the file is, of generation, of training; parts, whose own entries are
+read; and shapes, which tensors show, or of what is read where it is there."""
 OF_LAYERS = (*LlamaConfig().to_dict(), "rope_scaling", "rope_theta", "sliding_window")
 """Entries that change none of a head without decoder layers, whose config may be a whole language model's."""
 
@@ -92,15 +87,14 @@ class Entries(Mapping[str, Any]):
         if {"layer_types", "use_sliding_window"} & self._asked & self._entries.keys():
             known = *known, "sliding_window"  # all layers may be without one
         if unread := sorted((left.keys() - PLAIN.keys() | self._twice) - HARMLESS - {*known}):
-            said = "that are not read, or only one of two"
-            warn(f"{what}: entries of its config {said}: {shown(', '.join(unread))}; drafts may be worse")
+            warn(f"{what}: entries of its config that are not read, or one of two: {shown(', '.join(unread))}")
 
 
-def refuse_gemma(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head with layers of Gemma, which may have the same tensors.
+def refuse_layers(given: Mapping[str, Any], what: str, plain: Mapping[str, Any] = PLAIN) -> None:
+    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
 
     Raises:
-        ValueError: The config names them.
+        ValueError: They are Gemma's, or an entry of the config is not as in `plain`, so they are computed otherwise.
     """
     for name in (*architectures(given), str(given.get("model_type") or "")):
         if "gemma" in name.lower():
@@ -108,15 +102,7 @@ def refuse_gemma(given: Mapping[str, Any], what: str) -> None:
                 f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
                 "computed are those of Llama and Qwen3"
             )
-
-
-def refuse_layers(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head whose layers are computed in another way, as an entry of its config says.
-
-    Raises:
-        ValueError: The message names the entry.
-    """
-    for name, value in PLAIN.items():
+    for name, value in plain.items():
         if given.get(name) not in (None, value):
             raise ValueError(
                 f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "

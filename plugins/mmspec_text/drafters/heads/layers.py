@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
-from mmspec_text.drafters.heads.entries import agree, refuse_gemma
+from mmspec_text.drafters.heads.entries import agree, refuse_layers
 from mmspec_text.drafters.heads.positions import layer_kinds, rope
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import activation, number, part_numbers, positive, split_heads
@@ -66,7 +66,7 @@ class BlockSizes:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
         what = stored.what
-        refuse_gemma(given, what)
+        refuse_layers(given, what, {})
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
         if turning is None:
             queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
@@ -222,6 +222,7 @@ class HeadNetwork(nn.Module):
         self.trimmed: Trimmed | None = None  # the rows of the output layer that are used, if not all are
         self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
         self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
+        self.turns_by_length = a is not None and a.rope["rope_type"] == "dynamic"  # which looks at every pass
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its modules; rotary positions stay in float32."""
@@ -245,11 +246,6 @@ class HeadNetwork(nn.Module):
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits over the target's ids, -inf where the head has none, of those over the ids that it scores."""
         return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
-
-    @property
-    def turns_alike(self) -> bool:
-        """Whether rotary positions turn alike in texts of all lengths, without a look at the length."""
-        return all("dynamic" not in str(vars(turn).get("rope_type")) for turn in self._rotary)
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

@@ -56,7 +56,7 @@ def rope(given: Mapping[str, Any], kinds: Collection[str], theta: float, what: s
         raise ValueError(f"{what}: {entry} in its config is an object, and not {found!r}")
     found = {key: value for key, value in found.items() if value is not None}
     old = found.pop("type", "default")
-    kind = found.pop("rope_type", old)
+    kind = str(found.pop("rope_type", old))
     kind = ALIASES.get(kind, kind)
     if kind not in ROTARY:
         raise ValueError(f"{what}: {unknown(f'kind of rotary positions ({entry})', kind, ROTARY)}")

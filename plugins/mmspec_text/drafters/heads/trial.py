@@ -7,7 +7,7 @@ are where it shows.
 
 Some heads of EAGLE-3.1 say `norm_output`, and were trained with the state fed back as it is, or say that it is not
 normalised, and it was. A first guess is the same in both ways; of a second one, behind a true unit and the head's own
-state, the better way is kept.
+state, the way that it says is kept, unless the other one is clearly better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,8 @@ UNITS, FEWEST = 64, 16
 """Units of a trial, and the fewest from which its numbers say anything."""
 LOW = 0.1
 """A head that guesses less of a prompt is reported; trained ones guess a third to two thirds."""
+CLEAR = 0.1
+"""A state is fed back in another way than a head says if so much more of the second guesses are right."""
 BLOCKS = 16
 """Most blocks of a trial."""
 
@@ -53,8 +55,8 @@ class Trial:
     @property
     def feeds_normed(self) -> bool:
         """Whether the state that is fed back is to be normalised, for a head that says something."""
-        said, other = (self.second.get(way, 0.0) for way in (self.norm_output, not self.norm_output))
-        return self.norm_output if said >= other else not self.norm_output
+        said = self.norm_output
+        return said != (self.second.get(not said, 0.0) - self.second.get(said, 0.0) > CLEAR)
 
 
 def trial_ids(state: State, inputs: Any) -> Tensor | None:
