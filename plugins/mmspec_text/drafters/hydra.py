@@ -173,7 +173,11 @@ def read_hydra(name: str) -> HydraCheckpoint:
 
 
 def _sizes(stored: Stored, form: str) -> HydraSizes:
-    config, headers, what = Entries(stored.config), stored.headers, stored.what
+    headers, what, unsaid = stored.headers, stored.what, None
+    if form == "hydra++" and stored.config.get("num_attention_heads") is None:
+        # A layer has the same tensors, however many heads it has: until a target says how many, as many as can be.
+        unsaid = {"num_attention_heads": stored.matrix("prefix.self_attn.q_proj.weight")[0]}
+    config = Entries(stored.config, unsaid)
     if config.get("hidden_state_offset"):
         raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
     first, step = (1, 2) if form == "hydra++" else (0, 1)
@@ -185,11 +189,7 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if inside != 2 * width:
         raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
     rows = stored.matrix("hydra_lm_head.0.weight")[0]
-    # A layer has the same tensors, however many heads it has: until a target says how many, as many as there can be.
-    prefix = None
-    if form == "hydra++":
-        most = config.get("num_attention_heads") or stored.matrix("prefix.self_attn.q_proj.weight")[0]
-        prefix = BlockSizes.of(stored, "prefix.", config.replaced(num_attention_heads=most))
+    prefix = BlockSizes.of(stored, "prefix.", config) if form == "hydra++" else None
     if prefix is not None and prefix.hidden != width:
         raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
     config.settle(what, "grounded_heads", "hydra_head_arch", *(OF_LAYERS if prefix is None else ("num_hidden_layers",)))

@@ -14,11 +14,12 @@ from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.values import architectures
 
 FACTORS = ("embedding_multiplier", "input_embedding_scale", "logit_scale", "logits_scaling", "output_multiplier")
+NORMS = ("use_input_layernorm_in_first_layer", "use_last_layernorm")
 PLAIN = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")),
     **dict.fromkeys(("attention_multiplier", "scale_depth")),
     **dict.fromkeys((*FACTORS, "partial_rotary_factor", "residual_multiplier", "scale_emb"), 1),
-    **dict.fromkeys(("is_neox_style", "use_input_layernorm_in_first_layer", "use_last_layernorm"), True),
+    **dict.fromkeys(("is_neox_style", "next_layer_regular", *NORMS), True),
     **dict.fromkeys(("rope_interleave", "use_mtp_layernorm"), False),
     "attention_mode": "gqa",
 }
@@ -28,21 +29,22 @@ HARMLESS = frozenset(
     {
         *PreTrainedConfig().to_dict(),
         *GenerationConfig().to_dict(),
-        *("auto_map", "base_model_name_or_path", "input_type", "num_target_layers", "speculators_config"),
-        *("speculators_model_type", "speculators_version", "target_model_name_or_path", "target_model_type"),
-        *("tokenizer_class", "torch_dtype", "verifier", "version", "clover", "dflash_config", "dspark_config"),
-        *("eagle_config", "transformer_layer_config", "add_cross_attention", "cross_attention_hidden_size"),
-        *("finetuning_task", "is_decoder", "prefix", "pretraining_tp", "pruned_heads", "sep_token_id"),
-        *("task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "torchscript"),
-        *("use_bfloat16", "attention_dropout", "confidence_head_alpha", "embed_requires_grad", "initializer_range"),
-        *("num_anchors", "step_loss_decay", "ttt_length", "ttt_step_loss_decay", "ttt_steps", "attention_bias", "bias"),
-        *("draft_num_hidden_layers", "emb_dim", "fusion_bias", "gru_hidden_dim", "head_dim", "layernorms"),
-        *("markov_rank", "mlp_bias", "num_key_value_heads", "qkv_bias", "selector_rank", "vocab_size"),
-        *("enable_confidence_head", "max_window_layers", "sliding_window_non_causal", "use_sliding_window"),
+        *("add_cross_attention", "attention_bias", "attention_dropout", "auto_map", "base_model_name_or_path", "bias"),
+        *("clover", "confidence_head_alpha", "cross_attention_hidden_size", "dflash_config", "draft_num_hidden_layers"),
+        *("dspark_config", "eagle_config", "eagle_decoder_type", "emb_dim", "embed_requires_grad"),
+        *("enable_confidence_head", "finetuning_task", "fusion_bias", "gru_hidden_dim", "has_lm_head"),
+        *("has_no_defaults_at_init", "head_dim", "initializer_range", "input_type", "is_decoder", "layernorms"),
+        *("markov_rank", "max_window_layers", "mlp_bias", "num_anchors", "num_key_value_heads", "num_target_layers"),
+        *("prefix", "pretraining_tp", "pruned_heads", "qkv_bias", "selector_rank", "sep_token_id"),
+        *("sliding_window_non_causal", "speculators_config", "speculators_model_type", "speculators_version"),
+        *("step_loss_decay", "target_model_name_or_path", "target_model_type", "task_specific_params"),
+        *("tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "tokenizer_class", "torch_dtype"),
+        *("torchscript", "transformer_layer_config", "ttt_length", "ttt_step_loss_decay", "ttt_steps", "use_bfloat16"),
+        *("use_sliding_window", "verifier", "version", "vocab_size"),
     }
 )
-"""Entries that change no number of a head: of what the file is, of generation, of training; parts, whose own entries are
-read; and shapes, which tensors show, or of what is read where it is there."""
+"""Entries that change no number of a head: of what the file is, of generation, of training; parts, whose own entries
+are read; shapes, which tensors show; and what is read where the part is there that it is about."""
 OF_LAYERS = (*LlamaConfig().to_dict(), "rope_scaling", "rope_theta", "sliding_window")
 """Entries that change none of a head without decoder layers, whose config may be a whole language model's."""
 
@@ -50,8 +52,7 @@ OF_LAYERS = (*LlamaConfig().to_dict(), "rope_scaling", "rope_theta", "sliding_wi
 class Entries(Mapping[str, Any]):
     """The entries of a head's config that are set, and which of them were asked for.
 
-    They are those of several `parts`, if these are objects; the first ones win. Going through all of them asks for all
-    of them: take other ones in their place with `replaced`.
+    They are those of several `parts`, if these are objects; the first ones win. Going through all asks for all.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -69,12 +70,6 @@ class Entries(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def replaced(self, **entries: Any) -> "Entries":
-        """The same with other entries, which shares what was asked for."""
-        new = Entries(entries, self._entries)
-        new._asked = self._asked
-        return new
 
     def settle(self, what: str, *known: str) -> None:
         """Name the entries that nobody asked for; `known` ones of the family change nothing, or are parts of these.

@@ -124,8 +124,6 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
     """
     stored, what = head.headers, head.what
     latent = Latent.of(head, "layers.0.", given)
-    if latent is not None:  # of all layers that are computed, only these may turn neighbours
-        given = given.replaced(rope_interleave=False)
     read = QUERY if latent is None else f"layers.0.{DOWN}.weight"
     if not all(key in stored for key in ((QUERY, KEY, OUT, GATE) if latent is None else (read, OUT, GATE))):
         raise head.no_layout(FORMS)

@@ -91,12 +91,8 @@ DEEPSEEK = Family(
     "deepseek",
     "model.layers.{n}.",
     final_norm="{b}shared_head.norm",
-    copies={
-        "shared_head.head.": "lm_head.",
-        "embed_tokens.": "model.embed_tokens.",
-        "rotary_emb.": "",
-        "self_attn.rotary_emb.": "",
-    },
+    copies={"shared_head.head.": "lm_head.", "embed_tokens.": "model.embed_tokens."}
+    | dict.fromkeys(("rotary_emb.", "self_attn.rotary_emb."), ""),
 )
 BAILING = replace(DEEPSEEK, name="bailing", final_norm="{b}final_layernorm", kinds=("bailing_hybrid",))
 QWEN = Family(
