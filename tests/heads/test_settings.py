@@ -363,3 +363,6 @@ def test_a_copy_of_the_targets_weights_that_is_none(part: str, tmp_path: Path) -
     own: dict[str, Any] = {key: stored.keys()[key] + 1}
     with pytest.raises(ValueError, match=f"{part}.weight is unlike .*(lm_head|embed_tokens).weight"):
         read_mtp(str(stored.save(tmp_path / "b", **own)), model_info_of(model))
+    alone: dict[str, Any] = {"lm_head.weight": None, "model.embed_tokens.weight": None}
+    with pytest.warns(UserWarning, match=f"{part}.weight, and no .* to compare it with"):
+        read_mtp(str(stored.save(tmp_path / "c", **alone)), model_info_of(model))
