@@ -171,7 +171,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no input_type of a head of LANTERN is called 't2i3'"):
         read_checkpoint(str(save(tmp_path / "a", "t2i3")))
     with pytest.raises(ValueError, match="heads of 2 numbers"):
-        read_checkpoint(str(save(tmp_path / "b", "t2i", {"num_attention_heads": 16})))
+        read_checkpoint(str(save(tmp_path / "b", "t2i", {"num_attention_heads": 16, "num_key_value_heads": 16})))
     head = Eagle(EagleOptions(model=str(save(tmp_path / "c", "c2i"))))
     with pytest.raises(ValueError, match="states of 32 numbers, and those of the target have 16"):
         Decoder(TransformersTarget(llama()), head, Match(), k=3)

@@ -130,7 +130,9 @@ class Stored:
                     for old, new in self.renamed.items():
                         rest = rest.replace(old, new)
                     made[self.place(self.block, depth) + (f"{depth}." if self.parts else "") + rest] = value
-        return made | {self.place(key, depth): torch.zeros(2) for key in self.extra for depth in range(self.depths)}
+        repeated = {key: "lm_head" if "head" in key else "model.embed_tokens" for key in self.extra}
+        whole, depths = _stored(*self.whole)[0], range(self.depths)
+        return made | {self.place(key, i): whole[f"{repeated[key]}.weight"] for key in self.extra for i in depths}
 
     def save(self, folder: Path, changed: Mapping[str, Any] | None = None, **tensors: Any) -> Path:
         """Write the whole checkpoint; entries of the config and tensors (None leaves one out) may be changed."""

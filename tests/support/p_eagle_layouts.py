@@ -43,7 +43,7 @@ LAYOUTS: dict[str, Stored] = {
         {**third(HIDDEN), **OWN, **DEEP, **UNKNOWN, "input_norm.weight": (3 * TARGET,)},
     ),
     "eagle": Stored(
-        {**sizes(draft_vocab_size=VOCAB), "parallel_drafting": True, "ptd_token_id": MASK},
+        {**sizes(draft_vocab_size=VOCAB, num_hidden_layers=2), "parallel_drafting": True, "ptd_token_id": MASK},
         under("midlayer."),
         flags(),
         {**third(TARGET, draft=VOCAB), **SECOND, **UNKNOWN},

@@ -18,7 +18,6 @@ form. A wrong head is lossless too, and slow: the first call tries it on the pro
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from mmspec.core.hidden import Lends
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
@@ -113,12 +113,11 @@ def read_clover(name: str) -> PathCheckpoint:
     config, what = stored.config, stored.what
     if any(key not in stored.headers for key in FORMS["clover-2"]):
         raise stored.no_layout(FORMS)
-    given = {key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")}
+    given = Entries({key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")})
     block = BlockSizes.of(stored, "layers.0.", given)
     if block.hidden != block.heads * block.head_dim:
         raise ValueError(f"{what}: {block.heads} heads of {block.head_dim} numbers do not make its {block.hidden}")
-    said = config.get("clover")
-    own = said if isinstance(said, Mapping) else {}
+    own = Entries(config.get("clover"))
     units = positive(own, "num_heads", f"{what} (clover)")
     if units > MOST:
         raise ValueError(f"{what} drafts {units} units (clover.num_heads), and the most is {MOST}")
@@ -126,6 +125,8 @@ def read_clover(name: str) -> PathCheckpoint:
     vocab, width = stored.matrix("clover_embed_tokens.weight")
     sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
     weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
+    given.settle(what, "num_hidden_layers")
+    own.settle(f"{what} (clover)", "decay_coefficient", "heads_coefficient")
     return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",))
 
 

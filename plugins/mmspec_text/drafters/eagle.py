@@ -83,6 +83,8 @@ class FamilyDrafter(HeadDrafter):
     def bind(self, target: Target) -> None:
         super().bind(target)
         self.network.window, self.network.sinks = self._window, self._sinks
+        if self._window != self.checkpoint.architecture.window:
+            self.network.wide = frozenset()
         if self._trial is not None and self._trial.second:
             self.network.feeds_normed = self._trial.feeds_normed
 

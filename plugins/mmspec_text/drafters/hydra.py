@@ -32,6 +32,7 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, refuse_layers
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
@@ -64,6 +65,7 @@ class HydraCheckpoint(PathCheckpoint):
         """
         if self.architecture.prefix is None or self.stored.config.get("num_attention_heads") is not None:
             return self
+        refuse_layers(config, self.stored.what)
         prefix = BlockSizes.of(self.stored, "prefix.", config)
         return replace(self, architecture=replace(self.architecture, prefix=prefix))
 
@@ -171,7 +173,11 @@ def read_hydra(name: str) -> HydraCheckpoint:
 
 
 def _sizes(stored: Stored, form: str) -> HydraSizes:
-    config, headers, what = stored.config, stored.headers, stored.what
+    headers, what, unsaid = stored.headers, stored.what, None
+    if form == "hydra++" and stored.config.get("num_attention_heads") is None:
+        # A layer has the same tensors, however many heads it has: until a target says how many, as many as can be.
+        unsaid = {"num_attention_heads": stored.matrix("prefix.self_attn.q_proj.weight")[0]}
+    config = Entries(stored.config, unsaid)
     if config.get("hidden_state_offset"):
         raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
     first, step = (1, 2) if form == "hydra++" else (0, 1)
@@ -183,13 +189,10 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if inside != 2 * width:
         raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
     rows = stored.matrix("hydra_lm_head.0.weight")[0]
-    # A layer has the same tensors, however many heads it has: until a target says how many, as many as there can be.
-    prefix = None
-    if form == "hydra++":
-        most = config.get("num_attention_heads") or stored.matrix("prefix.self_attn.q_proj.weight")[0]
-        prefix = BlockSizes.of(stored, "prefix.", {**config, "num_attention_heads": most})
+    prefix = BlockSizes.of(stored, "prefix.", config) if form == "hydra++" else None
     if prefix is not None and prefix.hidden != width:
         raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
+    config.settle(what, "grounded_heads", "hydra_head_arch", *(OF_LAYERS if prefix is None else ("num_hidden_layers",)))
     return HydraSizes(
         units=heads,
         target_hidden=width,

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
@@ -130,12 +131,12 @@ def read_medusa(name: str) -> PathCheckpoint:
 
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
-    config, headers, what = stored.config, stored.headers, stored.what
+    config, headers, what = Entries(stored.config), stored.headers, stored.what
     named = ("medusa_num_heads", "medusa_num_layers") if layout == "medusa" else ("num_heads", "num_hidden_layers")
     heads = counted(part_numbers(headers, "blocks."), config, named[:1], what)
     blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
-    one = layout == "vllm" and bool(config.get("original_lm_head", False))
+    one = bool(config.get("original_lm_head", False)) and layout == "vllm"
     bare = layout == "medusa" and not any(key.startswith("lm_heads.") for key in headers)
     targets = bare or (one and headers.keys().isdisjoint({ONE_OUTPUT, FIRST_OUTPUT, "token_map"}))
     if bare:
@@ -150,6 +151,9 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         raise ValueError(
             f"{what} scores {kept} ids of {vocab} (truncated_vocab_size), and has no token_map of which ones"
         )
+    scale = number(config, "logit_scale", 1.0, what)
+    agree(config, {"hidden_size": width}, what)
+    config.settle(what, "medusa_fc_bias", *OF_LAYERS)
     return MedusaSizes(
         units=heads,
         target_hidden=width,
@@ -162,7 +166,7 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         one_output=one,
         own_output=not targets,
         pruned=kept < vocab,
-        scale=number(config, "logit_scale", 1.0, what),
+        scale=scale,
     )
 
 

@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
@@ -42,6 +43,11 @@ from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import positive
 
 EPS = 1e-6
+KNOWN = (
+    *("inner_dim", "input_hidden_dim", "proj_dim", "method", "tie_weights", "tie_lstm_embs"),
+    *("n_candidates", "num_lookahead_tokens", "top_k_tokens_per_head"),
+)
+"""Entries of configs that are shapes, or read by kind, or how many units or candidates a server drafts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +190,9 @@ def read_lstm(name: str) -> PathCheckpoint:
 
 
 def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> SpeculatorSizes:
-    units = positive(stored.config, "n_predict", stored.what)
+    config = Entries(stored.config)
+    units, scaled = positive(config, "n_predict", stored.what), bool(config.get("scale_input", False))
+    config.settle(stored.what, *KNOWN)
     if units > MOST:
         raise ValueError(f"{stored.what}: n_predict in its config is {units}, and the most is {MOST}")
     return SpeculatorSizes(
@@ -196,7 +204,7 @@ def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> Sp
         own_embedding=True,
         inner=inner,
         tied=tied,
-        scale_input=bool(stored.config.get("scale_input", False)),
+        scale_input=scaled,
     )
 
 

@@ -160,6 +160,9 @@ class HeadDrafter(GrowingDrafter):
         if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids)
 
+    def fits_inside(self, state: State) -> bool:
+        return not self.network.turns_by_length
+
     def _try(self, ids: Tensor) -> None:
         assert isinstance(self._target, TransformersTarget), "prompts of pictures hold no units"
         self._trial = try_head(self.network, self._target, self._features, ids)

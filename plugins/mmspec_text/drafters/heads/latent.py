@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 from mmspec.hosts.attention import packed_attention
+from mmspec_text.drafters.heads.entries import agree
 from mmspec_text.drafters.heads.layers import BlockSizes, turned
 from mmspec_text.drafters.heads.stored import Stored
 from mmspec_text.drafters.heads.values import positive
@@ -57,6 +58,10 @@ class Latent:
                 f"{what}: {asked}, {up} and {values} numbers of queries, of keys and values, and of what is read are "
                 f"not {heads} equal heads of which {turning} numbers turn"
             )
+        names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        agree(given, dict(zip(names, (rank, still, turning, value), strict=True)), what)
+        if low:
+            agree(given, {"q_lora_rank": queries}, what)
         pairs = given.get("rope_interleave") is not False
         return cls(heads, rank, still, turning, value, queries if low else None, pairs)
 

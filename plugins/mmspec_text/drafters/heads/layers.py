@@ -16,8 +16,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
+from mmspec_text.drafters.heads.entries import agree, refuse_layers
+from mmspec_text.drafters.heads.positions import layer_kinds, rope
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import activation, number, positive, refuse_layers, rope, split_heads
+from mmspec_text.drafters.heads.values import activation, number, part_numbers, positive, split_heads
 from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
@@ -64,7 +66,7 @@ class BlockSizes:
             ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
         """
         what = stored.what
-        refuse_layers(given, what)
+        refuse_layers(given, what, {})
         intermediate, hidden = stored.matrix(f"{prefix}mlp.gate_proj.weight")
         if turning is None:
             queries, keys = (stored.matrix(f"{prefix}self_attn.{part}_proj.weight")[0] for part in "qk")
@@ -72,27 +74,38 @@ class BlockSizes:
         else:
             heads, head_dim = positive(given, "num_attention_heads", what), turning
             keys = heads * head_dim
+        counts = {"hidden_size": hidden, "intermediate_size": intermediate}
+        counts |= {"num_key_value_heads": keys // head_dim, "head_dim": head_dim} if turning is None else {}
+        agree(given, counts, what)
         own = (f"{prefix.partition('.')[0]}.", "fc.")
         biased = (key.removesuffix(".bias") for key in stored.headers if key.endswith(".bias") and key.startswith(own))
-        return cls(
+        kinds = layer_kinds(given, max(1, len(part_numbers(stored.headers, "layers."))), what)
+        sizes = cls(
             hidden,
             intermediate,
             heads,
             keys // head_dim,
             head_dim,
             number(given, "rms_norm_eps", 1e-6, what),
-            rope(given, theta, what),
+            rope(given, kinds, theta, what),
             f"{prefix}self_attn.q_norm.weight" in stored.headers,
             frozenset(name.rpartition(".")[2] for name in biased),
             activation(given, what),
             None if given.get("max_position_embeddings") is None else positive(given, "max_position_embeddings", what),
         )
+        try:
+            rotary(sizes)
+        except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{what}: the rotary positions in its config are not computed: {error}") from error
+        return sizes
 
 
 def rotary(sizes: BlockSizes) -> nn.Module:
     """Rotary positions of any length: `(states, positions [batch, row])` to cosines and sines, in float32."""
     heads = {"num_attention_heads": sizes.heads, "head_dim": sizes.head_dim}
-    config = LlamaConfig(hidden_size=sizes.heads * sizes.head_dim, **heads, rope_parameters=dict(sizes.rope))
+    lengths = {} if sizes.context is None else {"max_position_embeddings": sizes.context}
+    whole = sizes.heads * sizes.head_dim
+    config = LlamaConfig(hidden_size=whole, **heads, **lengths, rope_parameters=dict(sizes.rope))
     with torch.device("cpu"):  # also where the network is built without memory
         return LlamaRotaryEmbedding(config)
 
@@ -209,6 +222,7 @@ class HeadNetwork(nn.Module):
         self.trimmed: Trimmed | None = None  # the rows of the output layer that are used, if not all are
         self._shared: tuple[nn.Module, ...] = ()  # in tuples, so that torch does not adopt them
         self._rotary: tuple[nn.Module, ...] = () if a is None else (rotary(a),)
+        self.turns_by_length = a is not None and a.rope["rope_type"] == "dynamic"  # which looks at every pass
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its modules; rotary positions stay in float32."""

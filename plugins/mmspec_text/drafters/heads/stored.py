@@ -5,7 +5,7 @@ What published files carry beside a head is listed layout by layout (`leftovers`
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -85,6 +85,11 @@ class HeadCheckpoint:
         if not a.own_output and d2t is not None and bool(d2t.any()):
             raise ValueError(f"{what} has a map of ids (d2t), and no lm_head.weight for them")
         drafted = min(a.draft_vocab, vocab) if d2t is None else a.draft_vocab
+        if not a.own_output and a.hidden != a.target_hidden:
+            raise ValueError(
+                f"{what} has states of {a.hidden} numbers and no lm_head.weight, and the target's output layer reads "
+                f"{a.target_hidden}"
+            )
         ids = mapped_ids(d2t, self.weights.get("t2d"), drafted, vocab, what)
         with torch.device("meta"):
             network = self.make(a, vocab)
@@ -139,6 +144,18 @@ class Stored:
         """The rows of the matrices of these names that there are."""
         return {name: self.headers[f"{name}.weight"].shape[0] for name in names if f"{name}.weight" in self.headers}
 
+    def own_rows(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """As `rows`, of the head's embedding and output layer, which the config may say are one."""
+        own = self.rows("embed_tokens", "lm_head")
+        if given.get("tie_word_embeddings") and "embed_tokens" in own:
+            own.setdefault("lm_head", own["embed_tokens"])
+        return own
+
+    def without(self, key: str) -> "Stored":
+        """The same, where a tensor is left over."""
+        names = {old: new for old, new in self.names.items() if new != key}
+        return replace(self, names=names, headers={new: self.headers[new] for new in names.values()})
+
     def target_hidden(self, given: Mapping[str, Any], hidden: int) -> int:
         """Numbers of the target's states: what the config says, or as many as the head's own have."""
         return positive(given, "target_hidden_size", self.what) if given.get("target_hidden_size") else hidden
@@ -166,6 +183,8 @@ class Stored:
         for path in self.files:  # a file may hold the whole target, too
             found = read_tensors(path, {key for key, name in self.names.items() if name in wanted})
             taken |= {self.names[key]: value for key, value in found.items()}
+        if "lm_head.weight" in wanted and "embed_tokens.weight" in taken:
+            taken.setdefault("lm_head.weight", taken["embed_tokens.weight"])
         for key, path in ((key, path) for key, name in self.names.items() if name in copies for path in self.files):
             original = taken.get(copies[self.names[key]])  # if there is none, `fitted` says so
             for copy in read_tensors(path, {key}).values():
@@ -182,7 +201,7 @@ class Stored:
         keys = self.headers.keys() if keys is None else keys
         lacking = {form: [key for key in named if key not in keys] for form, named in forms.items()}
         nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(forms[item[0]]))
-        there = shown(", ".join(sorted(keys)[:4])) or "none"
+        there = shown(", ".join(sorted(self.keys)[:4])) or "none"
         return ValueError(
             f"{self.what} has no layout of {self.kind} head; {nearest} is the nearest, and {', '.join(missing[:3])} is "
             f"missing. Its keys are {there}, …"

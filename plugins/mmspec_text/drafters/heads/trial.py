@@ -5,8 +5,9 @@ the EAGLE family one for every meaning of its layer ids, for one of DFlash a blo
 with wrong layers, of another target, or trained on another template is as lossless as any, and only slow: these numbers
 are where it shows.
 
-Some heads of EAGLE-3.1 say `norm_output`, and were trained with the state fed back as it is. A first guess is the same
-in both ways; of a second one, behind a true unit and the head's own state, the better way is kept.
+Some heads of EAGLE-3.1 say `norm_output`, and were trained with the state fed back as it is, or say that it is not
+normalised, and it was. A first guess is the same in both ways; of a second one, behind a true unit and the head's own
+state, the way that it says is kept, unless the other one is clearly better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ UNITS, FEWEST = 64, 16
 """Units of a trial, and the fewest from which its numbers say anything."""
 LOW = 0.1
 """A head that guesses less of a prompt is reported; trained ones guess a third to two thirds."""
+CLEAR = 0.1
+"""A state is fed back in another way than a head says if so much more of the second guesses are right."""
 BLOCKS = 16
 """Most blocks of a trial."""
 
@@ -47,11 +50,13 @@ class Trial:
     # Share of second guesses that are right, by whether the state that is fed back is normalised; empty where the head
     # does not say that it is
     second: dict[bool, float] = field(default_factory=dict)
+    norm_output: bool = True  # what the head says
 
     @property
     def feeds_normed(self) -> bool:
-        """Whether the state that is fed back is to be normalised, for a head that says so."""
-        return self.second.get(True, 0.0) >= self.second.get(False, 0.0)
+        """Whether the state that is fed back is to be normalised, for a head that says something."""
+        said = self.norm_output
+        return said != (self.second.get(not said, 0.0) - self.second.get(said, 0.0) > CLEAR)
 
 
 def trial_ids(state: State, inputs: Any) -> Tensor | None:
@@ -78,13 +83,15 @@ def try_head(head: Any, target: TransformersTarget, features: Features, ids: Ten
         right[name] = _agreement(logits, scores[place])
     chosen = max(right, key=lambda name: right[name])
     second: dict[bool, float] = {}
-    if isinstance(head, EagleNetwork) and head.architecture.fused and head.architecture.norm_output:
+    if isinstance(head, EagleNetwork) and (a := head.architecture).fused and (a.norm_output or a.norm_named):
         for normed in (True, False):
             head.feeds_normed = normed
             logits, place = _guesses(head, reading.states[..., features.columns(chosen, width)], ids, 2)
             second[normed] = _agreement(logits, scores[place])
-        head.feeds_normed = second[True] >= second[False]
-    return Trial(len(place), right, chosen, second)
+        trial = Trial(len(place), right, chosen, second, a.norm_output)
+        head.feeds_normed = trial.feeds_normed
+        return trial
+    return Trial(len(place), right, chosen)
 
 
 def _guesses(head: Any, features: Tensor, ids: Tensor, number: int = 1) -> tuple[Tensor, Tensor]:
@@ -116,10 +123,12 @@ def report(trial: Trial, name: str, guess: Convention, layer_ids: Sequence[int],
             f"the layer ids {', '.join(map(str, layer_ids))} of the head {name!r} name {_said(trial.chosen)}, although "
             f"its layout says {_said(guess)}: so it guesses {best:.0%} of this prompt, and not {trial.right[guess]:.0%}"
         )
-    if not trial.feeds_normed:
+    if trial.feeds_normed != trial.norm_output:
+        way = "as it is" if trial.norm_output else "normalised"
         warn(
-            f"the head {name!r} says norm_output, and was trained with the state fed back as it is: so it guesses "
-            f"{trial.second[False]:.0%} of second tokens of this prompt, and not {trial.second[True]:.0%}"
+            f"the head {name!r} says norm_output {trial.norm_output}, and was trained with the state fed back {way}: "
+            f"so it guesses {trial.second[trial.feeds_normed]:.0%} of second tokens of this prompt, and not "
+            f"{trial.second[trial.norm_output]:.0%}"
         )
     if best < LOW:
         layers = f"or read other layers ({field}), " if field else ""

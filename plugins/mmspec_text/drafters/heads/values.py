@@ -13,17 +13,6 @@ from mmspec.registry.suggest import unknown
 
 ACTIVATIONS = ("hidden_act", "hidden_activation")
 """Names that configs have for the activation of an MLP."""
-PLAIN = {
-    "is_neox_style": True,
-    "rope_interleave": False,
-    "partial_rotary_factor": 1,
-    "attn_logit_softcapping": None,
-    "query_pre_attn_scalar": None,
-    "attention_multiplier": None,
-    "residual_multiplier": 1,
-}
-"""Entries of configs that no tensor shows, and their values for the layers that are computed: a turn of halves and of
-all numbers, attention scaled by the width of a head alone."""
 
 
 def positive(given: Mapping[str, Any], name: str, what: str) -> int:
@@ -71,37 +60,6 @@ def architectures(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
 
 
-def refuse_layers(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
-
-    Raises:
-        ValueError: They are Gemma's, or an entry of the config says that they are computed in another way.
-    """
-    for name in (*architectures(given), str(given.get("model_type") or "")):
-        if "gemma" in name.lower():
-            raise ValueError(
-                f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
-                "computed are those of Llama and Qwen3"
-            )
-    for name, value in PLAIN.items():
-        if given.get(name) not in (None, value):
-            raise ValueError(
-                f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "
-                "are, those of Llama and Qwen3, have none"
-            )
-
-
-def rope(given: Mapping[str, Any], theta: float, what: str) -> dict[str, Any]:
-    """Rotary parameters in transformers' names; the base is `theta` where the config has none."""
-    found = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{what}: rope_scaling in its config is an object, and not {found!r}")
-    found = dict(found)
-    found.setdefault("rope_type", found.pop("type", "default"))
-    found.setdefault("rope_theta", number(given, "rope_theta", theta, what))
-    return found
-
-
 def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
     """Rows of the output layer.
 
@@ -119,16 +77,6 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
             f"{what} scores {drafted} ids, and its target has {vocab} (vocab_size): a head of another target"
         )
     return drafted
-
-
-def flat(config: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """The entries that are set in some parts of a config, the later parts before the earlier ones."""
-    found: dict[str, Any] = {}
-    for part in parts:
-        inner = config.get(part)
-        if isinstance(inner, Mapping):
-            found |= {key: value for key, value in inner.items() if value is not None}
-    return found
 
 
 def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:

@@ -23,7 +23,9 @@ from mmspec_text.drafters.heads.dflash.family import (
     settings,
 )
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.entries import Entries, agree
 from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
     architectures,
@@ -41,7 +43,6 @@ MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
 """Keys by which a head of this family is known."""
 THETA = 1_000_000.0
 """The base of rotary positions where a config names none."""
-SLIDING = "sliding_attention"
 SUCCESSORS = "candidate_selector.successor_codebook"
 
 
@@ -69,10 +70,11 @@ def read_dflash(name: str) -> DFlashCheckpoint:
     architecture = architecture_of(given, stored, layout)
     weights, ignored = stored.weights({*keys_of(DFlashNetwork, architecture), *MAPS})
     ids = numbered_ids(given, FIELDS[layout.convention], stored.what)
+    given.settle(stored.what)
     return DFlashCheckpoint(name, layout, architecture, ids, weights, ignored)
 
 
-def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> DFlashArchitecture:
+def architecture_of(given: Entries, head: Stored, layout: Layout) -> DFlashArchitecture:
     """The shape of a head; `given` are the entries of its config, flat.
 
     Raises:
@@ -84,13 +86,15 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
     sizes = BlockSizes.of(head, "layers.0.", given, THETA)
     _refuse_others(given, what)
     hidden, width = head.matrix("fc.weight")
-    target_hidden, own = head.target_hidden(given, hidden), head.rows("embed_tokens", "lm_head")
+    target_hidden, own = head.target_hidden(given, hidden), head.own_rows(given)
     if width % target_hidden:
         raise ValueError(
             f"{what}: fc.weight reads features of {width} numbers, which are not some states of {target_hidden} "
             "(target_hidden_size)"
         )
     layers = counted(part_numbers(stored, "layers."), given, (), what)
+    agree(given, {"num_hidden_layers": layers}, what)
+    kinds = layer_kinds(given, layers, what)
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, head)
     rank = head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0
@@ -98,7 +102,7 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> D
         rank = head.matrix(SUCCESSORS)[1]
     return DFlashArchitecture(
         **vars(sizes),
-        sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
+        sights=tuple(_sight(given, kind, layout, what) for kind in kinds),
         vocab=vocab,
         draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
         features=width // target_hidden,
@@ -217,19 +221,16 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
         raise ValueError(f"{what} has a head of another family behind its blocks (projector_type {shown(repr(kind))})")
 
 
-def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
+def _sight(given: Mapping[str, Any], kind: str, layout: Layout, what: str) -> Sight:
     """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind.
 
     JetSpec says `causal_head`; nothing else tells its heads from DFlash's.
     """
-    kinds = given.get("layer_types")
-    kind = kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else None
-    sliding = kind == SLIDING or (bool(given.get("use_swa")) and SLIDING not in (kinds or ()))
-    window = None
-    if sliding:
-        window = positive(given, "swa_window_size" if given.get("swa_window_size") else "sliding_window", what)
+    swa = bool(given.get("use_swa")) and SLIDING not in (given.get("layer_types") or ())
+    name = "swa_window_size" if given.get("swa_window_size") else "sliding_window"
+    rows = positive(given, name, what) if swa or kind == SLIDING else None
     named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
     if named:
-        return Sight(window, bool(named[0]), layout == SPECULATORS)
+        return Sight(rows, bool(named[0]), layout == SPECULATORS)
     causal = kind == SLIDING and not given.get("sliding_window_non_causal", False)
-    return Sight(window, causal, layout == SPECULATORS)
+    return Sight(rows, causal, layout == SPECULATORS)

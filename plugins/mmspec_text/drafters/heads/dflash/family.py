@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import architectures, flat, renamed
+from mmspec_text.drafters.heads.values import architectures, renamed
 
 Sequel = Literal["vanilla", "gated", "rnn"]
 
@@ -71,7 +72,7 @@ class DFlashArchitecture(BlockSizes):
 
 KINDS = ("dflash", "dspark")
 """Kinds of speculators checkpoints that are heads of this family."""
-PARTS = ("transformer_layer_config", "dflash_config", "dspark_config")
+PARTS = ("dspark_config", "dflash_config", "transformer_layer_config")
 """Parts of a config in which layouts put settings."""
 LEFTOVERS = ("rotary_emb", "verifier_")
 """Parts of keys of what files carry beside a head: constants, the target's weights (speculators)."""
@@ -121,6 +122,6 @@ def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     return {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} <= {canonical(key) for key in keys}
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings(config: Mapping[str, Any]) -> Entries:
     """The entries of a config and of the parts in which some layouts put them; the inner ones win."""
-    return {**config, **flat(config, *PARTS)}
+    return Entries(*(config.get(part) for part in PARTS), config)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mmspec_text.drafters.heads.eagle.family import (
     DEEPSPEC,
+    EAGLE,
     IDS,
     LANTERN,
     LAYER_IDS,
@@ -18,23 +19,25 @@ from mmspec_text.drafters.heads.eagle.family import (
     settings,
 )
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
+from mmspec_text.drafters.heads.entries import Entries, agree
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
 from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 from mmspec_text.drafters.heads.values import (
     asked_length,
     counted,
     drafted_ids,
+    number,
     numbered_ids,
     part_numbers,
     positive,
-    refuse_layers,
 )
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
 AFTER = "layers.0.post_attention_layernorm.weight"
-LSTM, SLIDING = "lstm.weight_ih_l0", "sliding_attention"
+LSTM, FIRST_NORM = "lstm.weight_ih_l0", "layers.0.input_layernorm.weight"
 FORMS = {
     "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
     "Falcon": (LSTM, QUERY, KEY, OUT, GATE, AFTER),
@@ -46,9 +49,9 @@ MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
 Kind = Literal["eagle", "p-eagle", "falcon"]
 MARKS: Mapping[Kind, tuple[str, str]] = {"p-eagle": ("P-EAGLE", "mask_hidden"), "falcon": ("Falcon", LSTM)}
 """Names of other kinds of heads, and the tensors by which they are known."""
-LEFTOVERS = ("rotary_emb", "verifier_", "parallel_draft_heads.")
+LEFTOVERS = ("rotary_emb", "verifier_", "parallel_draft_heads.", ".k_scale", ".v_scale")
 """Parts of keys of what files carry beside a head: constants, the target's weights (speculators), Medusa's heads for
-units behind its own (ModelOpt)."""
+units behind its own (ModelOpt), scales of a quantised cache."""
 PAST = "lstm.weight_hh_l"
 """Beginning of an LSTM's weights for its own past; a cell that begins with nothing has none (Falcon)."""
 
@@ -78,6 +81,8 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     stored = stored_head(name, "an EAGLE", canonical, (*LEFTOVERS, PAST))
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
+    if layout is EAGLE and "layers.0.hidden_norm.weight" not in stored.headers and "norm.weight" not in stored.headers:
+        stored = stored.without(FIRST_NORM)  # the first layer of EAGLE-1 has no such norm, whatever its file carries
     architecture = architecture_of(given, stored, layout)
     found: Kind = "p-eagle" if architecture.parallel else "falcon" if architecture.block > 1 else "eagle"
     if found != kind:
@@ -95,6 +100,7 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     ids = numbered_ids(given, LAYER_IDS if deepspec else IDS, stored.what)
     mask = mask_token(given, stored.what) if architecture.parallel else None
     asked = positive(given, "ttt_length", stored.what) if deepspec else asked_length(given, stored.what)
+    given.settle(stored.what, *MASKS, "parallel_draft_step", "parallel_draft_heads_num_layers")
     return Checkpoint(name, layout, architecture, ids, weights, ignored, mask, asked)
 
 
@@ -110,7 +116,7 @@ def mask_token(given: Mapping[str, Any], what: str) -> int:
     return int(named[0])
 
 
-def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> Architecture:
+def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architecture:
     """The shape of a head; `given` are the entries of its config, flat.
 
     Raises:
@@ -118,9 +124,6 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
     """
     stored, what = head.headers, head.what
     latent = Latent.of(head, "layers.0.", given)
-    if latent is not None:  # of all layers that are computed, only these may turn neighbours
-        given = {key: value for key, value in given.items() if key != "rope_interleave"}
-    refuse_layers(given, what)
     read = QUERY if latent is None else f"layers.0.{DOWN}.weight"
     if not all(key in stored for key in ((QUERY, KEY, OUT, GATE) if latent is None else (read, OUT, GATE))):
         raise head.no_layout(FORMS)
@@ -142,16 +145,18 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
     norms |= {"hidden_norm"} if projected else set()
     deep = "hidden_norm" if "layers.1.hidden_norm.weight" in stored else "input_layernorm"
     deep = "input_layernorm" if "layers.1.input_layernorm.weight" in stored else deep
-    target_hidden, own = head.target_hidden(given, hidden), head.rows("embed_tokens", "lm_head")
+    target_hidden, own = head.target_hidden(given, hidden), head.own_rows(given)
     vocab = positive(given, "vocab_size", what)
-    kinds, parallel = given.get("layer_types"), given.get("speculators_model_type") == "peagle"
+    layers = counted(part_numbers(stored, "layers."), given, (), what)
+    agree(given, {"num_hidden_layers": layers}, what)
+    kinds, parallel = layer_kinds(given, layers, what), given.get("speculators_model_type") == "peagle"
     parallel = parallel or bool(given.get("parallel_drafting"))
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
     predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
     parts = vars(sizes) | {"biases": sizes.biases | ({"lstm"} if "lstm.bias_ih_l0" in stored else set())}
     return Architecture(
         **parts,
-        layers=counted(part_numbers(stored, "layers."), given, (), what),
+        layers=layers,
         vocab=own.get("embed_tokens", vocab),
         draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
         features=_features(given, head, projected, fused, hidden, target_hidden),
@@ -168,8 +173,11 @@ def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> A
         norm_before_fc=bool(given.get("norm_before_fc", False)),
         fc_norm=bool(given.get("fc_norm", given.get("use_aux_norm", False))),
         norm_output=bool(given.get("norm_output", predicts_normed)),
+        norm_named=given.get("norm_output") is not None,
         latent=latent,
-        window=positive(given, "sliding_window", what) if isinstance(kinds, list) and SLIDING in kinds else None,
+        window=positive(given, "sliding_window", what) if SLIDING in kinds else None,
+        wide=frozenset(number for number, kind in enumerate(kinds) if kind != SLIDING),
+        scale=number(given, "logit_scale", 1.0, what),
         parallel=parallel or "mask_hidden" in stored,
         grid=layout is LANTERN,
         block=_block(given, head),

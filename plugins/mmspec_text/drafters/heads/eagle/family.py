@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.entries import Entries
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import architectures, flat, renamed
+from mmspec_text.drafters.heads.values import architectures, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,11 @@ class Architecture(BlockSizes):
     norm_before_fc: bool = False  # one norm over a whole feature
     fc_norm: bool = False  # one norm for each of its states
     norm_output: bool = False  # the state that is fed back is normalised (3.1).
+    norm_named: bool = False  # whether its config says so, or says that it is not
     latent: Latent | None = None  # the sizes of its attention, where that is latent (DeepSeek's, Kimi's)
     window: int | None = None  # rows that attention covers; None: all
+    wide: frozenset[int] = frozenset()  # layers whose attention covers all rows, whatever the window
+    scale: float = 1.0  # factor of the logits
     parallel: bool = False  # it has a feature for units that are not known, and drafts all units in one pass (P-EAGLE)
     grid: bool = False  # units stand on the target's grid, whose rotary positions the head shares (LANTERN)
     # k, units that a pass scores. If more than 1, the predicted feature lies so far ahead, and an LSTM that is run over
@@ -155,7 +159,6 @@ def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     return {"lstm.weight_ih_l0", "layers.0.self_attn.q_proj.weight"} <= names
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings(config: Mapping[str, Any]) -> Entries:
     """The entries of a config and of the parts in which some layouts put them; the outer ones win."""
-    outer = {key: value for key, value in config.items() if value is not None}
-    return {**config, **flat(config, "transformer_layer_config", "eagle_config"), **outer}
+    return Entries(config, config.get("eagle_config"), config.get("transformer_layer_config"))

@@ -37,6 +37,7 @@ class EagleNetwork(HeadNetwork):
         self.depth, self.vocab = a.layers, vocab
         self.feeds_normed = a.norm_output  # some checkpoints say that their states are normalised, and they are not
         self.window, self.sinks = a.window, 0  # rows that attention covers, None: all; and first ones beside the window
+        self.wide = a.wide  # layers without a window
         inside = a.width if a.fused else a.hidden + a.width
         self.lstm = Cells(inside, a.hidden, "lstm" in a.biases) if a.block > 1 else None
         if a.block == 1 and (not a.fused or a.projected):
@@ -73,8 +74,8 @@ class EagleNetwork(HeadNetwork):
             states = (self.fc if self.lstm is None else self.lstm)(torch.cat([inputs, states], -1))
         angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
-        for layer, kept in zip(self.layers, slots.layers, strict=True):
-            states = layer(inputs, states, angles, mask, kept)
+        for number, (layer, kept) in enumerate(zip(self.layers, slots.layers, strict=True)):
+            states = layer(inputs, states, angles, geometry.tree if number in self.wide else mask, kept)
         return self.norm(states) if self.feeds_normed and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ class EagleNetwork(HeadNetwork):
         if self.norm is not None and not self.feeds_normed:
             states = self.norm(states)
         scored: Tensor = self.output(self.lm_head)(states)
-        return scored
+        return scored if self.architecture.scale == 1 else scored * self.architecture.scale
 
     def unknown(self) -> Tensor:
         """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""

@@ -6,12 +6,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmspec.hosts.loading import fetch_files, indexed, locate
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.weight_files import CONFIG, differences, key_files, read_tensors
 from mmspec.registry.printable import shown
+from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.mtp.family import Family, is_of_layers, own_keys, plain_key, recognised
 
@@ -73,7 +75,10 @@ def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = Non
     if unread := [key for key in unread if is_of_layers(key, layers)]:
         found = differences(that_nothing_reads=unread)
         raise ValueError(f"the multi-token layers of {what} are not read whole as family {family.name}: {found}")
-    fetch_files(place, sorted({files[stored[key]].name for key in wanted}), revision)
+    repeated = {key: original for key, original in ignored.items() if original}
+    needed = {*wanted, *repeated, *(original for original in repeated.values() if original in stored)}
+    fetch_files(place, sorted({files[stored[key]].name for key in needed}), revision)
+    _compare(repeated, stored, files, what)
     read = _read({key: stored[key] for key in wanted}, files, what)
     tensors = _unpacked(read, config, what)
     return MtpCheckpoint(
@@ -99,22 +104,35 @@ def _refuse_fewer(config: Mapping[str, Any], family: Family, depths: int, layers
 
 def _block_keys(
     stored: Mapping[str, str], family: Family, originals: tuple[str, ...], own: set[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Keys of blocks, by `layers.{i}.` and the layer's names; and those that are ignored."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Keys of blocks, by `layers.{i}.` and the layer's names; and those that are ignored, with what they repeat."""
     found: dict[str, str] = {}
-    ignored = []
+    ignored: dict[str, str] = {}
+    output = "lm_head." if "lm_head.weight" in stored else "model.embed_tokens."
     for depth, start in enumerate(originals):
         for key in stored:
             rest = key.removeprefix(start)
             if not key.startswith(start) or key in own:
                 continue
-            if rest.startswith(family.copies):
-                ignored.append(key)
+            if copied := next((part for part in family.copies if rest.startswith(part)), None):
+                repeated = family.copies[copied].replace("lm_head.", output)
+                ignored[key] = repeated and repeated + rest.removeprefix(copied)
                 continue
             for old, new in family.renamed.items():
                 rest = rest.replace(old, new) if rest.startswith(old) else rest
             found[f"layers.{depth}.{rest}"] = key
     return found, ignored
+
+
+def _compare(repeated: Mapping[str, str], stored: Mapping[str, str], files: Mapping[str, Path], what: str) -> None:
+    """Compare tensors with those of the target that they repeat, as far as these are there."""
+    for copy, original in repeated.items():
+        if original not in stored or not files[stored[original]].is_file():
+            warn(f"{what} has {shown(copy)}, and no {shown(original)} to compare it with: the target's is used")
+            continue
+        ours, theirs = (_read({key: stored[key]}, files, what)[key] for key in (copy, original))
+        if ours.shape != theirs.shape or not torch.equal(ours.to(theirs.dtype), theirs):
+            raise ValueError(f"{what}: {shown(copy)} is unlike {shown(original)}, which mtp uses in its place")
 
 
 def _read(keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict[str, Tensor]:

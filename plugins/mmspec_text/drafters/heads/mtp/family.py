@@ -45,7 +45,8 @@ class Family:
     hidden_norm: str = "{b}hnorm"  # the norm of states
     final_norm: str | None = "{b}final_layernorm"  # the norm behind the block; None: there is none
     kinds: tuple[str, ...] = ()  # model types of the targets whose checkpoints are meant; (): any
-    copies: tuple[str, ...] = ()  # beginnings, behind `block`, of keys that repeat the target's weights or say nothing
+    # Beginnings, behind `block`, of keys that repeat the target's weights, and of these; "": they say nothing
+    copies: Mapping[str, str] = field(default_factory=dict)
     # Parts of a block that the target's layer calls otherwise: the checkpoint's name → the layer's
     renamed: Mapping[str, str] = field(default_factory=dict)
     hidden_first: bool = False  # the projection reads the state before the embedding
@@ -90,7 +91,8 @@ DEEPSEEK = Family(
     "deepseek",
     "model.layers.{n}.",
     final_norm="{b}shared_head.norm",
-    copies=("shared_head.head.", "embed_tokens.", "rotary_emb.", "self_attn.rotary_emb."),
+    copies={"shared_head.head.": "lm_head.", "embed_tokens.": "model.embed_tokens."}
+    | dict.fromkeys(("rotary_emb.", "self_attn.rotary_emb."), ""),
 )
 BAILING = replace(DEEPSEEK, name="bailing", final_norm="{b}final_layernorm", kinds=("bailing_hybrid",))
 QWEN = Family(
