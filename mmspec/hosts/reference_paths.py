@@ -37,9 +37,11 @@ class ReferencePaths:
 
     def __init__(self, model_info: ModelInfo, draw: int = 0, rows: int | None = None) -> None:
         self.model_info = model_info
-        self._alone, self._together = (1, 2) if rows is None else (rows, rows)  # rows of a path, and of a tree
         # The prompt `[prompt]`, and the drafted units behind it, `[node]`
         self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
+        alike = model_info.together is not None and model_info.together < len(ids) + len(drafted)
+        pair = 1 if alike else 2  # rows of two lengths, where calls may have them
+        self._alone, self._together = (1, pair) if rows is None else (rows, rows)  # rows of a path, and of a tree
         last, first = _end(model_info) - len(ids) - len(drafted), 0
         if model_info.reads_both_ways:  # some of them count from 1
             first = int(self.stock(self.backwards(len(ids))).following().flatten()[0]) - len(ids)

@@ -113,13 +113,15 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | N
 def examine(model_info: ModelInfo, rows: int | None = None) -> Finding:
     """Run the comparison, over so many rows if any are named, whatever is remembered of the model."""
     model = model_info.model
-    with unchanged(model), (quantised := QuantisedLayers.of(model)).replaced(model):
+    with unchanged(model) as replaced, (quantised := QuantisedLayers.of(model)).replaced(model):
         slack = STEADY if quantised.names else SLACK
         first = finding = _compare(model_info, 0, slack, rows)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
             finding = _compare(model_info, draw, slack, rows)
+    if replaced:
+        return Finding(None, trouble=f"a short text replaces its {replaced[0]}, which changes what it makes of long ones")
     return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
@@ -249,18 +251,24 @@ def _undeclared(model_info: ModelInfo) -> str:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
+def unchanged(model: nn.Module) -> Iterator[list[str]]:
+    """Inside the block, modules are in evaluation mode; afterwards they have their attributes, buffers and parts back.
 
-    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
+    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far. The names
+    of parts that others took the places of (BigBird's attention) are in the list afterwards.
     """
-    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
+    parts, replaced = dict(model.named_modules()), list[str]()
+    attributes: list[dict[str, Any]] = [
+        own for module in parts.values() for own in (vars(module), module._buffers, module._modules)
+    ]
     before = [dict(own) for own in attributes]
-    for module in model.modules():
+    for module in parts.values():
         module.training = False
     try:
-        yield
+        yield replaced
     finally:
+        now = dict(model.named_modules())
+        replaced += [name for name, part in parts.items() if now.get(name) is not part]
         for own, was in zip(attributes, before, strict=True):
             for name in own.keys() - was.keys():
                 del own[name]

@@ -247,17 +247,46 @@ def test_long_rope_ends_where_it_switches() -> None:
         TransformersTarget(model).start(ids, 21, 1)
 
 
-def test_llama_4_ends_where_its_temperature_begins() -> None:
+def llama4(floor: int) -> Any:
+    """A model whose attention has a temperature by position, from `floor` on, in layers without rope."""
     model = small(
         "llama4_text", num_local_experts=2, attention_chunk_size=12, intermediate_size_mlp=96, head_dim=16,
-        interleave_moe_layer_step=2, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0],
-        floor_scale=128, attn_temperature_tuning=True,
+        interleave_moe_layer_step=2, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[0, 1],
+        floor_scale=floor, attn_temperature_tuning=True, attn_scale=4.0,
     )  # fmt: skip
-    ids = torch.randint(3, VOCAB, (1, 20))
-    right = stock(model, 11, input_ids=ids).sequences[:, 20:]
-    assert torch.equal(ours(model, right, input_ids=ids)[0][0], right[0])
-    with pytest.raises(ValueError, match="attention temperature follows the cache's length"):
-        TransformersTarget(model).start(ids, 108, 1)
+    model.get_output_embeddings().weight.data.mul_(4)
+    return model
+
+
+@pytest.mark.parametrize(("floor", "prompt"), [(130, 70), (16, 20), (81, 70)])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_temperature_by_position(floor: int, prompt: int, rows: int) -> None:
+    """Llama 4 asks the cache how long it is: nodes of a draft are at their depth, on either side of the floor."""
+    model, ids = llama4(floor), torch.randint(3, VOCAB, (rows, prompt), generator=torch.Generator().manual_seed(1))
+    right = stock(model, 22, input_ids=ids).sequences[:, prompt:]
+    if rows > 1 and prompt + 22 > floor:
+        with pytest.raises(ValueError, match=rf"go beyond {floor} \(floor_scale\), .* by the column of a batch"):
+            TransformersTarget(model).start(ids, 22, 1)
+        return
+    assert torch.equal(torch.stack(ours(model, right, input_ids=ids)[0]), right)
+
+
+def test_a_padded_row_is_not_scaled_by_its_columns() -> None:
+    model, ids = llama4(40), torch.randint(3, VOCAB, (1, 30))
+    padded = {"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(3), 0)}
+    TransformersTarget(model).start(padded, 10, 1)
+    with pytest.raises(ValueError, match="without padding"):
+        TransformersTarget(model).start(padded, 11, 1)
+
+
+def test_a_model_that_replaces_its_parts_is_refused_and_stays_whole() -> None:
+    """A short text turns BigBird's sparse attention into full attention; the parts of a long one must be there after."""
+    model = small("big_bird", is_decoder=True, block_size=4, num_random_blocks=1)
+    ids = torch.randint(3, VOCAB, (1, 64), generator=torch.Generator().manual_seed(1))
+    expected = copy.deepcopy(model).generate(ids, max_new_tokens=1)
+    with pytest.raises(ValueError, match=r"a short text replaces its bert\.encoder\.layer\.0\.attention\.self"):
+        TransformersTarget(model)
+    assert torch.equal(model.generate(ids, max_new_tokens=1), expected)
 
 
 def test_what_cannot_be_a_target_says_why() -> None:
