@@ -29,6 +29,7 @@ from mmspec.hosts.features import Reading
 from mmspec.hosts.guidance import stacked
 from mmspec.hosts.memory import Memory, cost, refuse_length, refuse_together
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.padded_rows import compare_padded
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
@@ -112,6 +113,8 @@ class CallPrefill:
 
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
+        if not self.target.drafting and not bool(mask.all()):
+            compare_padded(self.passes)
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end. And where hooks
         # are made for the rows, one prompt need not mean the same in two of them.

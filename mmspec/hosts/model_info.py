@@ -48,7 +48,7 @@ class ModelInfo:
     # go beyond it are refused. None if there is no such position.
     reach: int | None
     reach_reason: str  # what happens beyond `reach`, for the error message
-    # The most columns that rows of a batch, or a padded one, can be verified in: beyond them a layer counts columns, the
+    # The most columns in which rows of a batch, or a padded one, can be verified: beyond them a layer counts columns, the
     # same of all rows. None if there is no limit.
     together: int | None
     position_table: bool  # whether positions are looked up in an embedding table, which ends at `context`

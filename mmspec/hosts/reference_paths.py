@@ -38,7 +38,7 @@ class ReferencePaths:
     def __init__(self, model_info: ModelInfo, draw: int = 0, rows: int | None = None) -> None:
         self.model_info = model_info
         # The prompt `[prompt]`, and the drafted units behind it, `[node]`
-        self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
+        self.ids, self.drafted = ids, drafted = random_ids(model_info, draw)
         alike = model_info.together is not None and model_info.together < len(ids) + len(drafted)
         pair = 1 if alike else 2  # rows of two lengths, where calls may have them
         self._alone, self._together = (1, pair) if rows is None else (rows, rows)  # rows of a path, and of a tree
@@ -169,7 +169,7 @@ def _path(leaf: int) -> list[int]:
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 
-def _ids(model_info: ModelInfo, draw: int) -> tuple[Tensor, Tensor]:
+def random_ids(model_info: ModelInfo, draw: int) -> tuple[Tensor, Tensor]:
     """Random tokens of prompt and draft; torch's global generator is not used."""
     config = model_info.config
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]

@@ -121,7 +121,9 @@ def examine(model_info: ModelInfo, rows: int | None = None) -> Finding:
                 break
             finding = _compare(model_info, draw, slack, rows)
     if replaced:
-        return Finding(None, trouble=f"a short text replaces its {replaced[0]}, which changes what it makes of long ones")
+        return Finding(
+            None, trouble=f"a short text replaces its {replaced[0]}, which changes what it makes of long ones"
+        )
     return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
@@ -135,7 +137,7 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
     if not bool(paths.chains[0].isfinite().all()):
         return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
     eps = rounding(model_info.model)
-    tolerance, most = slack * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
+    tolerance, most = slack * max(noise, eps * scale), most_rounding(model_info.model, scale)
     if noise > most:
         return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
     tolerance = max(min(tolerance, most), APART * noise)
@@ -153,6 +155,11 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
             return Finding(manner, distance, tolerance, rings=paths.allow_rings(manner, tolerance))
         worst = min(worst, distance)
     return Finding(None, worst, tolerance, "" if worst < float("inf") else trouble)
+
+
+def most_rounding(model: Any, scale: float) -> float:
+    """The largest difference that can be rounding between logits of at most `scale`."""
+    return max(CEILING, SLACK * rounding(model)) * scale
 
 
 def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs: Mapping[str, Any]) -> None:
@@ -180,7 +187,7 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         logits = torch.stack(steps, 1)
         ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
     apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router of experts may flip in one step
-    most = max(CEILING, SLACK * rounding(model)) * float(logits.abs().max())
+    most = most_rounding(model, float(logits.abs().max()))
     if float(apart.max()) > most:
         prompt = ", ".join(sorted(given - PLAIN)) or "such a mask"
         raise ValueError(

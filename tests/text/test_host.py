@@ -17,6 +17,7 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
+from tests.support.zoo import build
 
 VOCAB, NEW = 131, 16
 TREE = [-1, -1, 0, 0, 2, 1]
@@ -279,8 +280,17 @@ def test_a_padded_row_is_not_scaled_by_its_columns() -> None:
         TransformersTarget(model).start(padded, 11, 1)
 
 
+@pytest.mark.parametrize("name", ["whisper", "git"])
+def test_a_model_that_counts_padding_is_refused_with_it(name: str) -> None:
+    """In transformers a padded row of these has another text than alone; without padding the model is taken."""
+    target, ids = TransformersTarget(build(name)), torch.randint(3, 120, (2, 9))
+    target.start(ids, 4, 1)
+    with pytest.raises(ValueError, match=r"in a padded row depends on the padding .* as in the row alone"):
+        target.start({"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(2), 0)}, 4, 1)
+
+
 def test_a_model_that_replaces_its_parts_is_refused_and_stays_whole() -> None:
-    """A short text turns BigBird's sparse attention into full attention; the parts of a long one must be there after."""
+    """A short text turns BigBird's sparse attention into full attention; long ones must find it as it was."""
     model = small("big_bird", is_decoder=True, block_size=4, num_random_blocks=1)
     ids = torch.randint(3, VOCAB, (1, 64), generator=torch.Generator().manual_seed(1))
     expected = copy.deepcopy(model).generate(ids, max_new_tokens=1)
