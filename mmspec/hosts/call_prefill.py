@@ -27,6 +27,7 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.guidance import stacked
+from mmspec.hosts.long_texts import compare_long
 from mmspec.hosts.memory import Memory, cost, refuse_length, refuse_together
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.padded_rows import compare_padded
@@ -95,6 +96,7 @@ class CallPrefill:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if not target.drafting:  # a draft model need not be exact
             refuse_together(model_info, mask, self.limit, len(mask) if null is None else 2 * len(mask))
+            compare_long(self.passes, mask.shape[1] + self.limit)
         if plain:
             read = self._ids(ids, mask, None if null is None else prompt.read(null, model_info.vocab), earlier)
         elif model_info.ops and earlier is not None and prefill.holds_units(earlier):

@@ -48,8 +48,8 @@ class ModelInfo:
     # go beyond it are refused. None if there is no such position.
     reach: int | None
     reach_reason: str  # what happens beyond `reach`, for the error message
-    # The most columns in which rows of a batch, or a padded one, can be verified: beyond them a layer counts columns, the
-    # same of all rows. None if there is no limit.
+    # The most columns in which rows of a batch, or a padded one, can be verified: beyond them a layer counts columns,
+    # the same of all rows. None if there is no limit.
     together: int | None
     position_table: bool  # whether positions are looked up in an embedding table, which ends at `context`
     # The tree operations of the model's recurrent layers, by the name of the function that they replace; empty if the

@@ -14,7 +14,7 @@ from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.reference_paths import ReferencePaths
+from mmspec.hosts.reference_paths import ReferencePaths, lengths
 from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
 from tests.support.zoo import build
@@ -259,7 +259,7 @@ def llama4(floor: int) -> Any:
     return model
 
 
-@pytest.mark.parametrize(("floor", "prompt"), [(130, 70), (16, 20), (81, 70)])
+@pytest.mark.parametrize(("floor", "prompt"), [(130, 70), (16, 20), (81, 70), (110, 100)])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_temperature_by_position(floor: int, prompt: int, rows: int) -> None:
     """Llama 4 asks the cache how long it is: nodes of a draft are at their depth, on either side of the floor."""
@@ -278,6 +278,27 @@ def test_a_padded_row_is_not_scaled_by_its_columns() -> None:
     TransformersTarget(model).start(padded, 10, 1)
     with pytest.raises(ValueError, match="without padding"):
         TransformersTarget(model).start(padded, 11, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_window_that_the_first_check_does_not_reach(dtype: torch.dtype) -> None:
+    """GPT-Neo masks by slot; the class's own window is 256, and a call that gets there is compared once more."""
+    own = dict(num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])
+    target = TransformersTarget(small("gpt_neo", **own, window_size=256).to(dtype))
+    ids = torch.randint(3, VOCAB, (1, 240), generator=torch.Generator().manual_seed(1))
+    target.start(ids, 16, 4)
+    with pytest.raises(ValueError, match=r"text of more than 256 units \(window_size of its config\).*differ by"):
+        target.start(ids, 17, 4)
+    if dtype is torch.float32:
+        with pytest.raises(ValueError, match=r"rounding explains .*; it may count slots, .* for window_size=12 of"):
+            TransformersTarget(small("gpt_neo", **own, window_size=12))
+
+
+def test_lengths_of_a_configuration() -> None:
+    """Of settings of transformers, those that name a length from which on a class may do something else."""
+    own = dict(window_size=7, floor_scale=9, num_local_experts=3, max_window_layers=4, block_size=5, hidden_size=64)
+    info = ModelInfo.of(small("qwen2", **own, use_sliding_window=True, sliding_window=11))
+    assert lengths(info) == {7: "window_size", 9: "floor_scale", 5: "block_size", 11: "sliding_window"}
 
 
 @pytest.mark.parametrize("name", ["whisper", "git"])
