@@ -13,7 +13,7 @@ from mmspec.hosts.reference_paths import random_ids
 from mmspec.hosts.self_check import APART, most_rounding, unchanged
 from mmspec.hosts.stock_generate import StockGenerate
 
-PADDING, PROMPT, STEPS = 5, 3, 4
+PADDING, PROMPT, STEPS = 5, 3, 2
 """Columns of padding, and the units behind it: so few that a short convolution has padding in its window."""
 
 _alike: ResultsByModel[bool] = ResultsByModel()
