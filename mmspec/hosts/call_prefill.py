@@ -27,8 +27,10 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.guidance import stacked
-from mmspec.hosts.memory import Memory, cost, refuse_length
+from mmspec.hosts.long_texts import compare_long
+from mmspec.hosts.memory import Memory, cost, refuse_length, refuse_together
 from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.padded_rows import compare_padded
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
@@ -92,6 +94,9 @@ class CallPrefill:
         plain = prefill.is_plain(given, mask) and (target.drafting or not model_info.reads_both_ways)
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
+        if not target.drafting:  # a draft model need not be exact
+            refuse_together(model_info, mask, self.limit, len(mask) if null is None else 2 * len(mask))
+            compare_long(self.passes, mask.shape[1] + self.limit)
         if plain:
             read = self._ids(ids, mask, None if null is None else prompt.read(null, model_info.vocab), earlier)
         elif model_info.ops and earlier is not None and prefill.holds_units(earlier):
@@ -110,6 +115,8 @@ class CallPrefill:
 
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
+        if not self.target.drafting and not bool(mask.all()):
+            compare_padded(self.passes)
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end. And where hooks
         # are made for the rows, one prompt need not mean the same in two of them.
@@ -188,7 +195,7 @@ class CallPrefill:
 
     def _refuse_length(self, longest: int) -> None:
         if not self.target.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
-            refuse_length(self.target.model_info, self.target.context, longest, self.limit, self.width)
+            refuse_length(self.target.model_info, self.target.context, longest, self.limit)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,12 @@ class PassGeometry:
         return self.length[:, None] + self.depth[:, -self.ancestor.shape[1] :]
 
     @once
+    def past(self) -> Tensor:
+        """The position of every node minus its number in the pass: `[node]`; of rows that differ, the least."""
+        position = self.query.amin(0)
+        return position - torch.arange(len(position), device=position.device)
+
+    @once
     def key(self) -> Tensor:
         """The position of the unit or node in every slot: `[batch, visible]`."""
         drafted = self.length[:, None] + self.depth.expand(len(self.length), -1).gather(1, self._node)

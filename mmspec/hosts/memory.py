@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mmspec.core.tree import TreeIndex
@@ -110,11 +111,10 @@ def held(cache: SlotCache) -> int:
 _costs: ResultsByModel[CacheCost] = ResultsByModel()
 
 
-def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int, width: int) -> None:
+def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int) -> None:
     """Refuse a call that does not fit, or that could not be continued exactly.
 
-    `context` counts the most positions of a prompt, None if there is no limit; `width` the most nodes of a draft, the
-    root included.
+    `context` counts the most positions of a prompt, None if there is no limit.
 
     Raises:
         ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.
@@ -126,10 +126,26 @@ def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limi
             f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {context} "
             "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
         )
-    reach, slots = model_info.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
-    if reach is not None and (slots if model_info.reach_in_slots else longest + limit) > reach:
+    reach = model_info.reach
+    if reach is not None and longest + limit > reach:
         raise ValueError(
             f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and "
             f"{model_info.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
+            "disable() first"
+        )
+
+
+def refuse_together(model_info: ModelInfo, mask: Tensor, limit: int, rows: int) -> None:
+    """Refuse rows that stock reads as columns of a batch, beyond where this is no matter (`ModelInfo.together`).
+
+    Raises:
+        ValueError: There are several rows, or padding, and their text goes beyond.
+    """
+    columns, together = mask.shape[1] + limit, model_info.together
+    if together is not None and columns > together and (rows > 1 or not bool(mask[:, 0].all())):
+        raise ValueError(
+            f"{mask.shape[1]} columns of prompt and {limit} new ones go beyond {together} (floor_scale), from where on "
+            f"{type(model_info.model).__name__} scales attention by the column of a batch, whatever is padding in a "
+            "row: verified drafts would be those of the row alone; generate one row at a time and without padding, or "
             "disable() first"
         )

@@ -48,7 +48,9 @@ class ModelInfo:
     # go beyond it are refused. None if there is no such position.
     reach: int | None
     reach_reason: str  # what happens beyond `reach`, for the error message
-    reach_in_slots: bool  # whether `reach` counts the cache's slots and not positions
+    # The most columns in which rows of a batch, or a padded one, can be verified: beyond them a layer counts columns,
+    # the same of all rows. None if there is no limit.
+    together: int | None
     position_table: bool  # whether positions are looked up in an embedding table, which ends at `context`
     # The tree operations of the model's recurrent layers, by the name of the function that they replace; empty if the
     # model has no recurrent layer
@@ -70,10 +72,10 @@ class ModelInfo:
         _refuse(model, ops)
         config = model.config.get_text_config(decoder=True)
         context = getattr(config, "max_position_embeddings", None)
-        reach, reason, in_slots = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
+        reach, reason = min(_limits(config), key=lambda limit: limit[0], default=(None, ""))
         table = context is not None and _has_position_table(model)
         own_ops = ops if has_recurrent_layers(model) else {}
-        return cls(model, config, config.vocab_size, context, reach, reason, in_slots, table, own_ops)
+        return cls(model, config, config.vocab_size, context, reach, reason, _together(config), table, own_ops)
 
     @property
     def has_experts(self) -> bool:
@@ -213,16 +215,18 @@ def _holds_keys_alone(layer: Any) -> bool:
     return (isinstance(layer, DynamicLayer) and vars(layer).keys() <= _KEYS) or type(layer).__name__ in _EMPTY_LAYERS
 
 
-def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
-    """Candidates for `ModelInfo.reach`, `reach_reason` and `reach_in_slots`."""
+def _limits(config: Any) -> Iterator[tuple[int, str]]:
+    """Candidates for `ModelInfo.reach` and `reach_reason`."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(nested for nested in rope.values() if isinstance(nested, dict))]
     for parameters in kinds:
         if parameters.get("rope_type") == "longrope":
             original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
-            yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft", False
+            yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft"
         elif "dynamic" in (parameters.get("rope_type") or ""):
-            yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass", False
-    if getattr(config, "attn_temperature_tuning", False) and getattr(config, "floor_scale", None):
-        # Below floor_scale the temperature is 1; beyond, Llama 4 takes it from the cache's length, not from positions.
-        yield config.floor_scale - 1, "attention temperature follows the cache's length there, not a depth", True
+            yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass"
+
+
+def _together(config: Any) -> int | None:
+    """`ModelInfo.together`: the temperature of Llama 4's attention is 1 up to there, and follows columns behind it."""
+    return int(getattr(config, "floor_scale", 0)) or None if getattr(config, "attn_temperature_tuning", False) else None

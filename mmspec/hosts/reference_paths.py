@@ -5,6 +5,7 @@ because rows of a batch have different lengths. Whole paths are one row, and tre
 call has, for hooks that are made for these.
 """
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -28,8 +29,13 @@ PROMPT = 24
 MISSING = 3
 """The second row is shorter by so many units."""
 
-LONGEST = 96
-"""The longest prompt: attention windows that are larger are not crossed."""
+LONGEST, MARGIN = 96, 8
+"""The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.long_texts`."""
+
+_LENGTHS = re.compile(
+    r"(?<!max_)window(?!.*(layer|pattern))|floor|attention_chunk|local_att|(?<!_)block_size|max_distance"
+)
+_ORIGINAL = "original_max_position_embeddings"
 
 
 class ReferencePaths:
@@ -37,10 +43,12 @@ class ReferencePaths:
 
     def __init__(self, model_info: ModelInfo, draw: int = 0, rows: int | None = None) -> None:
         self.model_info = model_info
-        self._alone, self._together = (1, 2) if rows is None else (rows, rows)  # rows of a path, and of a tree
         # The prompt `[prompt]`, and the drafted units behind it, `[node]`
-        self.ids, self.drafted = ids, drafted = _ids(model_info, draw)
-        last, first = _end(model_info) - len(ids) - len(drafted), 0
+        self.ids, self.drafted = ids, drafted = random_ids(model_info, draw)
+        alike = model_info.together is not None and model_info.together < len(ids) + len(drafted)
+        pair = 1 if alike else 2  # rows of two lengths, where calls may have them
+        self._alone, self._together = (1, pair) if rows is None else (rows, rows)  # rows of a path, and of a tree
+        last, first = end_of(model_info) - len(ids) - len(drafted), 0
         if model_info.reads_both_ways:  # some of them count from 1
             first = int(self.stock(self.backwards(len(ids))).following().flatten()[0]) - len(ids)
         # The second shift is as large as the context allows, if the model takes positions as an argument.
@@ -167,14 +175,26 @@ def _path(leaf: int) -> list[int]:
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 
-def _ids(model_info: ModelInfo, draw: int) -> tuple[Tensor, Tensor]:
-    """Random tokens of prompt and draft; torch's global generator is not used."""
-    config = model_info.config
-    sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
-    widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
-    length = max(PROMPT, widest + 8)
-    if _end(model_info):
-        length = max(MISSING + 1, min(length, _end(model_info) - len(PARENTS)))
+def lengths(model_info: ModelInfo) -> dict[int, str]:
+    """The lengths of texts from which on a model may do something else, and the settings that say so.
+
+    Where positions are an argument, what they decide is checked at positions, not at lengths.
+    """
+    settings = {**(getattr(model_info.config, "rope_parameters", None) or {}), **model_info.config.to_dict()}
+    counted = not names_argument(model_info.model, "position_ids")
+    named = [name for name in settings if _LENGTHS.search(name) or (counted and name == _ORIGINAL)]
+    return {settings[name]: name for name in named if type(settings[name]) is int and settings[name] > 0}
+
+
+def random_ids(model_info: ModelInfo, draw: int, length: int = 0) -> tuple[Tensor, Tensor]:
+    """Random tokens of a prompt, of `length` units or as the self-check has it, and a draft.
+
+    Torch's global generator is not used.
+    """
+    short = [size + MARGIN for size in lengths(model_info) if size + MARGIN <= LONGEST]
+    length = length or max(PROMPT, *short, 0)
+    if end_of(model_info):
+        length = max(MISSING + 1, min(length, end_of(model_info) - len(PARENTS)))
     generator = torch.Generator().manual_seed(draw)
     special = set(_special(model_info.model.config.to_dict()))
     plain = torch.tensor(sorted(set(range(model_info.vocab)) - special) or [0], device="cpu")
@@ -183,7 +203,7 @@ def _ids(model_info: ModelInfo, draw: int) -> tuple[Tensor, Tensor]:
     return ids[:length], ids[length:]
 
 
-def _end(model_info: ModelInfo) -> int:
+def end_of(model_info: ModelInfo) -> int:
     """The number of positions that may be used; 0 if there is no limit."""
     return min((end for end in (model_info.context, model_info.reach) if end is not None), default=0)
 

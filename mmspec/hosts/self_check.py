@@ -28,8 +28,9 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
-from mmspec.hosts.reference_paths import ReferencePaths
+from mmspec.hosts.reference_paths import LONGEST, ReferencePaths, lengths
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import windows
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
 
 STEPS = 3
@@ -97,14 +98,21 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | N
             results[key if finding.rows is None else (key, rows)] = finding
             return Passes(model_info, finding.manner, finding.rings, finding.quantised, finding.rows)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
-    hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(model_info)
+    hint = (
+        "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _beside(model_info, finding)
+    )
     if autocast_dtype(model) is not None:
         hint += "; autocast is on, under which passes of different shapes may round very differently: cast the model"
     if finding.quantised.names:
         hint += f"; stand-ins took the places of its {len(finding.quantised.names)} quantised layers"
-    trouble = finding.trouble or (
-        f"logits of tree nodes differ by {finding.error:.1e} from whole paths' logits, where rounding explains "
-        f"{finding.tolerance:.1e}"
+    trouble = (
+        "its tree pass failed"
+        if slots and finding.trouble
+        else finding.trouble
+        or (
+            f"logits of tree nodes differ by {finding.error:.1e} from whole paths' logits, where rounding explains "
+            f"{finding.tolerance:.1e}"
+        )
     )
     raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {trouble}{hint}")
 
@@ -113,13 +121,17 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | N
 def examine(model_info: ModelInfo, rows: int | None = None) -> Finding:
     """Run the comparison, over so many rows if any are named, whatever is remembered of the model."""
     model = model_info.model
-    with unchanged(model), (quantised := QuantisedLayers.of(model)).replaced(model):
+    with unchanged(model) as replaced, (quantised := QuantisedLayers.of(model)).replaced(model):
         slack = STEADY if quantised.names else SLACK
         first = finding = _compare(model_info, 0, slack, rows)
         for draw in range(1, DRAWS if model_info.has_experts else 1):
             if finding.manner is not None:
                 break
             finding = _compare(model_info, draw, slack, rows)
+    if replaced:
+        return Finding(
+            None, trouble=f"a short text replaces its {replaced[0]}, which changes what it makes of long ones"
+        )
     return replace(finding if finding.manner is not None else first, quantised=quantised)
 
 
@@ -133,12 +145,14 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
     if not bool(paths.chains[0].isfinite().all()):
         return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
     eps = rounding(model_info.model)
-    tolerance, most = slack * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
+    tolerance, most = slack * max(noise, eps * scale), most_rounding(model_info.model, scale)
     if noise > most:
-        return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
+        return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}{_explained(most)}")
     tolerance = max(min(tolerance, most), APART * noise)
     if wrong_position or off > tolerance:
-        trouble = wrong_position or f"in its own generate, its logits are off by {off:.1e}{unseen}"
+        trouble = (
+            wrong_position or f"in its own generate, its logits are off by {off:.1e}{_explained(tolerance)}{unseen}"
+        )
         return Finding(None, off, tolerance, trouble)
     worst, trouble = float("inf"), ""
     for manner in MANNERS:
@@ -151,6 +165,11 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
             return Finding(manner, distance, tolerance, rings=paths.allow_rings(manner, tolerance))
         worst = min(worst, distance)
     return Finding(None, worst, tolerance, "" if worst < float("inf") else trouble)
+
+
+def most_rounding(model: Any, scale: float) -> float:
+    """The largest difference that can be rounding between logits of at most `scale`."""
+    return max(CEILING, SLACK * rounding(model)) * scale
 
 
 def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs: Mapping[str, Any]) -> None:
@@ -178,7 +197,7 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         logits = torch.stack(steps, 1)
         ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
     apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router of experts may flip in one step
-    most = max(CEILING, SLACK * rounding(model)) * float(logits.abs().max())
+    most = most_rounding(model, float(logits.abs().max()))
     if float(apart.max()) > most:
         prompt = ", ".join(sorted(given - PLAIN)) or "such a mask"
         raise ValueError(
@@ -188,6 +207,10 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         )
     if bool(apart.isfinite().all()):
         results[kind] = True
+
+
+def _explained(most: float) -> str:
+    return f" from those of a whole pass, where rounding explains {most:.1e}"
 
 
 def _own_steps(model_info: ModelInfo, paths: ReferencePaths) -> tuple[str, float, str]:
@@ -237,10 +260,14 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _undeclared(model_info: ModelInfo) -> str:
-    """A hint for a model with recurrent layers: the functions for which no plugin declares a tree operation."""
+def _beside(model_info: ModelInfo, finding: Finding) -> str:
+    """A hint for a model whose trees are wrong: a window of its own, or functions without a declared tree operation."""
+    if finding.trouble and not finding.trouble.startswith("its tree pass failed"):
+        return ""  # the model's own passes are the reason
     if not model_info.ops:
-        return ""
+        masked = windows(model_info.layers())
+        own = [f"{name}={size}" for size, name in lengths(model_info).items() if size <= LONGEST and size not in masked]
+        return f"; it may count slots, and not positions, for {' and '.join(own)} of its config" if own else ""
     declared, undeclared = called_functions(model_info.model, model_info.ops)
     return (
         f"; of the functions that its recurrent layers call, plugins declare {', '.join(declared)} over a tree "
@@ -249,18 +276,24 @@ def _undeclared(model_info: ModelInfo) -> str:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
+def unchanged(model: nn.Module) -> Iterator[list[str]]:
+    """Inside the block, modules are in evaluation mode; afterwards they have their attributes, buffers and parts back.
 
-    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
+    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far. The names
+    of parts that others took the places of (BigBird's attention) are in the list afterwards.
     """
-    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
+    parts, replaced = dict(model.named_modules()), list[str]()
+    attributes: list[Any] = [
+        own for module in parts.values() for own in (vars(module), module._buffers, module._modules)
+    ]
     before = [dict(own) for own in attributes]
-    for module in model.modules():
+    for module in parts.values():
         module.training = False
     try:
-        yield
+        yield replaced
     finally:
+        now = dict(model.named_modules())
+        replaced += [name for name, part in parts.items() if now.get(name) is not part]
         for own, was in zip(attributes, before, strict=True):
             for name in own.keys() - was.keys():
                 del own[name]

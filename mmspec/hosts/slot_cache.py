@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.fused_layers import FusedLayers
-from mmspec.hosts.masks import NAME
+from mmspec.hosts.masks import NAME, current
 from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.slot_layer import BLOCK, Places, RingLayer, SlotLayer, in_blocks, in_powers, move_accepted
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
@@ -266,8 +266,16 @@ class SlotCache(Cache):
     def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
         return recurrent_states
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_query_offset(self, layer_idx: int = 0) -> int:
         return self.visible
+
+    def get_seq_length(self, layer_idx: int | None = None) -> Any:
+        """The slots that the pass attends over; for a layer that asks, what gives its nodes their positions.
+
+        The layer adds the number of a node (Llama 4, whose attention has a temperature by position).
+        """
+        geometry = None if layer_idx is None else current.get()
+        return self.visible if geometry is None else geometry.past
 
     @property
     def is_linear(self) -> list[bool]:

@@ -44,7 +44,7 @@ class StockGenerate:
         columns = conversation_columns(ids, {**inputs, "past_key_values": cache})
         mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
         known["attention_mask"] = self.mask = mask  # `[batch, column]` int64 of the prompt's columns in the cache
-        if "position_ids" not in known and accepts_argument(model, "position_ids"):
+        if "position_ids" not in known and names_argument(model, "position_ids"):
             tokens = embeds if embeds is not None and not ids.shape[1] else ids
             known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
         known["use_cache"] = True

@@ -1,5 +1,6 @@
 """Recurrent models under `mmspec.enable`: the text of unmodified transformers, whoever drafts."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 import mmspec
 from mmspec.compare.equality import Stock, assert_same, stock
 from tests.support.zoo import RECURRENT, build, noisy
+from tests.support.zoo.recipe import scaled
 
 FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
 CALLS: dict[str, dict[str, Any]] = {
@@ -91,3 +93,30 @@ def test_rows_end_at_different_times(name: str) -> None:
     expected = stock(model, prompts(), 0, **call)
     with mmspec.enable(model, **spec(name, "draft-tree")):
         assert_same(model.generate(**prompts(), **call), expected)
+
+
+PROJECTED, BIASED, CONVOLVED = (dict.fromkeys([name], True) for name in ("mamba_proj_bias", "use_bias", "conv_bias"))
+LEAKS = {
+    **dict.fromkeys(("bamba", "jamba", "falcon_h1", "zamba"), PROJECTED),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "nemotron_h"), BIASED),
+    **dict.fromkeys(("lfm2_moe", "lfm3"), CONVOLVED),
+}
+"""The settings under which transformers lets padding into a convolution."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in ("mamba2", "lfm3") else [pytest.mark.slow]) for n in LEAKS]
+)
+def test_padding_behind_a_bias_is_refused(name: str) -> None:
+    recipe = RECURRENT[name]
+    model = scaled(replace(recipe, config={**recipe.config, **LEAKS[name]}).model())
+    for key, weight in model.named_parameters():
+        if key.endswith("bias"):
+            weight.data.normal_(generator=torch.Generator().manual_seed(3))
+    inputs, call = prompts(2), CALLS["greedy"]
+    with mmspec.enable(model, "prompt-lookup"):
+        with pytest.raises(ValueError, match=r"in a padded row depends on the padding .* as in the row alone"):
+            model.generate(**inputs, **call)
+        whole = {key: value[:1].repeat(2, 1) for key, value in inputs.items()}
+        ids = model.generate(**whole, **call)
+    assert_same(ids, stock(model, whole, 0, **call))

@@ -14,9 +14,10 @@ from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.reference_paths import ReferencePaths
+from mmspec.hosts.reference_paths import ReferencePaths, lengths
 from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
+from tests.support.zoo import build
 
 VOCAB, NEW = 131, 16
 TREE = [-1, -1, 0, 0, 2, 1]
@@ -247,17 +248,76 @@ def test_long_rope_ends_where_it_switches() -> None:
         TransformersTarget(model).start(ids, 21, 1)
 
 
-def test_llama_4_ends_where_its_temperature_begins() -> None:
+def llama4(floor: int) -> Any:
+    """A model whose attention has a temperature by position, from `floor` on, in layers without rope."""
     model = small(
         "llama4_text", num_local_experts=2, attention_chunk_size=12, intermediate_size_mlp=96, head_dim=16,
-        interleave_moe_layer_step=2, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0],
-        floor_scale=128, attn_temperature_tuning=True,
+        interleave_moe_layer_step=2, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[0, 1],
+        floor_scale=floor, attn_temperature_tuning=True, attn_scale=4.0,
     )  # fmt: skip
-    ids = torch.randint(3, VOCAB, (1, 20))
-    right = stock(model, 11, input_ids=ids).sequences[:, 20:]
-    assert torch.equal(ours(model, right, input_ids=ids)[0][0], right[0])
-    with pytest.raises(ValueError, match="attention temperature follows the cache's length"):
-        TransformersTarget(model).start(ids, 108, 1)
+    model.get_output_embeddings().weight.data.mul_(4)
+    return model
+
+
+@pytest.mark.parametrize(("floor", "prompt"), [(130, 70), (16, 20), (81, 70), (110, 100)])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_temperature_by_position(floor: int, prompt: int, rows: int) -> None:
+    """Llama 4 asks the cache how long it is: nodes of a draft are at their depth, on either side of the floor."""
+    model, ids = llama4(floor), torch.randint(3, VOCAB, (rows, prompt), generator=torch.Generator().manual_seed(1))
+    right = stock(model, 22, input_ids=ids).sequences[:, prompt:]
+    if rows > 1 and prompt + 22 > floor:
+        with pytest.raises(ValueError, match=rf"go beyond {floor} \(floor_scale\), .* by the column of a batch"):
+            TransformersTarget(model).start(ids, 22, 1)
+        return
+    assert torch.equal(torch.stack(ours(model, right, input_ids=ids)[0]), right)
+
+
+def test_a_padded_row_is_not_scaled_by_its_columns() -> None:
+    model, ids = llama4(40), torch.randint(3, VOCAB, (1, 30))
+    padded = {"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(3), 0)}
+    TransformersTarget(model).start(padded, 10, 1)
+    with pytest.raises(ValueError, match="without padding"):
+        TransformersTarget(model).start(padded, 11, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_window_that_the_first_check_does_not_reach(dtype: torch.dtype) -> None:
+    """GPT-Neo masks by slot; the class's own window is 256, and a call that gets there is compared once more."""
+    own = dict(num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])
+    target = TransformersTarget(small("gpt_neo", **own, window_size=256).to(dtype))
+    ids = torch.randint(3, VOCAB, (1, 240), generator=torch.Generator().manual_seed(1))
+    target.start(ids, 16, 4)
+    with pytest.raises(ValueError, match=r"text of more than 256 units \(window_size of its config\).*differ by"):
+        target.start(ids, 17, 4)
+    if dtype is torch.float32:
+        with pytest.raises(ValueError, match=r"rounding explains .*; it may count slots, .* for window_size=12 of"):
+            TransformersTarget(small("gpt_neo", **own, window_size=12))
+
+
+def test_lengths_of_a_configuration() -> None:
+    """Of settings of transformers, those that name a length from which on a class may do something else."""
+    own = dict(window_size=7, floor_scale=9, num_local_experts=3, max_window_layers=4, block_size=5, hidden_size=64)
+    info = ModelInfo.of(small("qwen2", **own, use_sliding_window=True, sliding_window=11))
+    assert lengths(info) == {7: "window_size", 9: "floor_scale", 5: "block_size", 11: "sliding_window"}
+
+
+@pytest.mark.parametrize("name", ["whisper", "git"])
+def test_a_model_that_counts_padding_is_refused_with_it(name: str) -> None:
+    """In transformers a padded row of these has another text than alone; without padding the model is taken."""
+    target, ids = TransformersTarget(build(name)), torch.randint(3, 120, (2, 9))
+    target.start(ids, 4, 1)
+    with pytest.raises(ValueError, match=r"in a padded row depends on the padding .* as in the row alone"):
+        target.start({"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(2), 0)}, 4, 1)
+
+
+def test_a_model_that_replaces_its_parts_is_refused_and_stays_whole() -> None:
+    """A short text turns BigBird's sparse attention into full attention; long ones must find it as it was."""
+    model = small("big_bird", is_decoder=True, block_size=4, num_random_blocks=1)
+    ids = torch.randint(3, VOCAB, (1, 64), generator=torch.Generator().manual_seed(1))
+    expected = copy.deepcopy(model).generate(ids, max_new_tokens=1)
+    with pytest.raises(ValueError, match=r"a short text replaces its bert\.encoder\.layer\.0\.attention\.self"):
+        TransformersTarget(model)
+    assert torch.equal(model.generate(ids, max_new_tokens=1), expected)
 
 
 def test_what_cannot_be_a_target_says_why() -> None:

@@ -71,7 +71,7 @@ class WrittenTarget(TransformersTarget):
         guidance = cache.guidance
         refuse_renewal(guidance, len(null))
         ids, mask = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.model_info.vocab)
-        refuse_length(self.model_info, self.context, int(mask.sum(1).max()), cache.behind, 0)
+        refuse_length(self.model_info, self.context, int(mask.sum(1).max()), cache.behind)
         with model_lock(self.model):
             renew_null(guidance, self.model_info, ids, mask, units, cache.passes, cache.passes)
         cache.slots, cache.prompts = guidance.slots, guidance.given
