@@ -27,10 +27,9 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.guidance import stacked
-from mmspec.hosts.long_texts import compare_long
+from mmspec.hosts.later_checks import compare_long, compare_padded
 from mmspec.hosts.memory import Memory, cost, refuse_length, refuse_together
 from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.padded_rows import compare_padded
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache

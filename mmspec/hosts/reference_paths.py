@@ -30,7 +30,7 @@ MISSING = 3
 """The second row is shorter by so many units."""
 
 LONGEST, MARGIN = 96, 8
-"""The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.long_texts`."""
+"""The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.later_checks`."""
 
 _LENGTHS = re.compile(
     r"(?<!max_)window(?!.*(layer|pattern))|floor|attention_chunk|local_att|(?<!_)block_size|max_distance"

@@ -61,19 +61,18 @@ def test_states_are_those_of_the_row_alone(name: str, prompts: Callable) -> None
         with pytest.raises(ValueError, match=NONE[name]):
             target_of(build(name)).with_hidden((0, 1, 2, 3, FINAL)).start(prompts(3), 8, 8)
         return
-    model, inputs = build(name), prompts(3)
+    rows = 1 if recipe.alone else 3  # a model that counts padding is refused with it
+    model, inputs = build(name), prompts(rows)
     plain = target_of(model)
     boundaries = (*range(plain.layers()), FINAL)
     target = plain.with_hidden(boundaries)
     started = target.start(inputs, 12, len(PARENTS) + 1)
     assert started.hidden is not None and started.output.hidden is None
-    units = torch.randint(3, 100, (3, len(PARENTS) + 1), generator=torch.Generator().manual_seed(1))
-    draft = Draft.tree(units[:, 1:], PARENTS).rooted(units[:, 0], torch.full((3,), 9))
+    units = torch.randint(3, 100, (rows, len(PARENTS) + 1), generator=torch.Generator().manual_seed(1))
+    draft = Draft.tree(units[:, 1:], PARENTS).rooted(units[:, 0], torch.full((rows,), 9))
     verified = target.verify(started.cache, draft)
-    assert verified.hidden is not None and verified.hidden.shape[:2] == (3, 7)
-    for row in range(3):
-        if recipe.alone and row:  # padding changes what transformers says; the row without any is compared
-            continue
+    assert verified.hidden is not None and verified.hidden.shape[:2] == (rows, 7)
+    for row in range(rows):
         ids = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
         whole = alone(model, ids, plain.layers())
         assert close(started.hidden[row, -len(ids) :], whole)
