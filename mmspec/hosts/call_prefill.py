@@ -187,9 +187,8 @@ class CallPrefill:
     def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:
         if self.target.keep_all or not self.passes.rings:
             return {}
-        chunk = (
-            prefill.CHUNK if self.fixed else min(prefill.CHUNK, fed)
-        )  # captured rounds serve prompts of many lengths
+        # Captured rounds serve prompts of many lengths.
+        chunk = prefill.CHUNK if self.fixed else min(prefill.CHUNK, fed)
         return rings(self.target.model_info.layers(), earlier, chunk, self.width)
 
     def _refuse_length(self, longest: int) -> None:

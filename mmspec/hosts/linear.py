@@ -1,11 +1,12 @@
 """Linear layers in passes over few rows on the CPU: oneDNN's product, over weights that were packed before.
 
 Decoding multiplies large matrices with one or a few rows. MKL, which torch takes in float32, packs a matrix again in
-every call; oneDNN can use a copy that was packed before. All layers of a model of 134 M weights, with one thread:
+every call; oneDNN can use a copy that was packed before. All layers of a model of 134 M weights, with one thread
+(the first row beside other work):
 
 | milliseconds with 1, 2, 3, 4, 8 rows | MKL | oneDNN, packed |
 |---|---|---|
-| AMD EPYC (Zen 5) | 40, 49, 60, 96, 118 | 33, 19, 39, 35, 49 |
+| AMD EPYC (Zen 5) | 40, 49, 125, 96, 118 | 33, 19, 39, 35, 49 |
 | Intel Xeon | 48, 55, 59, 80, 102 | 61, 62, 68, 55, 62 |
 
 Another product is another rounding, so the choice is a rule, and no clock's: by the processor's maker and the rows of a
