@@ -96,8 +96,13 @@ test-lowest: pyproject.toml tests/support/lowest.py
 	.venv-lowest/bin/python -m pip install --quiet --no-deps -e .
 	$(THREADS) .venv-lowest/bin/python -m pytest -n $(WORKERS) $(SMOKE)
 
+# With SECONDS, claims about many are drawn for so long, from another SEED than CI's; CLAIMS=heads,folders draws these.
 fuzz: $(READY)
+ifdef SECONDS
+	$(THREADS) $(BIN)/python -m tests.draws --seconds $(SECONDS) --seed $(or $(SEED),1) --workers $(WORKERS) $(if $(CLAIMS),--claims $(CLAIMS))
+else
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m fuzz tests/fuzz
+endif
 
 lint: $(READY)
 	$(BIN)/ruff check .
