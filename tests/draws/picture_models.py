@@ -204,7 +204,7 @@ NO_FEATURES, TOKENS = ("prompt_embeds",), {"units": "tokens", "unused": DENOISED
 KINDS: dict[str, Kind] = {
     "classes": Kind(partial(llamagen, False), {**LLAMAGEN, "num_classes": (1, 2)}, prompts=(), unused=CLASSES),
     "captions": Kind(partial(llamagen, True), {**LLAMAGEN, "cls_token_num": (7, 9)}),
-    "janus": Kind(janus, {"codes": (4, 40), "grid": (1, 2, 4)}, unused=NO_FEATURES),
+    "janus": Kind(janus, {"codes": (4, 40), "grid": (2, 4)}, unused=NO_FEATURES),
     "emu3": Kind(cache(emu3_pipe), sizes=cells(2, 5, 5), unused=NO_FEATURES),
     "anole": Kind(cache(partial(chameleon_pipe, False)), sizes=[(16, 16)], rows=3, unused=NO_FEATURES),
     "lumina": Kind(cache(partial(chameleon_pipe, True)), sizes=cells(4, 3, 3), unused=NO_FEATURES),
