@@ -183,7 +183,7 @@ def cells(pixels: int, rows: int, columns: int) -> list[tuple[int, int]]:
 
 WEIGHTS = (1, 2, 3)
 LLAMAGEN: dict[str, Sequence[Any]] = {
-    "weights": WEIGHTS, "vocab_size": (4, 6, 16, 40), "grid": (1, 2, 4, 5), "n_layer": (1, 3), "n_kv_head": (1, 2),
+    "weights": WEIGHTS, "vocab_size": (4, 6, 16, 40), "grid": (2, 4, 5), "n_layer": (1, 3), "n_kv_head": (1, 2),
     "rope_base": (100.0,), "condition_vanishes": (False,), "dim": (16, 64),
 }  # fmt: skip
 LANGUAGE: dict[str, Sequence[Any]] = {
