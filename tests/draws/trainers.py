@@ -252,8 +252,10 @@ def prepared(place: Place, case: Case) -> None:
 
 @cache
 def tokens() -> PreTrainedTokenizerFast:
-    """A word for each of a target's ids."""
-    return caption_tokenizer(["<pad>", "<unk>", *(f"w{i}" for i in range(VOCAB - 2))], 512)
+    """A word for each of a target's ids; the loaders of some models would add special ones that it does not have."""
+    words = caption_tokenizer(["<pad>", "<unk>", "<eos>", *(f"w{i}" for i in range(VOCAB - 3))], 512)
+    words.eos_token = "<eos>"
+    return words
 
 
 def train(place: Place, case: Case, out: Path, work: Path | None = None) -> None:
