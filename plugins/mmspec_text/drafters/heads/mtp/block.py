@@ -104,7 +104,11 @@ def filled_blocks(
 
 
 def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
-    """The target's configuration `whole` for blocks alone, which count their layers from 0."""
+    """The target's configuration `whole` for blocks alone, which count their layers from 0.
+
+    Raises:
+        ValueError: It does not let itself be told which layers there are.
+    """
     count, config = len(kinds), copy.deepcopy(whole)
     lists = {
         "layer_types": list(kinds),
@@ -117,8 +121,12 @@ def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
         "moe_layer_end_index": count,
     }
     for name, value in lists.items():
-        if getattr(config, name, None) is not None:  # architectures name some of them
+        if getattr(config, name, None) is None:  # architectures name some of them
+            continue
+        try:
             setattr(config, name, value)
+        except AttributeError as error:
+            raise ValueError(f"no multi-token layer is made for a {config.model_type}: {error}") from None
     config.num_hidden_layers = count
     # Until transformers has looked at it.
     config._attn_implementation_internal = config._experts_implementation_internal = "eager"
