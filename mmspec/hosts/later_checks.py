@@ -7,6 +7,8 @@ Positions and masks hide padding from attention. A model may still count it, or 
 then what stock says behind it depends on the padding, while our rows are the rows alone.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn.functional import pad
 
@@ -27,30 +29,48 @@ BESIDE = 2
 SIBLINGS = 512
 """So many nodes lie between root and child, at most: slots behind the root are not depths."""
 
-_right: ResultsByModel[bool] = ResultsByModel()
+
+@dataclass(frozen=True)
+class Agreement:
+    """Logits that were compared, and agreed."""
+
+    apart: float  # their largest difference
+    most: float  # the largest difference that is allowed
+
+    def __str__(self) -> str:
+        return f"logits {self.apart:.1e} apart, where rounding explains {self.most:.1e}"
+
+
+_right: ResultsByModel[Agreement] = ResultsByModel()
 """The lengths at which trees and paths agreed."""
 
 PADDING, PROMPT, STEPS = 5, 3, 2
 """Columns of padding, and the units behind it: so few that a short convolution has padding in its window."""
 
-_alike: ResultsByModel[bool] = ResultsByModel()
+_alike: ResultsByModel[Agreement] = ResultsByModel()
 """The models whose padded rows are the rows alone."""
 
 
 @torch.no_grad()
-def compare_long(passes: Passes, units: int) -> None:
+def compare_long(passes: Passes, units: int) -> dict[str, Agreement]:
     """Compare a tree around every length up to `units` that the short text of the self-check does not reach, once.
+
+    Returns:
+        Setting and length → what was found.
 
     Raises:
         ValueError: The logits of nodes differ from those of whole paths.
     """
     model_info = passes.model_info
-    end, model = end_of(model_info), model_info.model
+    end, model, found = end_of(model_info), model_info.model, dict[str, Agreement]()
     for length, name in sorted(lengths(model_info).items()):
         if not LONGEST - MARGIN < length < min(units, end or units):
             continue
         results, key = _right.of(model), (length, passes.manner, arithmetic(model))
-        if key in results or (passes.manner == "interface" and length in windows(model_info.layers())):
+        if passes.manner == "interface" and length in windows(model_info.layers()):
+            continue
+        if key in results:
+            found[f"{name}={length}"] = results[key]
             continue
         with model_lock(model), unchanged(model), passes.quantised.replaced(model):
             apart, most = min(_apart(passes, length, draw) for draw in range(DRAWS if model_info.has_experts else 1))
@@ -60,7 +80,8 @@ def compare_long(passes: Passes, units: int) -> None:
                 f"({name} of its config), so it is refused there: logits of tree nodes differ by {apart:.1e} from "
                 f"whole paths' logits, where rounding explains {most:.1e}; ask for fewer tokens, or disable() first"
             )
-        results[key] = True
+        found[f"{name}={length}"] = results[key] = Agreement(apart, most)
+    return found
 
 
 def _apart(passes: Passes, length: int, draw: int) -> tuple[float, float]:
@@ -83,7 +104,7 @@ def _apart(passes: Passes, length: int, draw: int) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def compare_padded(passes: Passes) -> None:
+def compare_padded(passes: Passes) -> Agreement:
     """Compare a few steps of the model behind a short prompt with and without padding, once.
 
     Raises:
@@ -92,7 +113,7 @@ def compare_padded(passes: Passes) -> None:
     model_info, model = passes.model_info, passes.model_info.model
     results, kind = _alike.of(model), arithmetic(model)
     if kind in results:
-        return
+        return results[kind]
     units = torch.cat(random_ids(model_info, 0))[: PROMPT + STEPS].expand(passes.rows or 1, -1)
     with model_lock(model), unchanged(model), passes.quantised.replaced(model):
         padded, alone = (_steps(passes, units, padding) for padding in (PADDING, 0))
@@ -108,7 +129,8 @@ def compare_padded(passes: Passes) -> None:
             f"where rounding explains {most:.1e}), and drafts are verified as in the row alone; pass rows of one "
             "length, or one row at a time, or disable() first"
         )
-    results[kind] = True
+    results[kind] = Agreement(apart, most)
+    return results[kind]
 
 
 def _steps(passes: Passes, units: torch.Tensor, padding: int) -> torch.Tensor:
