@@ -116,8 +116,8 @@ types: $(READY)
 
 # What is rendered from code and measurements: the cards, the numbers of the README, and the site, in build/site.
 docs: $(READY)
-	$(BIN)/mmspec card
-	$(BIN)/mmspec card --readme README.md --readme model_cards/README.md
+	$(BIN)/python -m tools.cards
+	$(BIN)/python -m tools.cards --readme README.md --readme model_cards/README.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).

@@ -22,7 +22,7 @@ from mmspec.registry.fields import NAME
 from mmspec.registry.printable import refuse_control
 
 #: Names of our commands; each is a function of that name in a module of that name.
-COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "card", "convert", "fetch", "run", "serve")
+COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "convert", "fetch", "run", "serve")
 
 
 def build() -> typer.Typer:
