@@ -13,39 +13,35 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.core.budget import Budget
-from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
+from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, OneShape, TargetAware, TargetWrapping
 from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
 from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits, repeatable, timed
+from mmspec.core.fit import refuse_misfits
 from mmspec.core.forced import with_forced
 from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import (
-    Shape,
-    checked_shape,
-    differs_from_itself,
-    in_half_precision,
-    longest_draft,
-    one_width,
-    plain_width,
-    shape_to_compile,
-    shows_trees,
-    started,
-    verified,
-)
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy, Trimming
 from mmspec.core.processors import drafts_forbidden_by
+from mmspec.core.promise import (
+    Shape,
+    checked_shape,
+    in_half_precision,
+    longest_draft,
+    one_width,
+    promised,
+    shape_to_compile,
+)
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of, refuse_parting
-from mmspec.core.report import Report
-from mmspec.core.round import Pending, decided, with_truth
+from mmspec.core.report import Promise, Report
+from mmspec.core.round import Pending, decided, verified, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.transfer import moved
-from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.types import Draft, Prefill, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
 from mmspec.registry.warn import warn
@@ -165,55 +161,67 @@ class Decoder:
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
+        warp = self._law(warp)
+        way = self._way(warp, source)
+        nodes = self._one_width(way)  # the same for every limit
+        k = longest_draft(self.target, self.k, limit if nodes is None else None)
+        budget = Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
-        report = Report(self.name, self.rule.exactness, wrt, half=in_half_precision(self.target))
+        report = Report(self.name, wrt=wrt, k=k, k_from=self.k_from, half=in_half_precision(self.target))
+        if self.ranks is not None:
+            self.ranks.meet(inputs, self.name, limit, k, budget.width)
+        with report.phase("prefill"):
+            prefill = self._prefill(inputs, limit, budget)
+        report.take(self._promise(prefill, nodes, warp))
+        report.prompts, report.products = prefill.prompts, prefill.products
+        if report.rounded:
+            warn(prefill.rounding)
+        if source is None:
+            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
+        if warp.forced is not None:  # a round that is recorded cannot send it
+            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
+        context = self.target.context if isinstance(self.target, Bounded) else None
+        how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
+        state = State.begin(prefill, limit, budget, **how)
+        state.capture.way = way
+        self._append_first(state, prefill)
+        with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
+            state.memory = self.drafter.start(state, inputs)
+        state.hidden = None  # of a long prompt they are many
+        return state
+
+    def _law(self, warp: Warp | None) -> Warp:
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
-            warp = replace(warp, forced=self.target.forced)
+            return replace(warp, forced=self.target.forced)
+        return warp
+
+    def _way(self, warp: Warp, source: Source | None) -> Way | None:
+        """How the rounds of a call are to be captured; None: not at all."""
         way = self.captures.way
         refusal = self.captures.refusal(warp, source) if way == "recorded" else ""
         if refusal:
             warn(f"this call is not recorded, and runs eagerly: {refusal}")
-            way = None
-        fixed = self._one_width(way)  # the same for every limit
-        report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
-        if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
-            report.width, report.exactness = None, "lossless"
-        k = report.k = longest_draft(self.target, self.k, limit if fixed is None else None)
-        report.k_from = self.k_from
-        budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
-        if self.ranks is not None:
-            self.ranks.meet(inputs, self.name, limit, k, budget.width)
-        with report.phase("prefill"):
-            prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
-        report.prompts = prefill.prompts
-        report.width = report.width if prefill.keeps_shape else None
-        if prefill.rounding and report.width is None:
-            warn(prefill.rounding)
-            report.rounded = True
-            report.exactness = "lossless" if report.exactness == "invariant" else report.exactness
-        report.repeatable = repeatable(report.exactness, self.policy)
+        return None if refusal else way
+
+    def _prefill(self, inputs: Any, limit: int, budget: Budget) -> Prefill:
+        if not budget.fixed:
+            return self.target.start(inputs, limit, budget.width)
+        assert isinstance(self.target, OneShape)
+        return self.target.start_fixed(inputs, limit, budget.width)
+
+    def _promise(self, prefill: Prefill, nodes: int | None, warp: Warp) -> Promise:
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
-        if self.rule.exactness == "invariant" and differs_from_itself(self.target, rows, fixed):
-            report.width, report.exactness, report.repeatable = None, "lossless", False
-        report.timed, report.products = timed(report, self.policy, self.compile), prefill.products
-        if source is None:
-            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
-        context = self.target.context if isinstance(self.target, Bounded) else None
-        if warp.forced is not None:  # a round that is recorded cannot send it
-            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
-        how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
-        state = State.begin(prefill, limit, budget, **how)
-        state.capture.way = way
+        ours: dict[str, Any] = {"lone": self.captures.lone, "compile": self.compile, "prefill": prefill, "rows": rows}
+        return promised(self.target, self.drafter, self.rule, self.policy, nodes=nodes, **ours)
+
+    def _append_first(self, state: State, prefill: Prefill) -> None:
+        """Emit the unit that the prefill's scores are of."""
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
         self._append_accepted(state, draft, state.warp(output, draft, state.prefix))
         state.sync()
-        with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
-            state.memory = self.drafter.start(state, inputs)
-        state.hidden = None  # of a long prompt they are many
-        return state
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
