@@ -192,13 +192,16 @@ def test_rotary_positions_are_those_of_the_whole_config(name: str, form: str, tm
         (
             {
                 "layer_types": [FULL, SLIDING],
+                "use_sliding_window": True,
                 "sliding_window": 4,
                 "rope_parameters": {FULL: {"rope_theta": 5.0}, SLIDING: {"rope_theta": 6.0}},
             },
             "rope_parameters",
         ),
-        ({"layer_types": [SLIDING]}, "layer_types .* 2 layers"),
+        ({"layer_types": [SLIDING], "use_sliding_window": True}, "layer_types .* 2 layers"),
         ({"num_hidden_layers": 3}, "num_hidden_layers 3, and its file has 2"),
+        ({"attention_bias": True}, "attention_bias True, and its file has False"),
+        ({"mlp_bias": True}, "mlp_bias True, and its file has False"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3, and its file has 1"),
     ],
 )
@@ -281,6 +284,47 @@ def test_windows_that_are_switched_off(tmp_path: Path) -> None:
     assert {sight.window for sight in sights} == {None}
     longer = {"layer_types": [FULL, SLIDING], "sliding_window": 2}  # of a list for more layers than the head has
     assert read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path / "c", changed=longer))).architecture.window is None
+
+
+@pytest.mark.parametrize("name", ["two-layers", "dflash"])
+def test_windows_of_qwens_configs_are_off_until_they_are_switched_on(name: str, tmp_path: Path) -> None:
+    """`use_sliding_window` is false where Qwen's own class finds no such entry."""
+    layout, read = (EAGLE[name], read_checkpoint) if name in EAGLE else (DFLASH[name], read_dflash)
+    for kind, switch, windows in (("qwen3", None, {None}), ("qwen3", True, {None, 2}), ("llama", None, {None, 2})):
+        changed = {
+            "layer_types": [FULL, SLIDING],
+            "sliding_window": 2,
+            "model_type": kind,
+            "use_sliding_window": switch,
+        }
+        a: Any = read(str(layout.save(tmp_path / f"{kind} {switch}", changed=changed))).architecture
+        found = {None, a.window} if name in EAGLE else {sight.window for sight in a.sights}
+        assert found == windows
+
+
+def test_the_older_name_of_rotary_parameters_wins(tmp_path: Path) -> None:
+    """As in transformers, where both are there; the other one is named."""
+    both = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.warns(UserWarning, match="not read.*rope_parameters"):
+        head = read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path, changed=both)))
+    assert head.architecture.rope["rope_type"] == "linear"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("hydra", {"grounded_heads": False}, "grounded_heads False, and its file has True"),
+        ("hydra++", {"hydra_head_arch": "mlp"}, "hydra_head_arch 'mlp', and its file has prefix-mlp"),
+        ("medusa-vllm", {"medusa_fc_bias": True}, "medusa_fc_bias True, and its file has False"),
+        ("mlp-speculator", {"n_predict": 2}, "n_predict 2, and its file has 3"),
+        ("mlp-speculator", {"inner_dim": 11}, "inner_dim 11, and its file has 10"),
+        ("arctic-lstm", {"proj_dim": "12"}, "proj_dim 12, and its file has 10"),
+        ("clover-2", {"attention_bias": True}, "attention_bias True, and its file has False"),
+    ],
+)
+def test_what_other_heads_say_of_their_tensors(name: str, changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"the head .*{said}"):
+        PATHS[name].read(str(PATHS[name].save(tmp_path, changed=changed)))
 
 
 def test_the_factor_of_logits(model: LlamaForCausalLM, tmp_path: Path) -> None:

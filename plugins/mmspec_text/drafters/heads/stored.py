@@ -81,7 +81,9 @@ class HeadCheckpoint:
         """
         a, what, d2t = self.architecture, f"the head {self.name!r}", self.weights.get("d2t")
         if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
-            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
+            raise ValueError(
+                f"{what} scores {a.draft_vocab} ids (draft_vocab_size, vocab_size), and has no lm_head.weight for them"
+            )
         if not a.own_output and d2t is not None and bool(d2t.any()):
             raise ValueError(f"{what} has a map of ids (d2t), and no lm_head.weight for them")
         drafted = min(a.draft_vocab, vocab) if d2t is None else a.draft_vocab

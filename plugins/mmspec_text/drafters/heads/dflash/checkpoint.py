@@ -164,6 +164,7 @@ def _domino(given: Mapping[str, Any], head: Stored) -> dict[str, Any]:
     if not isinstance(pure, int) or pure < 0:
         raise ValueError(f"{head.what}: pure_draft_prefix_len in its config is no number of units: {shown(repr(pure))}")
     gru, inside = head.matrix("prefix_gru.weight_hh_l0")[1], head.matrix("embed_proj.0.weight")[0]
+    agree(given, {"gru_hidden_dim": gru, "emb_dim": inside}, head.what)
     return {"gru": gru, "inside": inside, "uncorrected": pure}
 
 

@@ -63,7 +63,8 @@ class DFlashNetwork(HeadNetwork):
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
         """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
         known = self.hidden_norm(self.fc(features.to(self.dtype)))
-        angles = self._rotary[0](known, positions)
+        behind = positions[:, -1:] + self.architecture.block  # the authors' pass has the block, too
+        angles = tuple(part[:, :-1] for part in self._rotary[0](known, torch.cat([positions, behind], 1)))
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             assert isinstance(layer, DecoderLayer)
             layer.self_attn.keep(known, angles, kept)

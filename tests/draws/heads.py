@@ -1,0 +1,382 @@
+"""Any published head, at any setting of its configuration, drafts as its authors' class, or what is not done is named.
+
+A case is a layout, up to three entries of its config or tensors that are otherwise, and a form of its files. Logits of
+a chain are compared with a forward written out after the authors' class, which takes the same entries. An entry that
+changes something there and nothing here is a finding; so is a refusal, or a warning, that does not name it; and so is
+an entry of any configuration class of transformers that is neither read, nor named, nor known to change nothing.
+"""
+
+import json
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tests.draws.claim import Broken, Case, Claim
+from tests.draws.head_files import DTYPES, FORMS, ONE, rounded, write
+from tests.draws.head_kinds import KINDS, NESTED, Kind, Pathed, Rowed
+from tests.draws.head_settings import rotary, values, windows
+from tests.support.eagle_layouts import TARGET, VOCAB
+from tests.support.settled_forward import ROTARY
+
+CLOSE = 1e-5
+"""Of the largest logit: what rounding to float32 costs; or ten times what it costs the reference, if that is more."""
+SHAPES: dict[str, Sequence[Any]] = {"layers": (1, 2, 3), "biases": (True,), "embedding": (True,), "whole": (True,)}
+"""Other shapes of a layout: layers, biases of queries, keys and values, an embedding of its own, all ids scored."""
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "attention_bias": ("bias",),
+    "clover": ("num_heads", "num_layers"),
+    "biases": ("bias",),
+    "embedding": ("embed_tokens",),
+    "fc_norm": ("fc_norm.",),
+    "head_dim": ("heads",),
+    "layer_types": ("sliding_window",),
+    "layers": ("layers.",),
+    "markov_head_type": ("markov_head",),
+    "markov_rank": ("markov_head",),
+    "norm_before_fc": ("input_norm",),
+    "num_attention_heads": ("heads",),
+    "num_key_value_heads": ("heads",),
+    "original_lm_head": ("lm_head",),
+    "rope_parameters": ("rotary", "max_position_embeddings"),
+    "rope_scaling": ("rotary", "max_position_embeddings"),
+    "tie_weights": ("head.", "emb."),
+    "target_hidden_size": ("fc_norm", "states of "),
+    "use_aux_hidden_state": ("fc.weight", "hidden_norm"),
+    "use_aux_norm": ("aux_norm",),
+    "use_swa": ("sliding_window",),
+    "vocab_size": (" ids", "lm_heads"),
+    "whole": ("ids", "lm_head"),
+}
+"""What else a message may call an entry: parts that it asks for."""
+TRAINING = frozenset(
+    {
+        *("attention_dropout", "auto_map", "base_model_name_or_path", "attention_probs_dropout_prob", "attn_pdrop"),
+        *("confidence_head_alpha", "decay_coefficient", "embed_requires_grad", "heads_coefficient"),
+        *("initializer_range", "loss_decay_gamma", "n_candidates", "num_anchors", "num_lookahead_tokens"),
+        *("num_target_layers", "pretraining_tp", "speculators_version", "step_loss_decay", "top_k_tokens_per_head"),
+        *("target_model_name_or_path", "target_model_type", "torch_dtype", "ttt_length", "ttt_step_loss_decay"),
+        *("ttt_steps", "draft_num_hidden_layers", "version", "verifier", "eagle_decoder_type", "model_type"),
+    }
+)
+"""Entries of training, and of what a file is."""
+READ = frozenset(
+    {
+        *("block_size", "causal", "causal_head", "clover", "draft_vocab_size", "dspark_bonus_anchor", "fc_norm"),
+        *("final_logit_softcapping", "head_dim", "hidden_act", "hidden_activation", "hidden_size"),
+        *("input_embedding_scale", "intermediate_size", "is_causal", "k_mask", "layer_types", "logit_scale"),
+        *("markov_head_type", "markov_rank", "mask_token_id", "max_position_embeddings", "max_window_layers"),
+        *("medusa_num_heads", "medusa_num_layers", "n_predict", "norm_before_fc", "norm_before_residual"),
+        *("norm_output", "num_attention_heads", "num_heads", "num_hidden_layers", "num_key_value_heads"),
+        *("num_layers", "original_max_position_embeddings", "output_multiplier", "rms_norm_eps", "rope_parameters"),
+        *("rope_scaling", "rope_theta", "sample_from_anchor", "scale_input", "shift_label", "sliding_window"),
+        *("sliding_window_non_causal", "swa_window_size", "tie_weights", "tie_word_embeddings", "use_aux_norm"),
+        *("use_aux_hidden_state", "use_sliding_window", "use_swa", "vocab_size", "attention_bias", "mlp_bias"),
+        *("bias", "fusion_bias", "mask_token", "pard_token", "partial_rotary_factor", "ptd_token_id", "qkv_bias"),
+        *("hydra_num_heads", "hydra_num_layers", "parallel_drafting", "original_lm_head", "truncated_vocab_size"),
+    }
+)
+"""Entries that the reference takes, or of which the tensors tell."""
+FEATURES = frozenset({"target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids"})
+"""Entries that say which of the target's states are read, which no logits of given features show."""
+OF_LAYERS = frozenset({"rms_norm_eps", "hidden_act", "layer_types", "rope_theta", "rope_scaling", "rope_parameters"})
+KINDS_OF_HARM = frozenset({*PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()} - {"tie_word_embeddings"})
+
+
+@cache
+def universe() -> Mapping[str, Any]:
+    """The entries that configuration classes of language models have, by asking them, with a value of each."""
+    found: dict[str, Any] = {}
+    for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        try:
+            entries = CONFIG_MAPPING[name]().to_dict()
+        except Exception:  # some cannot be made of nothing
+            continue
+        for key, value in entries.items():
+            if value is not None and not isinstance(value, Mapping) and key not in ("architectures", "model_type"):
+                found.setdefault(key, value)
+    return dict(sorted(found.items()))
+
+
+def place_of(config: Mapping[str, Any], key: str, kind: Kind) -> str:
+    """Where an entry is in a config, or would be: its name, behind that of the part that it is in."""
+    for part in NESTED:
+        if isinstance(config.get(part), Mapping) and key in config[part]:
+            return f"{part}.{key}"
+    return key if key in config or not kind.nested else f"{kind.nested[0]}.{key}"
+
+
+def changed(config: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with other entries, by their places; None takes one out."""
+    made: dict[str, Any] = json.loads(json.dumps(config))
+    for place, value in entries.items():
+        *outer, key = place.split(".")
+        inside = made
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        inside.pop(key, None) if value is None else inside.update({key: value})
+    return made
+
+
+class Heads(Claim):
+    """See the module."""
+
+    name = "heads"
+    share = 1.0
+    fixed = 400
+    needed = frozenset({"head"})
+
+    def draw(self, dice: random.Random) -> Case:
+        name = dice.choice(sorted(KINDS))
+        kind = KINDS[name]
+        case: Case = {"head": name}
+        if dice.random() < 0.5:
+            case |= {"dtype": dice.choice(DTYPES), "form": dice.choice(FORMS if kind.stem == "model" else ONE)}
+        if isinstance(kind, Rowed) and dice.random() < 0.4:
+            part = dice.choice(sorted(SHAPES))
+            case[f"shape.{part}"] = dice.choice(SHAPES[part])
+        for _ in range(dice.choice((1, 1, 2, 3))):
+            case |= self._otherwise(kind, int(case.get("shape.layers") or 0), dice)
+        return case
+
+    def _otherwise(self, kind: Kind, layers: int, dice: random.Random) -> Case:
+        config, way = kind.config, dice.random()
+        own = [place for place in places(config) if "." not in place or place.split(".")[0] in NESTED]
+        if way < 0.1:
+            w, _ = kind.weights({})
+            key = dice.choice(sorted(w))
+            return {dice.choice(("tensor.lack", "tensor.odd")): key}
+        if way < 0.2 and (kind.copies or isinstance(kind, Pathed) or "fc.weight" in kind.weights({})[0]):
+            return {"tensor.more": dice.choice(more_tensors(kind))}
+        found: dict[str, Any] = {}
+        layered = not isinstance(kind, Pathed) or "rms_norm_eps" in config
+        if layered and way < 0.4:
+            found = rotary(dice, layers or len_layers(kind))
+        elif layered and way < 0.55:
+            found = windows(dice, layers or len_layers(kind))
+        elif way < 0.75 and own:
+            place = dice.choice(own)
+            return {f"config.{place}": values(place.split(".")[-1], value_at(config, place), dice)}
+        else:
+            named = dice.choice(sorted(READ)) if dice.random() < 0.4 else dice.choice(list(universe()))
+            found = {named: values(named, universe().get(named), dice)}
+        return {f"config.{place_of(config, key, kind)}": value for key, value in found.items()}
+
+    def files(self, case: Case, folder: Path) -> None:
+        """Write the head of a case."""
+        kind = KINDS[case["head"]]
+        w, config = tensors(case), config_of(case)
+        files = {kind.named(key): value for key, value in w.items()} | {key: torch.zeros(2) for key in kind.extra}
+        dtype = case.get("dtype", "float32")
+        files |= {key: w[of] for key, of in kind.copies.items() if of in w and key not in files}
+        files |= {key: value for key, value in extras(case, w).items()}
+        write(folder, rounded(files, dtype), config, kind.stem, case.get("form", "one"))
+
+    def ours(self, case: Case) -> tuple[Tensor, str]:
+        """The logits that mmspec drafts with, `[step, vocab]`, and what it warns of."""
+        with TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self.files(case, Path(folder) / "head")
+            found = KINDS[case["head"]].ours(Path(folder) / "head")
+        return found, " ".join(str(each.message) for each in said)
+
+    def theirs(self, case: Case, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The logits of the reference, `[step, vocab]`."""
+        w = {key: value.to(dtype) if value.is_floating_point() else value for key, value in stored(case).items()}
+        return KINDS[case["head"]].theirs(w, config_of(case))
+
+    def run(self, case: Case) -> str:
+        otherwise = {key for key in case if key not in ("head", "dtype", "form")}
+        try:
+            ours, said = self.ours(case)
+        except (ValueError, TypeError) as error:
+            if not any(is_named(key, case, str(error)) for key in otherwise):
+                raise Broken(f"refused, and what is otherwise is not named: {error}") from error
+            return "refused"
+        warned = {key for key in otherwise if key.rpartition(".")[2] in said}
+        silent = sorted(key for key in otherwise - warned if not self._known(key, case))
+        if silent:
+            raise Broken(f"taken, and neither read nor named: {', '.join(silent)}")
+        # Of rotary parameters a part is named: which one counts is for the authors' class to say.
+        left = {key for key in warned if key.rpartition(".")[2] not in ROTARY}
+        theirs_case = {key: value for key, value in case.items() if key not in left}
+        try:
+            theirs = self.theirs(theirs_case)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise Broken(f"taken, and its authors' class does not compute it: {what}") from error
+        finite = theirs.isfinite()
+        if ours.shape != theirs.shape or not torch.equal(finite, ours.isfinite()):
+            raise Broken(f"logits are {list(ours.shape)}, and {list(theirs.shape)}; or other ids have none")
+        largest = float(theirs[finite].abs().max())
+        off = [float((ours - theirs)[i][finite[i]].abs().max()) / largest for i in range(len(theirs))]
+        if max(off) > CLOSE and max(off) > 10 * self._rounding(theirs_case, theirs, largest):
+            raise Broken(f"off by {', '.join(f'{each:.1e}' for each in off)} of the largest logit, step by step")
+        return "warned" if warned else "equal"
+
+    def _rounding(self, case: Case, theirs: Tensor, largest: float) -> float:
+        """What a change of the tensors' last place in float32 costs the reference."""
+        g = torch.Generator().manual_seed(0)
+        w = {}
+        for key, value in stored(case).items():
+            off = 1 + 6e-8 * torch.randn(value.shape, generator=g) if value.is_floating_point() else 1
+            w[key] = value.double() * off if value.is_floating_point() else value
+        other = KINDS[case["head"]].theirs(w, config_of(case))
+        return float((other - theirs)[theirs.isfinite()].abs().max()) / largest
+
+    def _known(self, key: str, case: Case) -> bool:
+        """Whether what is otherwise is known to the reference, or to change nothing."""
+        first, _, rest = key.partition(".")
+        if first in ("shape", "tensor"):
+            return first == "shape" or key == "tensor.lack" or case[key] in HARMLESS_TENSORS
+        name = rest.split(".")[-1]
+        if name in KINDS_OF_HARM | TRAINING | FEATURES | READ:
+            return True
+        return case[key] is None or case[key] == value_at(KINDS[case["head"]].config, rest)
+
+    def space(self) -> Iterator[str]:
+        yield from (f"layout:{name}" for name in KINDS)
+        yield from (f"entry:{name}" for name in sorted({*universe(), *READ}))
+        yield from (f"dtype:{name}" for name in DTYPES)
+        yield from (f"form:{name}" for name in FORMS)
+        yield from (f"shape:{name}" for name in SHAPES)
+
+    def parts(self, case: Case) -> Iterator[str]:
+        yield f"layout:{case['head']}"
+        yield f"dtype:{case.get('dtype', 'float32')}"
+        yield f"form:{case.get('form', 'one')}"
+        for key in case:
+            first, _, rest = key.partition(".")
+            if first == "config" and rest.split(".")[-1] in {*universe(), *READ}:
+                yield f"entry:{rest.split('.')[-1]}"
+            if first == "shape":
+                yield f"shape:{rest}"
+
+    def program(self, case: Case) -> str:
+        return f"""import torch
+from tests.draws.heads import CLAIM, config_of
+
+case = {case!r}
+print(config_of(case))  # what config.json says
+ours, said = CLAIM.ours(case)  # logits of a chain behind random features, step by step; and warnings
+theirs = CLAIM.theirs(case)  # those of the forward written out in tests/support/settled_forward.py
+print(said)
+for one, other in zip(ours, theirs):
+    there = other.isfinite()
+    print(float((one - other)[there].abs().max() / other[there].abs().max()))
+"""
+
+
+def places(config: Mapping[str, Any], outer: str = "") -> list[str]:
+    """Where the entries of a config are; those inside of parts that hold entries have the part's name before theirs."""
+    found = list[str]()
+    for key, value in config.items():
+        inside = places(value, f"{key}.") if isinstance(value, Mapping) and key in NESTED else []
+        found += inside or [f"{outer}{key}"]
+    return found
+
+
+def value_at(config: Mapping[str, Any], place: str) -> Any:
+    """The entry at a place; None where there is none."""
+    found: Any = config
+    for part in place.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def len_layers(kind: Kind) -> int:
+    """Layers of a layout as it is."""
+    numbers = [key.split(".")[1] for key in kind.weights({})[0] if key.startswith("layers.")]
+    return 1 + max((int(number) for number in numbers), default=0)
+
+
+def config_of(case: Case) -> dict[str, Any]:
+    """The config of a case."""
+    kind = KINDS[case["head"]]
+    _, more = kind.weights(shape_of(case))
+    entries = {place_of(kind.config, key, kind): value for key, value in more.items()}
+    own = {key.removeprefix("config."): value for key, value in case.items() if key.startswith("config.")}
+    return changed(kind.config, {**entries, **own})
+
+
+def shape_of(case: Case) -> dict[str, Any]:
+    return {key.removeprefix("shape."): value for key, value in case.items() if key.startswith("shape.")}
+
+
+def tensors(case: Case) -> dict[str, Tensor]:
+    """The tensors of a case, by our names."""
+    w, _ = KINDS[case["head"]].weights(shape_of(case))
+    w.pop(case.get("tensor.lack", ""), None)
+    return w
+
+
+def stored(case: Case) -> dict[str, Tensor]:
+    """The tensors of a case as its files hold them."""
+    return rounded(tensors(case), case.get("dtype", "float32"))
+
+
+HARMLESS_TENSORS = ("layers.0.self_attn.k_scale", "layers.0.input_layernorm.weight", "equal copy")
+"""Tensors beside a head's own that change nothing; EAGLE-1's class has no such norm in the first layer."""
+
+
+def more_tensors(kind: Kind) -> list[str]:
+    """Tensors that a file may have beside its own: of these some change nothing, and others are to be named."""
+    first = [] if HARMLESS_TENSORS[1] in kind.weights({})[0] else [HARMLESS_TENSORS[1]]
+    first = first if isinstance(kind, Rowed) and not kind.fused else []
+    copies = ["equal copy", "other copy"] if kind.copies or "lm_head.weight" in lent(kind) else []
+    rowed = [*HARMLESS_TENSORS[:1], *first] if isinstance(kind, Rowed) and kind.family == "eagle" else []
+    return [*rowed, *copies, "0.odd.weight"]
+
+
+def lent(kind: Kind) -> tuple[str, ...]:
+    """Keys of copies of the target's weights that a layout's files carry."""
+    return tuple(key for key in (kind.layout.extra if isinstance(kind, Pathed) else ()) if "lm_head" in key)
+
+
+def extras(case: Case, w: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors beside a head's own."""
+    kind, found = KINDS[case["head"]], dict[str, Tensor]()
+    if "tensor.odd" in case:
+        found[prefix(kind) + "odd." + kind.named(case["tensor.odd"])] = torch.ones(2)
+    more = case.get("tensor.more")
+    if more in ("equal copy", "other copy"):
+        off = 0.5 if more == "other copy" else 0
+        found |= {key: w[of] + off for key, of in kind.copies.items() if of in w}
+    elif more:
+        shape = (TARGET,) if more.endswith("norm.weight") else (1,) if more.endswith("scale") else (VOCAB, 4)
+        found[prefix(kind) + kind.named(more)] = torch.full(shape, 5.0)
+    return found
+
+
+def prefix(kind: Kind) -> str:
+    """What all keys of a head begin with that may be stored beside its target's."""
+    firsts = {key.partition(".")[0] for key in kind.weights({})[0]} - {"token_map"}
+    return f"{firsts.pop()}." if isinstance(kind, Pathed) and len(firsts) == 1 else ""
+
+
+def is_named(key: str, case: Case, said: str) -> bool:
+    """Whether a message names what is otherwise: the entry, a part of its value, or the tensor."""
+    first, _, rest = key.partition(".")
+    name, value, kind = rest.split(".")[-1], case[key], KINDS[case["head"]]
+    words = [name, *NAMES.get(name, ())]
+    if key == "tensor.lack":
+        words = [" missing", "has no ", kind.named(value)]
+    elif first == "tensor":
+        words = ["nothing reads", str(value), *kind.copies, *lent(kind)]
+    elif isinstance(value, Mapping):
+        words += [str(part) for part in value]
+    elif isinstance(value, str):
+        words.append(repr(value))
+    return any(word in said for word in words)
+
+
+CLAIM = Heads()
