@@ -104,6 +104,10 @@ class Draft:
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
         return replace(self, units=torch.cat([root[:, None], units], 1), valid=valid)
 
+    def within(self, room: Tensor) -> "Draft":
+        """Refuse nodes of a draft that is not rooted which are deeper than `room [batch]`."""
+        return replace(self, valid=self.valid & (self.index.depth[:, 1:] <= room[:, None]))
+
     def shallower(self, depth: int) -> "Draft":
         """Refuse nodes of a rooted draft at `depth` or deeper."""
         return replace(self, valid=self.valid & (self.index.depth < depth))
