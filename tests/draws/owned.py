@@ -40,7 +40,9 @@ def _from_mask(part: nn.Module, states: Tensor, given: dict[str, Any]) -> int:
 
 def _from_positions(part: nn.Module, states: Tensor, given: dict[str, Any]) -> Tensor | int:
     places = given.get("position_ids")
-    return _length_of_layer(part, states, given) if places is None else places[:, :1]
+    if places is None:
+        return _length_of_layer(part, states, given)
+    return places.reshape(-1, *places.shape[-2:])[0] - torch.arange(states.shape[1])
 
 
 def _counter(part: nn.Module, states: Tensor, given: dict[str, Any]) -> int:
