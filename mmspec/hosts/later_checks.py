@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
+from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes, names_argument
 from mmspec.hosts.prefill import prefill_chunks
@@ -36,7 +36,11 @@ _right: ResultsByModel[bool] = ResultsByModel()
 """The lengths at which trees and paths agreed."""
 
 PADDING, PROMPT, STEPS = 5, 3, 2
-"""Columns of padding, and the units behind it: so few that a short convolution has padding in its window."""
+"""Columns of padding, and the units behind it: so few that a short convolution has padding in its window.
+
+Over the zoo, in three dtypes, rows that do not depend on padding were 0 to 1.4 times the noise apart, and others at
+least 38 times.
+"""
 
 _alike: ResultsByModel[bool] = ResultsByModel()
 """The models whose padded rows are the rows alone."""
@@ -139,11 +143,12 @@ def compare_padded(passes: Passes, columns: int) -> None:
     units = torch.cat(random_ids(model_info, 0))[: PROMPT + STEPS].expand(passes.rows or 1, -1)
     with model_lock(model), unchanged(model), passes.quantised.replaced(model):
         padded, alone = (_steps(passes, units, before) for before in (padding, 0))
-        whole = model(input_ids=units, use_cache=False).logits[:, PROMPT - 1 :].float()
-    most = max(most_rounding(model, float(alone.abs().max())), APART * float((alone - whole).abs().max()))
-    steps = (padded - alone).abs().amax(-1)
+        whole = _whole(passes, units)
+    # Of the whole vocabulary: what rounding does to each logit says nothing about the largest, and less than a fault.
+    steps, noise, size = (_spread(each) for each in (padded - alone, alone - whole, alone))
+    most = APART * float(torch.maximum(noise, rounding(model) * size).max())
     # Rounding may make a router of experts choose otherwise, from some step on.
-    apart = float((steps.amin(1) if model_info.has_experts else steps).max())
+    apart = float(steps.min() if model_info.has_experts else steps.max())
     if not apart <= most:
         raise ValueError(
             f"{type(model).__name__} cannot verify drafts exactly in a batch with padding, so it is refused: what its "
@@ -152,6 +157,11 @@ def compare_padded(passes: Passes, columns: int) -> None:
             "length, or one row at a time, or disable() first"
         )
     results[kind] = True
+
+
+def _spread(logits: Tensor) -> Tensor:
+    """The root mean square of logits `[row, step, vocab]` in every step."""
+    return logits.pow(2).mean((0, 2)).sqrt()
 
 
 def _steps(passes: Passes, units: Tensor, padding: int) -> Tensor:
