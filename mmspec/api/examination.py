@@ -39,6 +39,8 @@ def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable
         raise ValueError(f"{type(model).__name__} is no language model")
     passes, info = target.passes, target.model_info
 
+    units = end_of(info) or max(lengths(info), default=0) + 1
+
     def trees() -> str:
         found = examine(info, passes.rows)
         return (
@@ -47,12 +49,12 @@ def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable
         )
 
     def long() -> str:
-        found = compare_long(passes, end_of(info) or max(lengths(info), default=0) + 1)
+        found = compare_long(passes, units, rows=2)
         return "; ".join(f"{name}: {each}" for name, each in found.items()) or "no setting names one to check"
 
     yield "trees", trees
     yield "long texts", long
-    yield "padded rows", lambda: str(compare_padded(passes))
+    yield "padded rows", lambda: str(compare_padded(passes, units))
     if drafter is not None:
         yield "head", lambda: _tried(target, drafter)
 
