@@ -248,11 +248,7 @@ class Pipeline(DiffusionPipeline):
 
 
 def refuse_unread(saving: Mapping[str, Any]) -> None:
-    """Refuse arguments of `save_pretrained` that ask for files which `from_pretrained` does not read.
-
-    Raises:
-        ValueError: Says which argument, and what to do instead.
-    """
+    """Refuse arguments of `save_pretrained` that ask for files which `from_pretrained` does not read."""
     if saving.get("variant") is not None:
         raise ValueError("variant= writes weights under names that no mmspec.Pipeline reads: name a folder for each")
     if not saving.get("safe_serialization", True):

@@ -7,11 +7,7 @@ from mmspec.registry import fitting, installed, missing_words
 
 
 def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
-    """Refuse three live objects before anything runs: drafts are verified exactly or not at all.
-
-    Raises:
-        ValueError: Names the words that nobody offers, and the methods that fit the target.
-    """
+    """Refuse three live objects before anything runs: drafts are verified exactly or not at all."""
     missing = missing_words(target.offers, drafter, rule)
     if missing:
         raise ValueError(

@@ -105,12 +105,7 @@ def ranks_of(target: Target) -> Ranks | None:
 
 
 def refuse_parting(rule: Rule, policy: Policy, drafter: Drafter) -> None:
-    """Refuse what would let ranks part; for a decoder with ranks, after its drafter was bound.
-
-    Raises:
-        ValueError: The rule reads distributions of drafts, which only one rank has; or budgets are measured while the
-            drafter's own passes are collectives, too.
-    """
+    """Refuse what would let ranks part; for a decoder with ranks, after its drafter was bound."""
     if rule.exactness != "invariant":
         raise ValueError(
             f"over several ranks drafts travel without their distributions, which {type(rule).__name__} reads; "

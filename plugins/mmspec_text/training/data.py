@@ -146,11 +146,7 @@ def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) ->
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token in front of a text.
-
-    Raises:
-        ValueError: The tokenizer has none.
-    """
+    """The token in front of a text."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
@@ -206,9 +202,6 @@ def refuse_foreign(logits_of: Callable[[Tensor], Tensor], window: Tensor, vocab:
     """Refuse a text that the target finds less likely than noise, as text of another tokenizer's ids is.
 
     `logits_of` gives the target's logits of ids `[1, unit]`; `window` is a piece of the text, `[unit]` int64.
-
-    Raises:
-        ValueError: A uniform guess would be much better than the target.
     """
     nats = float(next_token(logits_of(window[None]), window[None]))
     if not nats < math.log(vocab) + MARGIN:
