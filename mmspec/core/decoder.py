@@ -3,11 +3,9 @@
 The loop knows no modality and no method. Plain decoding is a draft of one node, the root.
 """
 
-import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,12 +16,9 @@ from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
 from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits
-from mmspec.core.forced import with_forced
-from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy, Trimming
-from mmspec.core.processors import drafts_forbidden_by
+from mmspec.core.policies import Fixed, Policy
 from mmspec.core.promise import (
     Shape,
     checked_shape,
@@ -33,8 +28,9 @@ from mmspec.core.promise import (
     promised,
     shape_to_compile,
 )
+from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.ranks import ranks_of, refuse_parting
+from mmspec.core.ranks import ranks_of
 from mmspec.core.report import Promise, Report
 from mmspec.core.round import Pending, decided, verified, with_truth
 from mmspec.core.rules.match import Match
@@ -105,7 +101,7 @@ class Decoder:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.rule: Rule = rule if rule is not None else Match()
         self.k = k if drafter is not None else 0
-        self.policy: Policy = policy if policy is not None else Fixed(self.k)
+        policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
         self.why = why
         self.k_from = k_from if drafter is not None else ""
@@ -123,10 +119,19 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.ranks = ranks_of(self.target)
-        if self.ranks is not None:
-            refuse_parting(self.rule, self.policy, self.drafter)
+        self.ranks.refuse_parting(self.rule, policy, self.drafter)
+        self.proposer = Proposer(self.drafter, policy, self.rule, self.k, self.target, self.name)
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
         self.one_width()  # refuses a shape that cannot be kept
+
+    @property
+    def policy(self) -> Policy:
+        """Decides the budget of each round."""
+        return self.proposer.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.proposer.policy = policy
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
@@ -168,8 +173,7 @@ class Decoder:
         budget = Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
         report = Report(self.name, wrt=wrt, k=k, k_from=self.k_from, half=in_half_precision(self.target))
-        if self.ranks is not None:
-            self.ranks.meet(inputs, self.name, limit, k, budget.width)
+        self.ranks.meet(inputs, self.name, limit, k, budget.width)
         with report.phase("prefill"):
             prefill = self._prefill(inputs, limit, budget)
         report.take(self._promise(prefill, nodes, warp))
@@ -185,8 +189,7 @@ class Decoder:
         state = State.begin(prefill, limit, budget, **how)
         state.capture.way = way
         self._append_first(state, prefill)
-        with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
-            state.memory = self.drafter.start(state, inputs)
+        self.proposer.start(state, inputs)
         state.hidden = None  # of a long prompt they are many
         return state
 
@@ -246,7 +249,7 @@ class Decoder:
         state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
         state.report.add_bias(draft, step.verdict, step.count)
         self.target.commit(state.cache, step.verdict.path, step.count)
-        self._observe(state, step)
+        self.proposer.observe(state, step)
         return step
 
     def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
@@ -266,8 +269,7 @@ class Decoder:
             self._tell_lengths(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
-        with contained(state, f"policy {type(self.policy).__name__}"):
-            self.policy.observe(deepest, counts, time.perf_counter() - began)
+        self.proposer.measured(state, deepest, counts, time.perf_counter() - began)
 
     def rounds(
         self, inputs: Any, limit: int, *, watched: bool = True, pauses: Sequence[int] = (), **options: Any
@@ -301,8 +303,7 @@ class Decoder:
                 else:
                     yield from own_rounds(state, captured, self.drafter, watched or bool(pauses))
                     self._tell_lengths(state)
-        if self.ranks is not None:
-            self.ranks.part(state)
+        self.ranks.part(state)
 
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
@@ -331,7 +332,7 @@ class Decoder:
                     captured(state, draft)
                 with state.report.phase("rest"):
                     assert state.step is not None
-                    self._observe(state, state.step)
+                    self.proposer.observe(state, state.step)
                 return draft.index.deepest
             pending = self._verify(state, proposed)
         elif pending is None:
@@ -344,28 +345,7 @@ class Decoder:
         """The round's draft, not rooted: what the policy keeps of the drafter's; None if nothing was proposed."""
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
-            draft = self._propose_here(state)
-            return draft if self.ranks is None else self.ranks.led(state, draft)
-
-    def _propose_here(self, state: State) -> Draft | None:
-        bounds, vocab = state.budget, self.target.vocab
-        noise = self.rule.draft_noise(state.round())
-        if not self.k or not bounds.drafting or drafts_forbidden_by(state.warp.processors):
-            return None
-        proposes, decides, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
-        with contained(state, decides):
-            budget = min(operator.index(self.policy.budget()), self.k, bounds.most)  # caches were made for `most`
-            # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
-            budget = budget * (state.most_room > 0) if bounds.fixed else min(budget, state.most_room)
-        if budget <= 0:
-            return None
-        draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
-        if draft is not None:
-            draft = with_forced(draft, state.warp, state.live, min(budget, bounds.width - 1))
-            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab, draft)
-        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
-            bounds.note(draft, state.done)
-        return None if draft is None or not draft.units.shape[1] else draft.compact()
+            return self.ranks.led(state, self.proposer.propose(state))
 
     def _verify(self, state: State, proposed: Draft | None) -> Pending:
         """Verify a draft (not rooted), or the root alone if nothing was proposed."""
@@ -379,11 +359,6 @@ class Decoder:
         state.reserve(draft.index.deepest + 1)
         state.live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
         return state.step
-
-    def _observe(self, state: State, step: Step) -> None:
-        if state.budget.drafting:
-            with contained(state, f"drafter {self.name}", fatal=True):
-                self.drafter.observe(state, step)
 
     def _tell_lengths(self, state: State) -> None:
         """Tell the target how far the rows were at the last host sync, if it asks for that."""
