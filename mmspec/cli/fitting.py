@@ -274,5 +274,5 @@ def _facts(found: Fits) -> list[str]:
     if found.measured:
         said.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
     if not found.checked:
-        said.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
+        said.append("Read off the config, without weights. The self-check of the first use has the last word.")
     return said

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mmspec import shipped
-from mmspec.cli.app import build
+from mmspec.cli.app import PANELS, build
 from mmspec.cli.groups import group
 from tests.support.zoo import RECURRENT, REFUSED
 from tests.support.zoo.recipe import scaled
@@ -87,6 +88,15 @@ def test_plugins_share_a_group() -> None:
     app = typer.Typer()
     assert group(app, "train", "Train.") is group(app, "train", "Again.")
     assert group(app, "bench", "Measure.") is not group(app, "train", "Train.")
+
+
+def test_help_shows_what_is_for_what() -> None:
+    """Every command of ours has a panel, and no panel names a command that is not there."""
+    named = {name for names in PANELS.values() for name in names}
+    assert set(get_command(build()).commands) == named  # type: ignore[attr-defined]
+    said = CliRunner().invoke(build(), ["--help"]).output
+    places = [said.index(f"─ {panel} ─") for panel in ("Use", "Choose and measure", "Train")]
+    assert places == sorted(places) and said.index(" generate ") < said.index(" methods ") < said.index(" train ")
 
 
 def weights(folder: Path, promised: int) -> None:
