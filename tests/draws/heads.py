@@ -8,6 +8,7 @@ an entry of any configuration class of transformers that is neither read, nor na
 
 import json
 import random
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -23,10 +24,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tests.draws.claim import Broken, Case, Claim
 from tests.draws.head_files import DTYPES, FORMS, ONE, rounded, write
-from tests.draws.head_kinds import KINDS, NESTED, Kind, Pathed, Rowed
+from tests.draws.head_kinds import COUNTS, ENDS, KINDS, NESTED, Deep, Kind, Pathed, Rowed
 from tests.draws.head_settings import rotary, values, windows
 from tests.support.eagle_layouts import TARGET, VOCAB
-from tests.support.settled_forward import ROTARY
+from tests.support.settled_forward import ROTARY, WINDOWS
 
 CLOSE = 1e-5
 """Of the largest logit: what rounding to float32 costs; or ten times what it costs the reference, if that is more."""
@@ -43,7 +44,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("layers.",),
     "markov_head_type": ("markov_head",),
     "markov_rank": ("markov_head",),
+    "mask_token_id": ("mask token",),
     "norm_before_fc": ("input_norm",),
+    "parallel_drafting": ("P-EAGLE",),
     "num_attention_heads": ("heads",),
     "num_key_value_heads": ("heads",),
     "original_lm_head": ("lm_head",),
@@ -52,20 +55,21 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "tie_weights": ("head.", "emb."),
     "target_hidden_size": ("fc_norm", "states of "),
     "use_aux_hidden_state": ("fc.weight", "hidden_norm"),
-    "use_aux_norm": ("aux_norm",),
+    "use_aux_norm": ("aux_norm", "fc_norm"),
     "use_swa": ("sliding_window",),
-    "vocab_size": (" ids", "lm_heads"),
+    "vocab_size": (" ids", "lm_heads", "markov", "vocabulary"),
     "whole": ("ids", "lm_head"),
 }
 """What else a message may call an entry: parts that it asks for."""
 TRAINING = frozenset(
     {
-        *("attention_dropout", "auto_map", "base_model_name_or_path", "attention_probs_dropout_prob", "attn_pdrop"),
-        *("confidence_head_alpha", "decay_coefficient", "embed_requires_grad", "heads_coefficient"),
-        *("initializer_range", "loss_decay_gamma", "n_candidates", "num_anchors", "num_lookahead_tokens"),
-        *("num_target_layers", "pretraining_tp", "speculators_version", "step_loss_decay", "top_k_tokens_per_head"),
-        *("target_model_name_or_path", "target_model_type", "torch_dtype", "ttt_length", "ttt_step_loss_decay"),
-        *("ttt_steps", "draft_num_hidden_layers", "version", "verifier", "eagle_decoder_type", "model_type"),
+        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "auto_map", "base_model_name_or_path"),
+        *("confidence_head_alpha", "decay_coefficient", "decoder_sparse_step", "draft_num_hidden_layers"),
+        *("eagle_decoder_type", "embed_requires_grad", "heads_coefficient", "initializer_range", "loss_decay_gamma"),
+        *("model_type", "n_candidates", "num_anchors", "num_lookahead_tokens", "num_target_layers", "pretraining_tp"),
+        *("sep_token_id", "speculators_version", "step_loss_decay", "target_model_name_or_path", "target_model_type"),
+        *("top_k_tokens_per_head", "torch_dtype", "ttt_length", "ttt_step_loss_decay", "ttt_steps", "verifier"),
+        "version",
     }
 )
 """Entries of training, and of what a file is."""
@@ -82,10 +86,19 @@ READ = frozenset(
         *("sliding_window_non_causal", "swa_window_size", "tie_weights", "tie_word_embeddings", "use_aux_norm"),
         *("use_aux_hidden_state", "use_sliding_window", "use_swa", "vocab_size", "attention_bias", "mlp_bias"),
         *("bias", "fusion_bias", "mask_token", "pard_token", "partial_rotary_factor", "ptd_token_id", "qkv_bias"),
+        *COUNTS,
         *("hydra_num_heads", "hydra_num_layers", "parallel_drafting", "original_lm_head", "truncated_vocab_size"),
     }
 )
 """Entries that the reference takes, or of which the tensors tell."""
+PLAIN: Mapping[str, Any] = {
+    **dict.fromkeys(("logits_scaling", "embedding_multiplier", "residual_multiplier", "scale_emb"), 1),
+    **dict.fromkeys(("is_neox_style", "next_layer_regular"), True),
+    **dict.fromkeys(("rope_interleave", "use_mtp_layernorm"), False),
+}
+"""Entries that no reference takes, and their values for what every reference computes."""
+REMOTE: Mapping[str, Any] = {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256, "mup_denominator": 32}
+"""Entries of configuration classes that are not in transformers: MiniCPM's."""
 FEATURES = frozenset({"target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids"})
 """Entries that say which of the target's states are read, which no logits of given features show."""
 OF_LAYERS = frozenset({"rms_norm_eps", "hidden_act", "layer_types", "rope_theta", "rope_scaling", "rope_parameters"})
@@ -95,7 +108,7 @@ KINDS_OF_HARM = frozenset({*PreTrainedConfig().to_dict(), *GenerationConfig().to
 @cache
 def universe() -> Mapping[str, Any]:
     """The entries that configuration classes of language models have, by asking them, with a value of each."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(REMOTE)
     for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         try:
             entries = CONFIG_MAPPING[name]().to_dict()
@@ -140,7 +153,8 @@ class Heads(Claim):
         kind = KINDS[name]
         case: Case = {"head": name}
         if dice.random() < 0.5:
-            case |= {"dtype": dice.choice(DTYPES), "form": dice.choice(FORMS if kind.stem == "model" else ONE)}
+            case["form"] = dice.choice(FORMS[:2] if isinstance(kind, Deep) else FORMS if kind.stem == "model" else ONE)
+            case["dtype"] = "float32" if isinstance(kind, Deep) and kind.chained else dice.choice(DTYPES)
         if isinstance(kind, Rowed) and dice.random() < 0.4:
             part = dice.choice(sorted(SHAPES))
             case[f"shape.{part}"] = dice.choice(SHAPES[part])
@@ -153,15 +167,18 @@ class Heads(Claim):
         own = [place for place in places(config) if "." not in place or place.split(".")[0] in NESTED]
         if way < 0.1:
             w, _ = kind.weights({})
-            key = dice.choice(sorted(w))
+            key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
             return {dice.choice(("tensor.lack", "tensor.odd")): key}
-        if way < 0.2 and (kind.copies or isinstance(kind, Pathed) or "fc.weight" in kind.weights({})[0]):
+        if isinstance(kind, Deep) and way < 0.6:
+            return {f"config.{dice.choice(COUNTS)}": dice.choice((None, 0, 1, 2, 3))}
+        if isinstance(kind, Deep) or way < 0.2:
             return {"tensor.more": dice.choice(more_tensors(kind))}
         found: dict[str, Any] = {}
-        layered = not isinstance(kind, Pathed) or "rms_norm_eps" in config
+        rowed, layered = isinstance(kind, Rowed), "rms_norm_eps" in config or isinstance(kind, Rowed)
         if layered and way < 0.4:
             found = rotary(dice, layers or len_layers(kind))
-        elif layered and way < 0.55:
+            found = found if rowed else {key: value for key, value in found.items() if key not in WINDOWS}
+        elif rowed and way < 0.55:
             found = windows(dice, layers or len_layers(kind))
         elif way < 0.75 and own:
             place = dice.choice(own)
@@ -169,7 +186,12 @@ class Heads(Claim):
         else:
             named = dice.choice(sorted(READ)) if dice.random() < 0.4 else dice.choice(list(universe()))
             found = {named: values(named, universe().get(named), dice)}
-        return {f"config.{place_of(config, key, kind)}": value for key, value in found.items()}
+            if named == "tie_word_embeddings" and rowed and dice.random() < 0.7:
+                return {**self._placed(kind, found), "shape.embedding": True, "tensor.lack": "lm_head.weight"}
+        return self._placed(kind, found)
+
+    def _placed(self, kind: Kind, found: Mapping[str, Any]) -> Case:
+        return {f"config.{place_of(kind.config, key, kind)}": value for key, value in found.items()}
 
     def files(self, case: Case, folder: Path) -> None:
         """Write the head of a case."""
@@ -177,8 +199,8 @@ class Heads(Claim):
         w, config = tensors(case), config_of(case)
         files = {kind.named(key): value for key, value in w.items()} | {key: torch.zeros(2) for key in kind.extra}
         dtype = case.get("dtype", "float32")
-        files |= {key: w[of] for key, of in kind.copies.items() if of in w and key not in files}
-        files |= {key: value for key, value in extras(case, w).items()}
+        files |= kind.lent | {key: w[of] for key, of in kind.copies.items() if of in w and key not in files}
+        files |= extras(case, w)
         write(folder, rounded(files, dtype), config, kind.stem, case.get("form", "one"))
 
     def ours(self, case: Case) -> tuple[Tensor, str]:
@@ -199,10 +221,13 @@ class Heads(Claim):
         try:
             ours, said = self.ours(case)
         except (ValueError, TypeError) as error:
+            shown = re.search(r"Its keys are ([^,]+), ", str(error))
+            if shown and shown[1] not in keys_of(case):
+                raise Broken(f"names a key that the file does not have: {error}") from error
             if not any(is_named(key, case, str(error)) for key in otherwise):
                 raise Broken(f"refused, and what is otherwise is not named: {error}") from error
             return "refused"
-        warned = {key for key in otherwise if key.rpartition(".")[2] in said}
+        warned = {key for key in otherwise if key.startswith("config.") and key.rpartition(".")[2] in said}
         silent = sorted(key for key in otherwise - warned if not self._known(key, case))
         if silent:
             raise Broken(f"taken, and neither read nor named: {', '.join(silent)}")
@@ -241,7 +266,7 @@ class Heads(Claim):
         name = rest.split(".")[-1]
         if name in KINDS_OF_HARM | TRAINING | FEATURES | READ:
             return True
-        return case[key] is None or case[key] == value_at(KINDS[case["head"]].config, rest)
+        return case[key] in (None, PLAIN.get(name)) or case[key] == value_at(KINDS[case["head"]].config, rest)
 
     def space(self) -> Iterator[str]:
         yield from (f"layout:{name}" for name in KINDS)
@@ -332,25 +357,28 @@ def more_tensors(kind: Kind) -> list[str]:
     """Tensors that a file may have beside its own: of these some change nothing, and others are to be named."""
     first = [] if HARMLESS_TENSORS[1] in kind.weights({})[0] else [HARMLESS_TENSORS[1]]
     first = first if isinstance(kind, Rowed) and not kind.fused else []
-    copies = ["equal copy", "other copy"] if kind.copies or "lm_head.weight" in lent(kind) else []
+    copies = ["equal copy", "other copy", "other copy"] if kind.copies or kind.may_repeat else []
     rowed = [*HARMLESS_TENSORS[:1], *first] if isinstance(kind, Rowed) and kind.family == "eagle" else []
     return [*rowed, *copies, "0.odd.weight"]
 
 
-def lent(kind: Kind) -> tuple[str, ...]:
-    """Keys of copies of the target's weights that a layout's files carry."""
-    return tuple(key for key in (kind.layout.extra if isinstance(kind, Pathed) else ()) if "lm_head" in key)
+def keys_of(case: Case) -> set[str]:
+    """The keys in the files of a case."""
+    kind, w = KINDS[case["head"]], tensors(case)
+    return {*map(kind.named, w), *kind.extra, *kind.lent, *kind.copies, *extras(case, w)}
 
 
 def extras(case: Case, w: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors beside a head's own."""
     kind, found = KINDS[case["head"]], dict[str, Tensor]()
     if "tensor.odd" in case:
-        found[prefix(kind) + "odd." + kind.named(case["tensor.odd"])] = torch.ones(2)
+        beside = kind.named(case["tensor.odd"]).rpartition(".")[0]
+        found[f"{beside}.odd" if beside else "odd.weight"] = torch.ones(2)
     more = case.get("tensor.more")
     if more in ("equal copy", "other copy"):
         off = 0.5 if more == "other copy" else 0
         found |= {key: w[of] + off for key, of in kind.copies.items() if of in w}
+        found |= {key: value + off for key, value in kind.may_repeat.items()}
     elif more:
         shape = (TARGET,) if more.endswith("norm.weight") else (1,) if more.endswith("scale") else (VOCAB, 4)
         found[prefix(kind) + kind.named(more)] = torch.full(shape, 5.0)
@@ -359,6 +387,8 @@ def extras(case: Case, w: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def prefix(kind: Kind) -> str:
     """What all keys of a head begin with that may be stored beside its target's."""
+    if isinstance(kind, Deep):
+        return kind.layout.place(kind.layout.block, 0)
     firsts = {key.partition(".")[0] for key in kind.weights({})[0]} - {"token_map"}
     return f"{firsts.pop()}." if isinstance(kind, Pathed) and len(firsts) == 1 else ""
 
@@ -369,9 +399,9 @@ def is_named(key: str, case: Case, said: str) -> bool:
     name, value, kind = rest.split(".")[-1], case[key], KINDS[case["head"]]
     words = [name, *NAMES.get(name, ())]
     if key == "tensor.lack":
-        words = [" missing", "has no ", kind.named(value)]
+        words = [" missing", " fit", "nothing reads", "has no ", "lacks ", "there is no ", kind.named(value)]
     elif first == "tensor":
-        words = ["nothing reads", str(value), *kind.copies, *lent(kind)]
+        words = ["nothing reads", "without a place", str(value), *kind.copies, *kind.may_repeat]
     elif isinstance(value, Mapping):
         words += [str(part) for part in value]
     elif isinstance(value, str):

@@ -188,6 +188,8 @@ class SettledEagle(WrittenOut):
         said: dict[str, Any] = {name: bool(given[name]) for name in named if given.get(name) is not None}
         if flags.third and given.get("fc_norm") is None and given.get("use_aux_norm") is not None:
             said["fc_norm"] = bool(given["use_aux_norm"])
+        if given.get("speculators_model_type") == "eagle3":
+            said.setdefault("norm_before_residual", True)  # as vLLM has it
         if flags.third and given.get("use_aux_hidden_state") is not None:
             said["has_fc"] = bool(given["use_aux_hidden_state"])
         if not flags.third:
@@ -257,7 +259,7 @@ class SettledBlock(BlockWrittenOut):
         for entry in ("sample_from_anchor", "shift_label"):
             if self.given.get(entry) is not None:
                 return bool(self.given[entry])
-        return flags.from_root and not self.given.get("dspark_bonus_anchor")
+        return (flags.from_root or flags.sequel is not None) and not self.given.get("dspark_bonus_anchor")
 
     def seen(self, number: int, known: int) -> Tensor:
         """What the rows of a block see of known rows and one another, `[row, known + row]` bool."""
