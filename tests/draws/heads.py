@@ -165,26 +165,26 @@ class Heads(Claim):
     def _otherwise(self, kind: Kind, layers: int, dice: random.Random) -> Case:
         config, way = kind.config, dice.random()
         own = [place for place in places(config) if "." not in place or place.split(".")[0] in NESTED]
-        if way < 0.1:
+        if way < 0.05:
             w, _ = kind.weights({})
             key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
             return {dice.choice(("tensor.lack", "tensor.odd")): key}
         if isinstance(kind, Deep) and way < 0.6:
             return {f"config.{dice.choice(COUNTS)}": dice.choice((None, 0, 1, 2, 3))}
-        if isinstance(kind, Deep) or way < 0.2:
+        if isinstance(kind, Deep) or way < 0.12:
             return {"tensor.more": dice.choice(more_tensors(kind))}
         found: dict[str, Any] = {}
         rowed, layered = isinstance(kind, Rowed), "rms_norm_eps" in config or isinstance(kind, Rowed)
-        if layered and way < 0.4:
+        if layered and way < 0.32:
             found = rotary(dice, layers or len_layers(kind))
             found = found if rowed else {key: value for key, value in found.items() if key not in WINDOWS}
-        elif rowed and way < 0.55:
+        elif rowed and way < 0.44:
             found = windows(dice, layers or len_layers(kind))
-        elif way < 0.75 and own:
+        elif way < 0.62 and own:
             place = dice.choice(own)
             return {f"config.{place}": values(place.split(".")[-1], value_at(config, place), dice)}
         else:
-            named = dice.choice(sorted(READ)) if dice.random() < 0.4 else dice.choice(list(universe()))
+            named = dice.choice(sorted({*READ, *REMOTE})) if dice.random() < 0.75 else dice.choice(list(universe()))
             found = {named: values(named, universe().get(named), dice)}
             if named == "tie_word_embeddings" and rowed and dice.random() < 0.7:
                 return {**self._placed(kind, found), "shape.embedding": True, "tensor.lack": "lm_head.weight"}

@@ -101,9 +101,14 @@ class Settled:
             raise Unlike(f"layer_types are {kinds}")
         return kinds[: self.layers]
 
+    @property
+    def sliding(self) -> int:
+        """Rows of windows."""
+        return self._number("sliding_window")
+
     def window(self, number: int) -> int | None:
         """Rows that a layer attends over; None: all."""
-        return None if self.kinds[number] == FULL else self._number("sliding_window")
+        return None if self.kinds[number] == FULL else self.sliding
 
     def angles(self, number: int, passes: Passes) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the rows of passes, `[row, width]`, in a layer."""
@@ -188,8 +193,10 @@ class SettledEagle(WrittenOut):
         said: dict[str, Any] = {name: bool(given[name]) for name in named if given.get(name) is not None}
         if flags.third and given.get("fc_norm") is None and given.get("use_aux_norm") is not None:
             said["fc_norm"] = bool(given["use_aux_norm"])
-        if given.get("speculators_model_type") == "eagle3":
-            said.setdefault("norm_before_residual", True)  # as vLLM has it
+        if given.get("speculators_model_type") in ("eagle3", "peagle"):  # as vLLM has it
+            said.setdefault("norm_before_residual", given["speculators_model_type"] == "eagle3")
+        if "norm.weight" not in self.w:
+            said["norm_output"] = False
         if flags.third and given.get("use_aux_hidden_state") is not None:
             said["has_fc"] = bool(given["use_aux_hidden_state"])
         if not flags.third:
@@ -264,9 +271,10 @@ class SettledBlock(BlockWrittenOut):
     def seen(self, number: int, known: int) -> Tensor:
         """What the rows of a block see of known rows and one another, `[row, known + row]` bool."""
         given, rows = self.given, torch.arange(self.f.block)[:, None] + known
-        others, window = torch.arange(known + self.f.block), self.s.window(number)
-        if given.get("use_swa") and SLIDING not in (given.get("layer_types") or ()):
-            window = given.get("swa_window_size") or given["sliding_window"]
+        others, window = torch.arange(known + self.f.block), None
+        swa = given.get("use_swa") and SLIDING not in (given.get("layer_types") or ())
+        if swa or self.s.kinds[number] == SLIDING:
+            window = given.get("swa_window_size") or self.s.sliding
         named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
         slides = self.s.kinds[number] == SLIDING and window is not None
         causal = named[0] if named else slides and not given.get("sliding_window_non_causal")
