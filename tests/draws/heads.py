@@ -30,7 +30,7 @@ from tests.support.eagle_layouts import TARGET, VOCAB
 from tests.support.settled_forward import ROTARY, WINDOWS
 
 CLOSE = 1e-5
-"""Of the largest logit: what rounding to float32 costs; or ten times what it costs the reference, if that is more."""
+"""Of the largest logit: what rounding to float32 costs; or thirty times what a change of last places costs there."""
 SHAPES: dict[str, Sequence[Any]] = {"layers": (1, 2, 3), "biases": (True,), "embedding": (True,), "whole": (True,)}
 """Other shapes of a layout: layers, biases of queries, keys and values, an embedding of its own, all ids scored."""
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -38,8 +38,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "clover": ("num_heads", "num_layers"),
     "biases": ("bias",),
     "embedding": ("embed_tokens",),
+    "conv_kernel_size": ("conv_",),
+    "draft_vocab_size": ("d2t",),
     "fc_norm": ("fc_norm.",),
     "head_dim": ("heads",),
+    "hidden_act": ("activations",),
+    "hidden_activation": ("activations",),
     "layer_types": ("sliding_window",),
     "layers": ("layers.",),
     "markov_head_type": ("markov_head",),
@@ -63,6 +67,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """What else a message may call an entry: parts that it asks for."""
 TRAINING = frozenset(
     {
+        *("add_cross_attention", "cross_attention_hidden_size", "is_decoder", "tie_encoder_decoder"),
         *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "auto_map", "base_model_name_or_path"),
         *("confidence_head_alpha", "decay_coefficient", "decoder_sparse_step", "draft_num_hidden_layers"),
         *("eagle_decoder_type", "embed_requires_grad", "heads_coefficient", "initializer_range", "loss_decay_gamma"),
@@ -164,7 +169,8 @@ class Heads(Claim):
 
     def _otherwise(self, kind: Kind, layers: int, dice: random.Random) -> Case:
         config, way = kind.config, dice.random()
-        own = [place for place in places(config) if "." not in place or place.split(".")[0] in NESTED]
+        own = [place for place in places(config) if place.split(".")[0] in NESTED or "." not in place]
+        own = [place for place in own if place != "speculators_model_type"]  # without which it is another layout
         if way < 0.05:
             w, _ = kind.weights({})
             key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
@@ -244,7 +250,7 @@ class Heads(Claim):
             raise Broken(f"logits are {list(ours.shape)}, and {list(theirs.shape)}; or other ids have none")
         largest = float(theirs[finite].abs().max())
         off = [float((ours - theirs)[i][finite[i]].abs().max()) / largest for i in range(len(theirs))]
-        if max(off) > CLOSE and max(off) > 10 * self._rounding(theirs_case, theirs, largest):
+        if max(off) > CLOSE and max(off) > 30 * self._rounding(theirs_case, theirs, largest):
             raise Broken(f"off by {', '.join(f'{each:.1e}' for each in off)} of the largest logit, step by step")
         return "warned" if warned else "equal"
 
