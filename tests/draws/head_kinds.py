@@ -36,7 +36,7 @@ from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.hydra import Hydra
 from mmspec_text.drafters.p_eagle import MaskedCache, PEagle, PEagleOptions
 from tests.support import dflash_layouts, eagle_layouts, mtp_layouts, p_eagle_layouts, path_heads
-from tests.support.eagle_layouts import BIASES, HEAD_NORMS, TARGET, VOCAB, Stored, flags, layer, sizes
+from tests.support.eagle_layouts import BIASES, HEAD_NORMS, HEADS, PRUNED, TARGET, VOCAB, Stored, flags, layer, sizes
 from tests.support.path_heads.layout import HIDDEN, Given, PathLayout
 from tests.support.path_heads.layout import VOCAB as IDS
 from tests.support.settled_forward import WINDOWS, SettledBlock, SettledEagle, SettledFalcon, Unlike
@@ -54,6 +54,35 @@ LSTM = {
     **{f"lstm.bias_{part}_l{number}": (4 * TARGET,) for part in ("ih", "hh") for number in (0, 1)},
     "lstm.weight_ih_l0": (4 * TARGET, 2 * TARGET),
 }
+LATENT = {"kv_lora_rank": 6, "qk_nope_head_dim": 5, "qk_rope_head_dim": 8, "v_head_dim": 7, "q_lora_rank": 10}
+ATTENTION = {
+    "q_a_proj": (10, 2 * TARGET),
+    "q_a_layernorm": (10,),
+    "q_b_proj": (HEADS * 13, 10),
+    "kv_a_proj_with_mqa": (14, 2 * TARGET),
+    "kv_a_layernorm": (6,),
+    "kv_b_proj": (HEADS * 12, 6),
+    "o_proj": (TARGET, HEADS * 7),
+}
+FUSED = {key: size for key, size in eagle_layouts.third(TARGET).items() if "self_attn" not in key}
+EAGLE = {
+    **eagle_layouts.LAYOUTS,
+    "torchspec": Stored(
+        {key: value for key, value in sizes().items() if key not in ("head_dim", "num_key_value_heads")}
+        | {**eagle_layouts.THIRD, **LATENT, "model_type": "kimi_k2"},
+        eagle_layouts.under("midlayer."),
+        flags(),
+        {**FUSED, **{f"layers.0.self_attn.{key}.weight": size for key, size in ATTENTION.items()}},
+    ),
+    "deepspec": Stored(
+        {**sizes(), "architectures": ["Qwen3Eagle3Model"], "ttt_length": 7, "target_layer_ids": [0, 1, 3]}
+        | {"draft_vocab_size": PRUNED},
+        lambda key: key,
+        flags(),
+        eagle_layouts.third(TARGET),
+    ),
+}
+"""EAGLE's layouts, also with latent attention (TorchSpec), and DeepSpec's."""
 DRAFTERS: dict[str, Callable[[str], Any]] = {
     "eagle": lambda name: Eagle(EagleOptions(model=name, probe=False, form="chain")),
     "p-eagle": lambda name: PEagle(PEagleOptions(model=name, probe=False, form="chain")),
@@ -404,7 +433,7 @@ def block_of(block: Any, dtype: torch.dtype) -> Any:
 
 
 def kinds() -> Iterator[tuple[str, Kind]]:
-    families = {"eagle": eagle_layouts.LAYOUTS, "p-eagle": p_eagle_layouts.LAYOUTS, "dflash": dflash_layouts.LAYOUTS}
+    families = {"eagle": EAGLE, "p-eagle": p_eagle_layouts.LAYOUTS, "dflash": dflash_layouts.LAYOUTS}
     for family, layouts in families.items():
         yield from ((f"{family}:{name}", Rowed(stored, family)) for name, stored in layouts.items())
     yield "falcon:falcon", Rowed(FALCON, "falcon")

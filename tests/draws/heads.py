@@ -60,6 +60,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "target_hidden_size": ("fc_norm", "states of "),
     "use_aux_hidden_state": ("fc.weight", "hidden_norm"),
     "use_aux_norm": ("aux_norm", "fc_norm"),
+    "swa_window_size": ("sliding_window",),
     "use_swa": ("sliding_window",),
     "vocab_size": (" ids", "lm_heads", "markov", "vocabulary"),
     "whole": ("ids", "lm_head"),
@@ -81,7 +82,15 @@ TRAINING = frozenset(
 READ = frozenset(
     {
         *("block_size", "causal", "causal_head", "clover", "draft_vocab_size", "dspark_bonus_anchor", "fc_norm"),
-        *("final_logit_softcapping", "head_dim", "hidden_act", "hidden_activation", "hidden_size"),
+        *(
+            "final_logit_softcapping",
+            "kv_lora_rank",
+            "q_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        ),
+        *("rope_interleave", "head_dim", "hidden_act", "hidden_activation", "hidden_size"),
         *("input_embedding_scale", "intermediate_size", "is_causal", "k_mask", "layer_types", "logit_scale"),
         *("markov_head_type", "markov_rank", "mask_token_id", "max_position_embeddings", "max_window_layers"),
         *("medusa_num_heads", "medusa_num_layers", "n_predict", "norm_before_fc", "norm_before_residual"),
@@ -160,7 +169,7 @@ class Heads(Claim):
         if dice.random() < 0.5:
             case["form"] = dice.choice(FORMS[:2] if isinstance(kind, Deep) else FORMS if kind.stem == "model" else ONE)
             case["dtype"] = "float32" if isinstance(kind, Deep) and kind.chained else dice.choice(DTYPES)
-        if isinstance(kind, Rowed) and dice.random() < 0.4:
+        if isinstance(kind, Rowed) and "kv_lora_rank" not in kind.config and dice.random() < 0.4:
             part = dice.choice(sorted(SHAPES))
             case[f"shape.{part}"] = dice.choice(SHAPES[part])
         for _ in range(dice.choice((1, 1, 2, 3))):
