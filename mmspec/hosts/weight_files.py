@@ -38,6 +38,8 @@ ELSEWHERE = "transformers_weights"
 FEW = 1000
 """So many layers are always allowed: they are cheap to build, and some configs count layers that the model lacks."""
 CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
+POINTER = b"version https://git-lfs"
+"""Beginning of what git leaves in the place of a large file that it did not fetch."""
 MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
 """Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
 MULTI_TOKEN = re.compile(r"(^|\.)mtp[._]")
@@ -129,8 +131,16 @@ def stored_tensors(folder: Path, names: Sequence[str] = FILES) -> dict[str, Stor
                     part = file.get_slice(key)
                     found[key] = StoredTensor(str(part.get_dtype()), tuple(part.get_shape()))
         except (SafetensorError, OSError, ValueError) as error:
-            raise ValueError(f"the weights of {str(folder)!r} are damaged or truncated: {shown(error)}") from error
+            raise ValueError(
+                f"the weights of {str(folder)!r} are damaged or truncated: {wrong_in(path, error)}"
+            ) from error
     return found
+
+
+def wrong_in(path: Path, error: Exception) -> str:
+    """What is wrong in a file of weights that could not be read."""
+    pointer = path.is_file() and path.stat().st_size < FEW and path.read_bytes().startswith(POINTER)
+    return f"{path.name} is a pointer of git LFS; `git lfs pull` fetches the file" if pointer else shown(error)
 
 
 def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
@@ -145,7 +155,7 @@ def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             return {key: aligned(file.get_tensor(key)) for key in file.keys() if key in keys}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {shown(error)}") from error
+        raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {wrong_in(path, error)}") from error
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -16,11 +16,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
+from mmspec.testing import tiny_models
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.entries import HARMLESS, OF_LAYERS
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint as read_mtp
+from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.heads.test_eagle_layouts import joined, written_out
 from tests.heads.test_mtp_layouts import model_info_of
 from tests.support import dflash_layouts, eagle_layouts, mtp_layouts, p_eagle_layouts
@@ -410,3 +412,35 @@ def test_a_copy_of_the_targets_weights_that_is_none(part: str, tmp_path: Path) -
     alone: dict[str, Any] = {"lm_head.weight": None, "model.embed_tokens.weight": None}
     with pytest.warns(UserWarning, match=f"{part}.weight, and no .* to compare it with"):
         read_mtp(str(stored.save(tmp_path / "c", **alone)), model_info_of(model))
+
+
+@pytest.mark.parametrize("said", [0, 1])
+def test_fewer_depths_than_the_checkpoint_has(said: int, tmp_path: Path) -> None:
+    stored = mtp_layouts.LAYOUTS["deepseek-two"]
+    model = stored.loaded(stored.save(tmp_path / "a"))
+    folder = stored.save(tmp_path / "b", changed={"num_nextn_predict_layers": said})
+    with pytest.raises(ValueError, match=rf"says {said} .*\(num_nextn_predict_layers\), and its files have 2"):
+        read_mtp(str(folder), model_info_of(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("clover-2", "lm_head.weight"), ("hydra", "input_embed_fn.weight"), ("medusa-2", "model.embed_tokens.weight")],
+)
+def test_a_copy_beside_a_head_that_is_none(name: str, key: str, tmp_path: Path) -> None:
+    """It is compared with the target's when the head is bound; in the dtype of either."""
+    model, layout = tiny_models.llama(), PATHS[name]
+    theirs = (model.lm_head if "lm_head" in key else model.model.embed_tokens).weight.detach()
+    for number, same in enumerate((theirs.clone(), theirs.bfloat16())):
+        folder = layout.save(tmp_path / str(number), **{key: same})
+        Decoder(TransformersTarget(model), layout.drafter(PathOptions(model=str(folder), form="chain")), k=2)
+    folder = layout.save(tmp_path / "other", **{key: theirs + 0.5})
+    drafter = layout.drafter(PathOptions(model=str(folder), form="chain"))
+    with pytest.raises(ValueError, match=f"{key} is unlike the target's"):
+        Decoder(TransformersTarget(model), drafter, k=2)
+
+
+def test_a_list_of_ids_and_rows_that_do_not_fit(tmp_path: Path) -> None:
+    folder = PATHS["medusa-vllm-pruned"].save(tmp_path, changed={"truncated_vocab_size": None})
+    with pytest.raises(ValueError, match="scores 4 ids by its token_map, and 7 of 7 by truncated_vocab_size"):
+        PATHS["medusa"].read(str(folder))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 from transformers.activations import ACT2FN
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut
@@ -21,6 +22,7 @@ from tests.support.eagle_forward import Flags, WrittenOut
 from tests.support.falcon_forward import FalconForward
 
 CLASSES: dict[object, type[PreTrainedConfig]] = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}
+DOWN = "self_attn.kv_a_proj_with_mqa"
 ALIASES = {"su": "longrope", "mrope": "default"}
 """What Phi-3's and Qwen2-VL's own classes make of these names."""
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
@@ -47,16 +49,16 @@ class Settled:
     ) -> None:
         self.given = {key: value for key, value in given.items() if value is not None}
         self.w, self.prefix, self.base = w, prefix, base
-        ends = ".self_attn.q_proj.weight"
+        ends = ".self_attn.o_proj.weight"
         self.layers = sum(key.startswith(prefix) and key.endswith(ends) for key in w)
-        rows = {part: w[f"{prefix}0.self_attn.{part}_proj.weight"].shape[0] for part in "qk"}
         self.heads = self._number("num_attention_heads")
-        self.width = self._number("head_dim", rows["q"] // self.heads)
-        self.key_heads = self._number("num_key_value_heads", rows["k"] // max(self.width, 1))
+        self.latent = f"{prefix}0.{DOWN}.weight" in w
+        if self.latent:
+            self._latent_sizes()
+        else:
+            self._sizes()
         counts = {"hidden_size": w[f"{prefix}0.mlp.gate_proj.weight"].shape[1]}
         counts |= {"intermediate_size": w[f"{prefix}0.mlp.gate_proj.weight"].shape[0], "num_hidden_layers": self.layers}
-        if (self.heads * self.width, self.key_heads * self.width) != (rows["q"], rows["k"]):
-            raise Unlike(f"{self.heads} and {self.key_heads} heads of {self.width}, and the file has {rows}")
         if wrong := {key for key, value in counts.items() if self.given.get(key, value) != value}:
             raise Unlike(f"the file has other {wrong}")
         for entry, part in BIASES.items():
@@ -68,6 +70,24 @@ class Settled:
         if len(acts) > 1 or self.given.get("partial_rotary_factor", 1) != 1:
             raise Unlike("two activations, or a part of the numbers turns")
         self.act = ACT2FN[acts.pop()]
+
+    def _sizes(self) -> None:
+        rows = {part: self.w[f"{self.prefix}0.self_attn.{part}_proj.weight"].shape[0] for part in "qk"}
+        self.width = self._number("head_dim", rows["q"] // self.heads)
+        self.key_heads = self._number("num_key_value_heads", rows["k"] // max(self.width, 1))
+        if (self.heads * self.width, self.key_heads * self.width) != (rows["q"], rows["k"]):
+            raise Unlike(f"{self.heads} and {self.key_heads} heads of {self.width}, and the file has {rows}")
+
+    def _latent_sizes(self) -> None:
+        """Of DeepSeek's attention: numbers of a head that turn, that do not, and of its values; `width` turn."""
+        self.still, self.width = self._number("qk_nope_head_dim"), self._number("qk_rope_head_dim")
+        self.rank, self.value = self._number("kv_lora_rank"), self._number("v_head_dim")
+        made = {DOWN: self.rank + self.width, "self_attn.kv_b_proj": self.heads * (self.still + self.value)}
+        low = f"{self.prefix}0.self_attn.q_a_proj.weight" in self.w
+        made[f"self_attn.q_{'b_' if low else ''}proj"] = self.heads * (self.still + self.width)
+        made |= {"self_attn.q_a_proj": self._number("q_lora_rank")} if low else {}
+        if wrong := [key for key, rows in made.items() if self.w[f"{self.prefix}0.{key}.weight"].shape[0] != rows]:
+            raise Unlike(f"the file has other {wrong}")
 
     def _number(self, name: str, default: Any = None) -> int:
         value = self.given.get(name, default)
@@ -101,9 +121,14 @@ class Settled:
             raise Unlike(f"layer_types are {kinds}")
         return kinds[: self.layers]
 
+    @property
+    def sliding(self) -> int:
+        """Rows of windows."""
+        return self._number("sliding_window")
+
     def window(self, number: int) -> int | None:
         """Rows that a layer attends over; None: all."""
-        return None if self.kinds[number] == FULL else self._number("sliding_window")
+        return None if self.kinds[number] == FULL else self.sliding
 
     def angles(self, number: int, passes: Passes) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the rows of passes, `[row, width]`, in a layer."""
@@ -112,8 +137,7 @@ class Settled:
         if isinstance(found, Mapping) and any(isinstance(value, Mapping) for value in found.values()):
             found = found[self.kinds[number]]
         if isinstance(found, Mapping):
-            kind = found.get("rope_type", found.get("type", "default"))
-            more |= {"rope_scaling": None, "rope_parameters": {**found, "rope_type": ALIASES.get(kind, kind)}}
+            more |= {"rope_scaling": None, "rope_parameters": {**found, "rope_type": kind_of(found)}}
             if found.get("partial_rotary_factor", 1) != 1:
                 raise Unlike("a part of the numbers turns")
         turn = LlamaRotaryEmbedding(self.config(**more))
@@ -142,17 +166,9 @@ class Settled:
         all_rows = xs if known is None else torch.cat([known, xs])
         cosines, sines = self.angles(number, passes)
 
-        def split(part: str, rows: Tensor, heads: int, turns: bool = True) -> Tensor:
-            made = self.linear(f"{name}.self_attn.{part}_proj", rows).unflatten(-1, (heads, -1)).transpose(0, 1)
-            if turns and f"{name}.self_attn.{part}_norm.weight" in self.w:
-                made = self.normed(f"{name}.self_attn.{part}_norm", made)
-            end = slice(len(cosines) - len(rows), None)
-            made = made * cosines[end] + rotate_half(made) * sines[end] if turns else made
-            return made.repeat_interleave(self.heads // heads, 0)
-
-        query = split("q", xs, self.heads)
-        key, value = split("k", all_rows, self.key_heads), split("v", all_rows, self.key_heads, False)
-        scores = (query @ key.transpose(-1, -2) / self.width**0.5).masked_fill(~seen, -torch.inf)
+        made = self._latent if self.latent else self._split
+        query, key, value, scale = made(name, xs, all_rows, cosines, sines)
+        scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~seen, -torch.inf)
         sink = self.w.get(f"{name}.self_attn.attention_sink_bias")
         if sink is not None:
             scores = torch.cat([scores, sink[:, None, None].expand(-1, len(xs), 1)], -1)
@@ -162,11 +178,56 @@ class Settled:
         gate, up = self.linear(f"{name}.mlp.gate_proj", inner), self.linear(f"{name}.mlp.up_proj", inner)
         return out + self.linear(f"{name}.mlp.down_proj", self.act(gate) * up)
 
+    def _split(self, name: str, xs: Tensor, all_rows: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Any, ...]:
+        """Queries, keys and values `[head, row, width]`, and what scores are multiplied with."""
+
+        def split(part: str, rows: Tensor, heads: int) -> Tensor:
+            made = self.linear(f"{name}.self_attn.{part}_proj", rows).unflatten(-1, (heads, -1)).transpose(0, 1)
+            if f"{name}.self_attn.{part}_norm.weight" in self.w:
+                made = self.normed(f"{name}.self_attn.{part}_norm", made)
+            return (made if part == "v" else turned(made, cosines, sines)).repeat_interleave(self.heads // heads, 0)
+
+        query = split("q", xs, self.heads)
+        return query, split("k", all_rows, self.key_heads), split("v", all_rows, self.key_heads), self.width**-0.5
+
+    def _latent(self, name: str, xs: Tensor, all_rows: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Any, ...]:
+        """The same of DeepSeek's attention."""
+
+        def pairs(x: Tensor) -> Tensor:
+            return x if self.given.get("rope_interleave") is False else x.unflatten(-1, (-1, 2)).mT.flatten(-2)
+
+        low = f"{name}.self_attn.q_a_proj.weight" in self.w
+        asked = xs
+        if low:
+            asked = self.normed(f"{name}.self_attn.q_a_layernorm", self.linear(f"{name}.self_attn.q_a_proj", xs))
+        asked = self.linear(f"{name}.self_attn.q_{'b_' if low else ''}proj", asked)
+        still, turns = asked.unflatten(-1, (self.heads, -1)).transpose(0, 1).split([self.still, self.width], -1)
+        query = torch.cat([still, turned(pairs(turns), cosines, sines)], -1)
+        short, turns = self.linear(f"{name}.{DOWN}", all_rows).split([self.rank, self.width], -1)
+        up = self.linear(f"{name}.self_attn.kv_b_proj", self.normed(f"{name}.self_attn.kv_a_layernorm", short))
+        still, value = up.unflatten(-1, (self.heads, -1)).transpose(0, 1).split([self.still, self.value], -1)
+        key = torch.cat([still, turned(pairs(turns), cosines, sines).expand(self.heads, -1, -1)], -1)
+        found = self.given.get("rope_scaling") or self.given.get("rope_parameters") or {}
+        found = found.get(self.kinds[0], found)
+        return query, key, value, yarn_apply_mscale(found | {"rope_type": kind_of(found)}, query.shape[-1] ** -0.5)
+
     def causal(self, number: int, rows: int) -> Tensor:
         """What rows of a text see of one another in a layer, `[row, row]` bool."""
         far = torch.arange(rows)[:, None] - torch.arange(rows)
         window = self.window(number)
         return (far >= 0) & (far < (rows if window is None else window))
+
+
+def kind_of(rope: Mapping[str, Any]) -> Any:
+    """The kind of rotary positions, by transformers' name."""
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    return ALIASES.get(kind, kind)
+
+
+def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rows `[…, row, width]`, the last ones of those that there are angles of."""
+    end = slice(len(cosines) - x.shape[-2], None)
+    return x * cosines[end] + rotate_half(x) * sines[end]
 
 
 def output_of(w: Mapping[str, Tensor], given: Mapping[str, Any], target: Tensor) -> Tensor:
@@ -188,6 +249,10 @@ class SettledEagle(WrittenOut):
         said: dict[str, Any] = {name: bool(given[name]) for name in named if given.get(name) is not None}
         if flags.third and given.get("fc_norm") is None and given.get("use_aux_norm") is not None:
             said["fc_norm"] = bool(given["use_aux_norm"])
+        if given.get("speculators_model_type") in ("eagle3", "peagle"):  # as vLLM has it
+            said.setdefault("norm_before_residual", given["speculators_model_type"] == "eagle3")
+        if "norm.weight" not in self.w or flags.third:
+            said.setdefault("norm_output", False)  # of EAGLE-3 a trial on the first prompt says whether it is
         if flags.third and given.get("use_aux_hidden_state") is not None:
             said["has_fc"] = bool(given["use_aux_hidden_state"])
         if not flags.third:
@@ -257,14 +322,15 @@ class SettledBlock(BlockWrittenOut):
         for entry in ("sample_from_anchor", "shift_label"):
             if self.given.get(entry) is not None:
                 return bool(self.given[entry])
-        return flags.from_root and not self.given.get("dspark_bonus_anchor")
+        return (flags.from_root or flags.sequel is not None) and not self.given.get("dspark_bonus_anchor")
 
     def seen(self, number: int, known: int) -> Tensor:
         """What the rows of a block see of known rows and one another, `[row, known + row]` bool."""
         given, rows = self.given, torch.arange(self.f.block)[:, None] + known
-        others, window = torch.arange(known + self.f.block), self.s.window(number)
-        if given.get("use_swa") and SLIDING not in (given.get("layer_types") or ()):
-            window = given.get("swa_window_size") or given["sliding_window"]
+        others, window = torch.arange(known + self.f.block), None
+        swa = given.get("use_swa") and SLIDING not in (given.get("layer_types") or ())
+        if swa or self.s.kinds[number] == SLIDING:
+            window = given.get("swa_window_size") or self.s.sliding
         named = [given[name] for name in ("is_causal", "causal", "causal_head") if given.get(name) is not None]
         slides = self.s.kinds[number] == SLIDING and window is not None
         causal = named[0] if named else slides and not given.get("sliding_window_non_causal")

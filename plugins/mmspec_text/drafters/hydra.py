@@ -55,7 +55,7 @@ class HydraCheckpoint(PathCheckpoint):
     """Hydra's heads as they are stored."""
 
     architecture: HydraSizes
-    stored: Stored = field(kw_only=True)  # their files
+    stored: Stored = field(kw_only=True)
 
     def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
         """These heads, whose decoder layer is one of a target with this config, if their own does not describe it.

@@ -127,7 +127,7 @@ def read_medusa(name: str) -> PathCheckpoint:
     if sizes.pruned:
         _prune(weights, sizes, stored.what)
     shared = () if sizes.own_output else (ONE_OUTPUT,)
-    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored, shared)
+    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored, shared, stored=stored)
 
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
@@ -151,7 +151,9 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         raise ValueError(
             f"{what} scores {kept} ids of {vocab} (truncated_vocab_size), and has no token_map of which ones"
         )
-    scale = number(config, "logit_scale", 1.0, what)
+    if "token_map" in headers and scored < kept:
+        raise ValueError(f"{what} scores {scored} ids by its token_map, and {kept} of {vocab} by truncated_vocab_size")
+    scale = number(config, "logit_scale", 1.0, what) if layout == "vllm" else 1.0
     bias = layout == "medusa" or any(key.endswith(".bias") for key in headers if key.startswith("blocks."))
     agree(config, {"hidden_size": width, "medusa_fc_bias": bias}, what)
     config.settle(what, *OF_LAYERS)

@@ -27,7 +27,11 @@ def shapes(hidden: int, vocab: int) -> Shapes:
 
 
 def forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
-    w, eps, heads = given.weights, float(given.config["rms_norm_eps"]), int(given.config["num_attention_heads"])
+    w, eps, heads = (
+        given.weights,
+        float(given.config.get("rms_norm_eps") or 1e-6),
+        int(given.config["num_attention_heads"]),
+    )
 
     def affine(name: str, x: Tensor) -> Tensor:
         return w[f"{name}.weight"] @ x + w[f"{name}.bias"]

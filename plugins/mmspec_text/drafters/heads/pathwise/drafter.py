@@ -12,8 +12,10 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.live import Live
+from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Step, TargetOutput
+from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.cache import Feed, HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
@@ -34,6 +36,13 @@ class PathDrafter(HeadDrafter):
 
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
+
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, TransformersTarget)
+        if self.checkpoint.stored is not None and target.model is not self._tried:
+            lent = target.lend()
+            self.checkpoint.stored.compare(lent.embedding, lent.output)
+        super().bind(target)
 
     def start(self, state: State, inputs: Any) -> "Last | HeadMemory":
         self.join(state, inputs)
