@@ -297,8 +297,9 @@ def test_near_the_end_of_its_context_a_row_depends_on_no_other(shape):
     both = Decoder(LARGE, short, rule, k=3).generate(RAGGED, 40, seed=seeds)
     assert not both.report.faults and both.report.accepted > 10
     for row, seed in enumerate(seeds):
-        ids, pads = RAGGED[0][row : row + 1], RAGGED[1][row : row + 1]
-        assert same(Decoder(LARGE, short, rule, k=3).generate((ids, pads), 40, seed=[seed]).units, both.units[row : row + 1])
+        prompt = RAGGED[0][row : row + 1], RAGGED[1][row : row + 1]
+        alone = Decoder(LARGE, short, rule, k=3).generate(prompt, 40, seed=[seed])
+        assert same(alone.units, both.units[row : row + 1])
 
 
 def test_a_small_model_drafts_as_far_as_its_context():

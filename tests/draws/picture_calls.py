@@ -108,7 +108,11 @@ def embedded(pipe: Any, call: dict[str, Any]) -> dict[str, Any]:
 def steering(pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> None:
     """Another scale from a number of units on, where there is guidance."""
     if pipe.guidance_scale > 1:
-        pipe.guidance_scale = 1.5 + step % 3
+        pipe.guidance_scale = steered(step)
+
+
+def steered(step: int) -> float:
+    return 1.5 + step % 3
 
 
 def filmed(call: dict[str, Any], large: bool) -> dict[str, Any]:

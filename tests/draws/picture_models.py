@@ -183,7 +183,7 @@ def cells(pixels: int, rows: int, columns: int) -> list[tuple[int, int]]:
 
 WEIGHTS = (1, 2, 3)
 LLAMAGEN: dict[str, Sequence[Any]] = {
-    "weights": WEIGHTS, "vocab_size": (4, 6, 16, 40), "grid": (1, 2, 4, 5), "n_layer": (1, 3), "n_kv_head": (1, 2),
+    "weights": WEIGHTS, "vocab_size": (4, 6, 16, 40), "grid": (2, 4, 5), "n_layer": (1, 3), "n_kv_head": (1, 2),
     "rope_base": (100.0,), "condition_vanishes": (False,), "dim": (16, 64),
 }  # fmt: skip
 LANGUAGE: dict[str, Sequence[Any]] = {
@@ -204,7 +204,7 @@ NO_FEATURES, TOKENS = ("prompt_embeds",), {"units": "tokens", "unused": DENOISED
 KINDS: dict[str, Kind] = {
     "classes": Kind(partial(llamagen, False), {**LLAMAGEN, "num_classes": (1, 2)}, prompts=(), unused=CLASSES),
     "captions": Kind(partial(llamagen, True), {**LLAMAGEN, "cls_token_num": (7, 9)}),
-    "janus": Kind(janus, {"codes": (4, 40), "grid": (1, 2, 4)}, unused=NO_FEATURES),
+    "janus": Kind(janus, {"codes": (4, 40), "grid": (2, 4)}, unused=NO_FEATURES),
     "emu3": Kind(cache(emu3_pipe), sizes=cells(2, 5, 5), unused=NO_FEATURES),
     "anole": Kind(cache(partial(chameleon_pipe, False)), sizes=[(16, 16)], rows=3, unused=NO_FEATURES),
     "lumina": Kind(cache(partial(chameleon_pipe, True)), sizes=cells(4, 3, 3), unused=NO_FEATURES),

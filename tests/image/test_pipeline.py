@@ -59,7 +59,7 @@ def test_an_option_with_its_part_takes_the_place_of_the_methods_own(tiny):
     """`sjd` says `redraw=` itself, and `cspd` has options of a rule that a user may replace."""
     pipe = TextToImagePipeline(**tiny.components)
     assert pipe.use("sjd", **{"drafter.redraw": "coupled"}).decoder().drafter.options.redraw == "coupled"
-    with pytest.raises(ValueError, match="given twice, as redraw= and as drafter.redraw="):
+    with pytest.raises(ValueError, match=r"given twice, as redraw= and as drafter\.redraw="):
         pipe.use("sjd", redraw="coupled", **{"drafter.redraw": "coupled"})
 
 
