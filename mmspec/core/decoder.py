@@ -187,7 +187,8 @@ class Decoder:
         with report.phase("prefill"):
             prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
         report.prompts = prefill.prompts
-        report.width = report.width if prefill.keeps_shape else None
+        kept = prefill.keeps_shape and (prefill.keeps_trees or "tree" not in self.drafter.offers)
+        report.width = report.width if kept else None
         if prefill.rounding and report.width is None:
             warn(prefill.rounding)
             report.rounded = True
