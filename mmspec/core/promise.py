@@ -53,7 +53,8 @@ def promised(
     exact, clocked = rule.exactness == "invariant", isinstance(policy, Clocked)
     width = None if lone and nodes != 1 else _plain_width(target, nodes)
     shown = exact and width is not None and _shows_trees(target, drafter)
-    width = None if shown or not prefill.keeps_shape else width
+    kept = prefill.keeps_shape and (prefill.keeps_trees or "tree" not in drafter.offers)
+    width = width if kept and not shown else None
     rounded, parts = bool(prefill.rounding) and width is None, exact and _differs_from_itself(target, rows, nodes)
     exactness = "lossless" if exact and (shown or rounded) else rule.exactness
     # Where drafts change what is drawn, their lengths must not follow the clock.

@@ -93,9 +93,6 @@ def _contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool 
     What the block draws from torch's generator is undone: a draft must never change the output. `who` names whose code
     it is. After a `fatal` fault, on which later drafts depend, the rest of the call runs without drafts. Under
     `may_refuse`, a `ValueError` is not a fault but the drafter's refusal of this call, and is raised.
-
-    Raises:
-        MemoryError: There is no memory left; likewise `torch.OutOfMemoryError`.
     """
     try:
         with state.source.sheltered():

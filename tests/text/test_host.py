@@ -333,6 +333,14 @@ def test_a_model_that_counts_padding_is_refused_with_it(name: str) -> None:
         target.start({"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(2), 0)}, 4, 1)
 
 
+@pytest.mark.parametrize("name", ["git", "big_bird", "llama"])
+def test_masks_are_read_in_the_same_way_in_half_precision(name: str) -> None:
+    """The own attention of GIT and BigBird adds a mask to scores: as 0 and 1 it is off by less than bfloat16 is."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    manners = {TransformersTarget(build(name).to(dtype)).passes.manner for dtype in dtypes}
+    assert manners == {"interface" if name == "llama" else "explicit"}
+
+
 def test_a_model_that_replaces_its_parts_is_refused_and_stays_whole() -> None:
     """A short text turns BigBird's sparse attention into full attention; long ones must find it as it was."""
     model = small("big_bird", is_decoder=True, block_size=4, num_random_blocks=1)
