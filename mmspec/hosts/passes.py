@@ -64,12 +64,12 @@ class Passes:
 
     @once
     def keeps_logits(self) -> bool:
-        """Whether the model computes only the logits that are asked for."""
+        """True if the model computes only the logits that are asked for."""
         return names_argument(self.model_info.model, "logits_to_keep")
 
     @once
     def takes_positions(self) -> bool:
-        """Whether the model's forward takes positions."""
+        """True if the model's forward takes positions."""
         return accepts_argument(self.model_info.model, "position_ids")
 
     def __call__(
@@ -192,13 +192,13 @@ def cache_name(model: Any) -> str:
 
 
 def accepts_argument(model: Any, argument: str) -> bool:
-    """Whether the model's forward names an argument or has `**kwargs`."""
+    """True if the model's forward names an argument or has `**kwargs`."""
     kind: Any = type(model)
     return names_argument(model, argument) or _arguments(kind)[1]
 
 
 def names_argument(model: Any, argument: str) -> bool:
-    """Whether the model's forward names an argument; `generate` passes positions only to such models."""
+    """True if the model's forward names an argument; `generate` passes positions only to such models."""
     kind: Any = type(model)
     return argument in _arguments(kind)[0]
 

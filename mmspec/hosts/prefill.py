@@ -30,7 +30,7 @@ PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "
 
 
 def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
-    """Whether a prompt is ids and padding alone: no other inputs, no holes in its mask, no positions of the user."""
+    """True if a prompt is ids and padding alone: no other inputs, no holes in its mask, no positions of the user."""
     cache = inputs.get("past_key_values")
     if cache is not None and holds_units(cache):
         return False
@@ -45,7 +45,7 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
 
 
 def holds_units(cache: Cache) -> bool:
-    """Whether a cache of transformers holds keys or states."""
+    """True if a cache of transformers holds keys or states."""
     states = (getattr(layer, "has_previous_state", None) for layer in cache.layers)
     if any(isinstance(each, dict) and any(each.values()) for each in states):
         return True
