@@ -157,7 +157,7 @@ class CallPrefill:
             places = target.places(stock, given)
             following = stock.following() if places is None else places[..., 0]
         slots = self._slots(stock.mask, kept)
-        prefill.adopt(slots, stock.cache, stock.mask, following)
+        prefill.adopt(self.passes, slots, stock.cache, stock.mask, following)
         slots.places, slots.origin = places, slots.length
         if not target.drafting:  # a draft model need not be exact
             with model_lock(model_info.model):

@@ -18,6 +18,7 @@ from torch import Tensor
 from mmspec.core.once import once
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock, tree_attention
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
 from mmspec.hosts.fused_layers import FusedLayers
@@ -57,6 +58,16 @@ class Passes:
     def sites(self) -> Sites:
         """The places where recurrent layers look up their operations."""
         return sites(self.model_info.model, self.model_info.ops)
+
+    @once
+    def operations(self) -> dict[int, int]:
+        """The operations with a recurrent state, by layer: counted in a pass over one unit."""
+        device = device_of(self.model_info.model)
+        cache = SlotCache(self.model_info.layers(), 1, 1, device)
+        if cache.recurrent:
+            self(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
+        kinds = {number: [kind for kind, _ in layer.operations] for number, layer in cache.recurrent.items()}
+        return {number: each.count("recurrent") for number, each in kinds.items()}
 
     @once
     def cache_argument(self) -> str:
