@@ -157,10 +157,9 @@ def _opening(tokenizer: PreTrainedTokenizerBase, vocab: int) -> int:
 
 
 def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int, where: str) -> list[int]:
+    ids: Any = line.get("ids")
     if isinstance(line.get("text"), str):
         ids = list(tokenizer(line["text"], add_special_tokens=False, verbose=False)["input_ids"])
-    else:
-        ids = line.get("ids")
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         there = ", ".join(map(shown, list(line)[:4])) or "nothing"
         raise ValueError(
