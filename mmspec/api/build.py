@@ -18,8 +18,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.hidden import GivesHidden
-from mmspec.core.one_shape import Shape
 from mmspec.core.policies import Fixed, Policy
+from mmspec.core.promise import Shape
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule

@@ -1,4 +1,4 @@
-"""What cannot be done, refused by name before anything runs: arguments of `generate` that speculation does not support;
+"""Refusals by name, before anything runs: arguments of `generate` that speculation does not support;
 misspelt arguments, and other libraries' names for ours; objects that are not a live model.
 
 Settings that say how much transformers' own assistants draft change no output; they are named in a warning.
@@ -49,22 +49,14 @@ CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 
 
 def refuse_arguments(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of `generate` that are not part of a generation configuration.
-
-    Raises:
-        OutOfScopeError: Names the argument.
-    """
+    """Refuse arguments of `generate` that are not part of a generation configuration."""
     for name in _REFUSED_ARGUMENTS:
         if arguments.get(name) not in (None, False):
             raise OutOfScopeError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
 
 def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
-    """Refuse settings of a generation configuration, or arguments that will become part of one.
-
-    Raises:
-        OutOfScopeError: Names the setting.
-    """
+    """Refuse settings of a generation configuration, or arguments that will become part of one."""
 
     def setting(name: str) -> Any:
         return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
@@ -110,11 +102,7 @@ def asked_tokens(model: Any) -> int | None:
 
 
 def refuse_inputs(arguments: Mapping[str, Any]) -> None:
-    """Refuse a cache that comes with the prompt and can be neither read nor filled.
-
-    Raises:
-        OutOfScopeError: Names the argument and the kind of cache.
-    """
+    """Refuse a cache that comes with the prompt and can be neither read nor filled."""
     for name in CACHE_ARGUMENTS:
         if arguments.get(name) is not None:
             refuse_foreign(name, arguments[name])
@@ -176,7 +164,7 @@ def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
 
 
 def _advice(passed: Any) -> str:
-    """What was passed instead of a model, and what to write; "" for everything that may be one."""
+    """The name of a thing that was passed instead of a model, and what to write; "" for everything that may be one."""
     kind = passed if isinstance(passed, type) else type(passed)
     if passed is None:
         return "None: load one, as with transformers' AutoModelForCausalLM.from_pretrained(name)"
@@ -199,6 +187,6 @@ def _advice(passed: Any) -> str:
 
 
 def _is_pipeline(passed: Any, module: str) -> bool:
-    """Whether an object is a `Pipeline` of a module; if it is, the module was imported before."""
+    """True if an object is a `Pipeline` of a module; if it is, the module was imported before."""
     home = sys.modules.get(module)
     return home is not None and isinstance(passed, home.Pipeline)

@@ -21,7 +21,6 @@ from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed
 from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.matching import HOME
 from mmspec.registry.options import build
-from mmspec.report.cards import BENCH, FURTHER, heads_of
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
@@ -33,7 +32,7 @@ FIRST = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """What a benchmark saw of a method."""
+    """The figures of a method in a benchmark."""
 
     setting: str  # what was decoded and how
     acceptance_length: float  # units per pass of the target
@@ -79,7 +78,7 @@ def show(name: str, every: bool, json: bool) -> None:
 
 
 def fits_of(registry: Registry, name: str) -> Fits:
-    """What fits a model; only its config is read.
+    """The methods that fit a model; only its config is read.
 
     The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
 
@@ -95,7 +94,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
     results = _measured(seen.known)
     fitted = [_fit(registry, method, target, seen, refused, results) for method in registry.components("method")]
     fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
-    heads = {head.method: f"{HEAD}{PREFIX}{head.name}" for head in heads_of(seen.known)}
+    heads = {method: f"{HEAD}{PREFIX}{head}" for head, method in shipped.heads_of(seen.known).items()}
     fitted = [replace(fit, needs=heads.get(fit.method, fit.needs)) for fit in fitted]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
     device = results[0].device if results else ""
@@ -103,7 +102,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
 
 
 def _refusal(target: TargetSpec, seen: Outline) -> str:
-    """Why the target does not take the model, as far as it can be told without the weights."""
+    """The reason why the target does not take the model, as far as it can be told without the weights."""
     factory = target.load()
     try:
         if seen.built:
@@ -118,7 +117,7 @@ def _refusal(target: TargetSpec, seen: Outline) -> str:
 
 
 def _refuse_slots(config: Any) -> None:
-    """What the self-check would find of a model that is too large to try, as far as its config tells."""
+    """The self-check's likely findings of a model that is too large to try, as far as its config tells."""
     if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
         raise ValueError(f"{config.model_type!r} measures distance by cache slot (ALiBi), which a tree breaks")
 
@@ -167,7 +166,7 @@ def _keys(parts: Pairing) -> tuple[list[str], list[str], bool]:
 
 
 def _made(parts: Pairing) -> str:
-    """Why drafter or rule cannot be made of their defaults, as one that wants texts; "" if they can be."""
+    """The reason why drafter or rule cannot be made of their defaults, as one that wants texts; "" if they can be."""
     try:
         for part in filter(None, (parts.drafter, parts.rule)):
             declared = part.load_options()
@@ -180,7 +179,7 @@ def _made(parts: Pairing) -> str:
 
 
 def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
-    """What `mmspec.enable` would say: a refusal, or why it chose what it chose."""
+    """The words of `mmspec.enable`: a refusal, or the reason of its choice."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -198,7 +197,7 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
 def _measured(name: str) -> list[Result]:
     """The benchmarks of a shipped or fetched model."""
     known = name.removeprefix(PREFIX)
-    files = [shipped.folder("model_cards") / f"{known}{end}" for end in (BENCH, FURTHER)] if name else []
+    files = [shipped.folder("model_cards") / f"{known}{end}" for end in shipped.BENCHES] if name else []
     return [load_result(file) for file in files if file.is_file()]
 
 
@@ -214,7 +213,7 @@ def _expected(results: list[Result], method: str) -> list[Expected]:
 
 
 def first(found: Fits, order: list[str]) -> list[Fit]:
-    """What to try first: exact methods of the target's own plugin and of the home of all, without plain decoding.
+    """The methods to try first: exact ones of the target's own plugin and of the home of all, without plain decoding.
 
     Those that need nothing come first, then those that need a head, then those that need a draft model; the fastest
     that were measured before the others, heads that ship for the model before those that the user has to find; the
@@ -275,5 +274,5 @@ def _facts(found: Fits) -> list[str]:
     if found.measured:
         said.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
     if not found.checked:
-        said.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
+        said.append("Read off the config, without weights. The self-check of the first use has the last word.")
     return said

@@ -179,6 +179,7 @@ class Prefill:
             every row's own.
         keeps_shape: Whether one shape is a promise to the bit: what a unit's scores are depends on the shape of passes
             alone.
+        keeps_trees: Whether the same holds of a unit that came in a tree, between other slots than those of its path.
         rounding: What a user should know where a unit's scores depend on its pass by more than near-ties; "" elsewhere.
         products: Who computes the linear layers of passes, in words; "" for torch.
     """
@@ -190,6 +191,7 @@ class Prefill:
     hidden: Tensor | None = None
     prompts: int | None = None
     keeps_shape: bool = True
+    keeps_trees: bool = True
     rounding: str = ""
     products: str = ""
 
@@ -216,7 +218,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided.
+    """The decision of a rule.
 
     Attributes:
         path: `[batch, depth]` int64: accepted node ids after the root, -1 padded.

@@ -1,4 +1,4 @@
-"""How a call of a transformers model begins: its slots are made, and the prompt is read in one of three ways.
+"""The beginning of a call of a transformers model: its slots are made, and the prompt is read in one of three ways.
 
 Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
 else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
@@ -52,7 +52,7 @@ class PrefillTarget(Protocol):
 
 
 class _Read(NamedTuple):
-    """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
+    """The result of reading a prompt: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
 
     And the number of prompts that were read, if several rows have one.
     """
@@ -94,8 +94,9 @@ class CallPrefill:
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if not target.drafting:  # a draft model need not be exact
-            refuse_together(model_info, mask, self.limit, len(mask) if null is None else 2 * len(mask))
-            compare_long(self.passes, mask.shape[1] + self.limit)
+            rows = len(mask) if null is None else 2 * len(mask)
+            refuse_together(model_info, mask, self.limit, rows)
+            compare_long(self.passes, mask.shape[1] + self.limit, rows)
         if plain:
             read = self._ids(ids, mask, None if null is None else prompt.read(null, model_info.vocab), earlier)
         elif model_info.ops and earlier is not None and prefill.holds_units(earlier):
@@ -115,7 +116,7 @@ class CallPrefill:
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
         if not self.target.drafting and not bool(mask.all()):
-            compare_padded(self.passes)
+            compare_padded(self.passes, mask.shape[1] + self.limit)
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end. And where hooks
         # are made for the rows, one prompt need not mean the same in two of them.
@@ -156,7 +157,7 @@ class CallPrefill:
             places = target.places(stock, given)
             following = stock.following() if places is None else places[..., 0]
         slots = self._slots(stock.mask, kept)
-        prefill.adopt(slots, stock.cache, stock.mask, following)
+        prefill.adopt(self.passes, slots, stock.cache, stock.mask, following)
         slots.places, slots.origin = places, slots.length
         if not target.drafting:  # a draft model need not be exact
             with model_lock(model_info.model):
@@ -220,7 +221,7 @@ class Distinct:
 
     @property
     def repeated(self) -> bool:
-        """Whether rows have the same prompt."""
+        """True if rows have the same prompt."""
         return len(self.ids) < len(self.prompt)
 
     def to_rows(self, values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from mmspec import packaged, shipped
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.remote_code import read_auto, refusing_code
+from mmspec.hosts.strangers import kind_of, telling
 from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
@@ -38,6 +39,8 @@ from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
 PREFIX = "mmspec/"
+OF_TRAINING = ("optimizer", "rng_state", "scaler", "scheduler", "training_args")
+"""Beginnings of the names of pickles that a trainer writes beside weights."""
 
 
 def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -72,6 +75,11 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     Raises:
         ValueError: The files are damaged or do not fit the config; the message names keys and shapes.
     """
+    with telling(Path(place)):
+        return _loaded(kind, place, what, how, more)
+
+
+def _loaded(kind: Any, place: str, what: str, how: dict[str, Any], more: bool) -> Any:
     folder = fetched(place)
     stored = stored_tensors(folder)
     if not stored:
@@ -117,9 +125,12 @@ def load_tokenizer(name: str) -> Any:
     """
     place = name if Path(name).is_dir() else locate(name)  # a folder may hold a tokenizer without weights
     try:
-        return read_auto(AutoTokenizer, place)
+        tokenizer = read_auto(AutoTokenizer, place)
     except ValueError as error:
         raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json): {shown(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes some of nothing
+        raise ValueError(f"{name!r} has no tokenizer (tokenizer.json)")
+    return tokenizer
 
 
 def load_processor(name: str) -> Any:
@@ -246,25 +257,22 @@ def _local_folder(name: str, pickles: bool = False) -> Path | None:
     pipeline = (folder / INDEX).is_file()
     if pickles and not pipeline and _pickles(folder):
         return folder
-    for part in sorted(p for p in folder.iterdir() if p.is_dir()) if pipeline else [folder]:
+    for part in [folder / name for name in sorted(read_json(folder / INDEX))] if pipeline else [folder]:
         refuse_pickles(part)
     if not pipeline and not any(folder.glob(f"*{SAFE}")):
-        raise ValueError(f"{folder} has no *{SAFE} file")
+        raise ValueError(f"{folder} has no *{SAFE} file; {kind_of(folder)}")
     return folder
 
 
 def _pickles(folder: Path) -> list[str]:
     if any(folder.glob(f"*{SAFE}")):
         return []
-    return [path.name for suffix in (*PICKLED, ".ckpt") for path in sorted(folder.glob(f"*{suffix}"))]
+    names = [path.name for suffix in (*PICKLED, ".ckpt") for path in sorted(folder.glob(f"*{suffix}"))]
+    return [name for name in names if not name.startswith(OF_TRAINING)]
 
 
 def refuse_pickles(folder: Path) -> None:
-    """Refuse a folder that has its weights only as a pickle.
-
-    Raises:
-        ValueError: There is a pickle and no safetensors file; the message names the pickle.
-    """
+    """Refuse a folder that has its weights only as a pickle."""
     if pickles := _pickles(folder):
         raise ValueError(
             f"{folder} has its weights as a pickle ({pickles[0]}), which can run code; "

@@ -30,7 +30,7 @@ from mmspec.registry.warn import warn
 
 @dataclass(frozen=True)
 class CacheCost:
-    """What a model's cache holds of one slot of one row."""
+    """The contents of a model's cache in one slot of one row."""
 
     # Of every layer that holds keys: the bytes of keys and values, and its window (None: it sees all slots)
     layers: tuple[tuple[int, int | None], ...]
@@ -84,7 +84,7 @@ class Memory:
 
 
 def cost(passes: Passes) -> CacheCost:
-    """What a slot of a model's cache costs, read off the tensors of a pass over one unit."""
+    """The cost of a slot of a model's cache, read off the tensors of a pass over one unit."""
     model = passes.model_info.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:
@@ -115,9 +115,6 @@ def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limi
     """Refuse a call that does not fit, or that could not be continued exactly.
 
     `context` counts the most positions of a prompt, None if there is no limit.
-
-    Raises:
-        ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.
     """
     if context is not None and longest > context:
         raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
@@ -136,11 +133,7 @@ def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limi
 
 
 def refuse_together(model_info: ModelInfo, mask: Tensor, limit: int, rows: int) -> None:
-    """Refuse rows that stock reads as columns of a batch, beyond where this is no matter (`ModelInfo.together`).
-
-    Raises:
-        ValueError: There are several rows, or padding, and their text goes beyond.
-    """
+    """Refuse rows that stock reads as columns of a batch, beyond where this is no matter (`ModelInfo.together`)."""
     columns, together = mask.shape[1] + limit, model_info.together
     if together is not None and columns > together and (rows > 1 or not bool(mask[:, 0].all())):
         raise ValueError(

@@ -94,16 +94,13 @@ def _from_config(config: Any) -> PreTrainedModel:
 
 
 SECONDS = 1.5
-"""How long the hub may take to answer, DNS lookup included; its own client retries six times with pauses."""
+"""The seconds that the hub may take to answer, DNS lookup included; its own client retries six times with pauses."""
 
 
 def refuse_unreachable(name: str) -> None:
     """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
 
     An existing path is not checked.
-
-    Raises:
-        ValueError: The config is not available; the message says why.
     """
     if os.path.exists(name):
         return

@@ -94,17 +94,13 @@ def plain(key: str) -> str:
 
 
 def refuse_second(found: Mapping[str, Any], key: str) -> None:
-    """Refuse a plain key that is there already.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Refuse a plain key that is there already."""
     if key in found:
         raise ValueError(f"the weights {shown(key)} are there twice, with and without {' or '.join(PREFIXES)}")
 
 
 def unfit(weights: Tensor) -> str:
-    """Why a tensor is no weight whose numbers are stored one behind the other; "" if it is one."""
+    """The reason why a tensor is no weight whose numbers are stored one behind the other; "" if it is one."""
     if weights.layout != torch.strided or weights.is_quantized or weights.is_complex():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
     if not weights.is_meta and weights.numel() * weights.element_size() > weights.untyped_storage().nbytes():

@@ -119,7 +119,7 @@ def _part_class(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> t
 
 
 def _plain(name: str) -> bool:
-    """Whether a name is a public identifier, and no path."""
+    """True if a name is a public identifier, and no path."""
     return name.isidentifier() and not name.startswith("_")
 
 
@@ -131,11 +131,7 @@ def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
 
 
 def refuse_names(pipeline: type, arguments: Mapping[str, Any]) -> None:
-    """Refuse a name or a path in the place of a live part.
-
-    Raises:
-        ValueError: Names the argument.
-    """
+    """Refuse a name or a path in the place of a live part."""
     hints = typing.get_type_hints(pipeline.__init__)  # type: ignore[misc]
     for key, value in arguments.items():
         if isinstance(value, str | Path) and (kinds := _kinds(hints.get(key, Any), has_folder=False)):

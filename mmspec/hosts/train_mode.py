@@ -19,11 +19,7 @@ _CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
 
 
 def refuse_training(model: nn.Module, role: str = "model") -> None:
-    """Refuse a model that computes something else than in `eval()` mode.
-
-    Raises:
-        ValueError: A layer computes something else; the message names the first one.
-    """
+    """Refuse a model that computes something else than in `eval()` mode."""
     for name, module in model.named_modules():
         why = _difference(module) if module.training else ""
         if why:
@@ -35,7 +31,7 @@ def refuse_training(model: nn.Module, role: str = "model") -> None:
 
 
 def _difference(module: Any) -> str:
-    """What a module does only in training mode; "" if nothing."""
+    """The work that a module does only in training mode; "" if nothing."""
     if isinstance(module, _DropoutNd):
         return f"drops units at random (p={module.p})" if module.p else ""
     if isinstance(module, _BatchNorm):

@@ -38,6 +38,8 @@ ELSEWHERE = "transformers_weights"
 FEW = 1000
 """So many layers are always allowed: they are cheap to build, and some configs count layers that the model lacks."""
 CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
+POINTER = b"version https://git-lfs"
+"""Beginning of what git leaves in the place of a large file that it did not fetch."""
 MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
 """Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
 MULTI_TOKEN = re.compile(r"(^|\.)mtp[._]")
@@ -63,7 +65,7 @@ class StoredTensor:
 
     @property
     def is_integer(self) -> bool:
-        """Whether its numbers are integers or booleans."""
+        """True if its numbers are integers or booleans."""
         return self.dtype == "BOOL" or self.dtype[0] in "IU"
 
 
@@ -129,8 +131,16 @@ def stored_tensors(folder: Path, names: Sequence[str] = FILES) -> dict[str, Stor
                     part = file.get_slice(key)
                     found[key] = StoredTensor(str(part.get_dtype()), tuple(part.get_shape()))
         except (SafetensorError, OSError, ValueError) as error:
-            raise ValueError(f"the weights of {str(folder)!r} are damaged or truncated: {shown(error)}") from error
+            raise ValueError(
+                f"the weights of {str(folder)!r} are damaged or truncated: {wrong_in(path, error)}"
+            ) from error
     return found
+
+
+def wrong_in(path: Path, error: Exception) -> str:
+    """The fault in a file of weights that could not be read."""
+    pointer = path.is_file() and path.stat().st_size < FEW and path.read_bytes().startswith(POINTER)
+    return f"{path.name} is a pointer of git LFS; `git lfs pull` fetches the file" if pointer else shown(error)
 
 
 def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
@@ -145,7 +155,7 @@ def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             return {key: aligned(file.get_tensor(key)) for key in file.keys() if key in keys}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {shown(error)}") from error
+        raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {wrong_in(path, error)}") from error
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -183,9 +193,6 @@ def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str,
     """The config's entries, unless it asks for more layers than the files have tensors or refers to other repositories.
 
     `stored` are the tensors in its files; empty if only the config is checked.
-
-    Raises:
-        ValueError: An entry is refused, or the folder holds an adapter; the message names the key.
     """
     if (folder / ADAPTER).is_file():
         raise ValueError(
@@ -207,9 +214,6 @@ def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, 
 
     The model, of transformers or diffusers, was built on the device `meta`; `what` is its name in messages, as in `the
     model 'x'`.
-
-    Raises:
-        ValueError: The model has many more numbers than the files, or weights are integers.
     """
     quantised = _quantised(config)
     present = sum(prod(tensor.shape) for tensor in stored.values())
@@ -268,13 +272,13 @@ def _quantised(config: Mapping[str, Any]) -> bool:
 
 
 def _constant(key: str, tensor: StoredTensor) -> bool:
-    """Whether a tensor is a mask or a table, which models compute themselves and older files contain."""
+    """True if a tensor is a mask or a table, which models compute themselves and older files contain."""
     mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
     return bool(mask or CONSTANT.search(key))
 
 
 def _multi_token(key: str, stored: Mapping[str, StoredTensor]) -> bool:
-    """Whether a tensor is of a layer for multi-token prediction, by its name or by what is beside it."""
+    """True if a tensor is of a layer for multi-token prediction, by its name or by what is beside it."""
     beside = BESIDE.match(key)
     return bool(MULTI_TOKEN.search(key)) or bool(beside and f"{beside[0]}{PROJECTION}" in stored)
 
@@ -294,7 +298,7 @@ def differences(**keys: Collection[str]) -> str:
 
 
 def _same(key: str, own: str) -> bool:
-    """Whether two keys are equal, up to the prefix of a base model."""
+    """True if two keys are equal, up to the prefix of a base model."""
     return key == own or key.endswith(f".{own}") or own.endswith(f".{key}")
 
 

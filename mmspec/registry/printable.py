@@ -32,7 +32,7 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, as one printable line; a very long one is cut."""
+    """The words of an error, as one printable line; a very long one is cut."""
     try:
         return shown(error, LONGEST)
     except Exception:
@@ -41,9 +41,6 @@ def one_line(error: BaseException) -> str:
 
 def refuse_control(text: str, what: str) -> None:
     r"""Refuse a text that holds a control character; `what` is the text's name in the message.
-
-    Raises:
-        ValueError: Names the text and the character that it must not hold.
 
     Example:
         >>> refuse_control("a\x1b[2J", "the summary of drafter 'odd'")

@@ -16,11 +16,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
+from mmspec.testing import tiny_models
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.entries import HARMLESS, OF_LAYERS
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint as read_mtp
+from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.heads.test_eagle_layouts import joined, written_out
 from tests.heads.test_mtp_layouts import model_info_of
 from tests.support import dflash_layouts, eagle_layouts, mtp_layouts, p_eagle_layouts
@@ -192,13 +194,16 @@ def test_rotary_positions_are_those_of_the_whole_config(name: str, form: str, tm
         (
             {
                 "layer_types": [FULL, SLIDING],
+                "use_sliding_window": True,
                 "sliding_window": 4,
                 "rope_parameters": {FULL: {"rope_theta": 5.0}, SLIDING: {"rope_theta": 6.0}},
             },
             "rope_parameters",
         ),
-        ({"layer_types": [SLIDING]}, "layer_types .* 2 layers"),
+        ({"layer_types": [SLIDING], "use_sliding_window": True}, "layer_types .* 2 layers"),
         ({"num_hidden_layers": 3}, "num_hidden_layers 3, and its file has 2"),
+        ({"attention_bias": True}, "attention_bias True, and its file has False"),
+        ({"mlp_bias": True}, "mlp_bias True, and its file has False"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3, and its file has 1"),
     ],
 )
@@ -281,6 +286,47 @@ def test_windows_that_are_switched_off(tmp_path: Path) -> None:
     assert {sight.window for sight in sights} == {None}
     longer = {"layer_types": [FULL, SLIDING], "sliding_window": 2}  # of a list for more layers than the head has
     assert read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path / "c", changed=longer))).architecture.window is None
+
+
+@pytest.mark.parametrize("name", ["two-layers", "dflash"])
+def test_windows_of_qwens_configs_are_off_until_they_are_switched_on(name: str, tmp_path: Path) -> None:
+    """`use_sliding_window` is false where Qwen's own class finds no such entry."""
+    layout, read = (EAGLE[name], read_checkpoint) if name in EAGLE else (DFLASH[name], read_dflash)
+    for kind, switch, windows in (("qwen3", None, {None}), ("qwen3", True, {None, 2}), ("llama", None, {None, 2})):
+        changed = {
+            "layer_types": [FULL, SLIDING],
+            "sliding_window": 2,
+            "model_type": kind,
+            "use_sliding_window": switch,
+        }
+        a: Any = read(str(layout.save(tmp_path / f"{kind} {switch}", changed=changed))).architecture
+        found = {None, a.window} if name in EAGLE else {sight.window for sight in a.sights}
+        assert found == windows
+
+
+def test_the_older_name_of_rotary_parameters_wins(tmp_path: Path) -> None:
+    """As in transformers, where both are there; the other one is named."""
+    both = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.warns(UserWarning, match="not read.*rope_parameters"):
+        head = read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path, changed=both)))
+    assert head.architecture.rope["rope_type"] == "linear"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("hydra", {"grounded_heads": False}, "grounded_heads False, and its file has True"),
+        ("hydra++", {"hydra_head_arch": "mlp"}, "hydra_head_arch 'mlp', and its file has prefix-mlp"),
+        ("medusa-vllm", {"medusa_fc_bias": True}, "medusa_fc_bias True, and its file has False"),
+        ("mlp-speculator", {"n_predict": 2}, "n_predict 2, and its file has 3"),
+        ("mlp-speculator", {"inner_dim": 11}, "inner_dim 11, and its file has 10"),
+        ("arctic-lstm", {"proj_dim": "12"}, "proj_dim 12, and its file has 10"),
+        ("clover-2", {"attention_bias": True}, "attention_bias True, and its file has False"),
+    ],
+)
+def test_what_other_heads_say_of_their_tensors(name: str, changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"the head .*{said}"):
+        PATHS[name].read(str(PATHS[name].save(tmp_path, changed=changed)))
 
 
 def test_the_factor_of_logits(model: LlamaForCausalLM, tmp_path: Path) -> None:
@@ -366,3 +412,35 @@ def test_a_copy_of_the_targets_weights_that_is_none(part: str, tmp_path: Path) -
     alone: dict[str, Any] = {"lm_head.weight": None, "model.embed_tokens.weight": None}
     with pytest.warns(UserWarning, match=f"{part}.weight, and no .* to compare it with"):
         read_mtp(str(stored.save(tmp_path / "c", **alone)), model_info_of(model))
+
+
+@pytest.mark.parametrize("said", [0, 1])
+def test_fewer_depths_than_the_checkpoint_has(said: int, tmp_path: Path) -> None:
+    stored = mtp_layouts.LAYOUTS["deepseek-two"]
+    model = stored.loaded(stored.save(tmp_path / "a"))
+    folder = stored.save(tmp_path / "b", changed={"num_nextn_predict_layers": said})
+    with pytest.raises(ValueError, match=rf"says {said} .*\(num_nextn_predict_layers\), and its files have 2"):
+        read_mtp(str(folder), model_info_of(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("clover-2", "lm_head.weight"), ("hydra", "input_embed_fn.weight"), ("medusa-2", "model.embed_tokens.weight")],
+)
+def test_a_copy_beside_a_head_that_is_none(name: str, key: str, tmp_path: Path) -> None:
+    """It is compared with the target's when the head is bound; in the dtype of either."""
+    model, layout = tiny_models.llama(), PATHS[name]
+    theirs = (model.lm_head if "lm_head" in key else model.model.embed_tokens).weight.detach()
+    for number, same in enumerate((theirs.clone(), theirs.bfloat16())):
+        folder = layout.save(tmp_path / str(number), **{key: same})
+        Decoder(TransformersTarget(model), layout.drafter(PathOptions(model=str(folder), form="chain")), k=2)
+    folder = layout.save(tmp_path / "other", **{key: theirs + 0.5})
+    drafter = layout.drafter(PathOptions(model=str(folder), form="chain"))
+    with pytest.raises(ValueError, match=f"{key} is unlike the target's"):
+        Decoder(TransformersTarget(model), drafter, k=2)
+
+
+def test_a_list_of_ids_and_rows_that_do_not_fit(tmp_path: Path) -> None:
+    folder = PATHS["medusa-vllm-pruned"].save(tmp_path, changed={"truncated_vocab_size": None})
+    with pytest.raises(ValueError, match="scores 4 ids by its token_map, and 7 of 7 by truncated_vocab_size"):
+        PATHS["medusa"].read(str(folder))

@@ -99,7 +99,7 @@ def zlab(inner: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 BIASES = {f"layers.{i}.self_attn.{part}_proj.bias": (n * WIDTH,) for i in (0, 1) for part, n in (("q", 3), ("k", 1))}
 SINKS = {f"layers.{i}.self_attn.attention_sink_bias": (HEADS,) for i in (0, 1)}
-TYPES = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3}
+TYPES = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3, "use_sliding_window": True}
 
 
 def confidence(width: int) -> dict[str, tuple[int, ...]]:

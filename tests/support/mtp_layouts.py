@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -80,7 +80,7 @@ class Stored:
     def target(self) -> Recipe:
         return {**ARCHITECTURES, **RECURRENT}[self.recipe]
 
-    @property
+    @cached_property
     def layers(self) -> int:
         settings = self.target.configuration()
         return int(settings.num_layers if "num_layers" in self.target.config else settings.num_hidden_layers)
@@ -118,8 +118,8 @@ class Stored:
         """The multi-token part of the checkpoint."""
         made = {}
         for key, value in self.own_weights().items():
-            _, depth, part, end = key.split(".")
-            made[f"{self.place(self.own[part], int(depth))}.{end}"] = value
+            _, number, part, end = key.split(".")
+            made[f"{self.place(self.own[part], int(number))}.{end}"] = value
         for key, value in _stored(*self.whole)[0].items():
             for depth in range(self.depths * max(1, len(self.parts))):
                 start = f"{self.trunk}{self.layers + depth}."

@@ -320,6 +320,7 @@ def test_a_stopped_run_says_what_was_kept(
     how: str, train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Before any checkpoint is due."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 
     def batch_at(texts: Texts, step: int) -> Batch:
         if step == (0 if how == "at once" else 2):

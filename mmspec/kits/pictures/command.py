@@ -1,4 +1,4 @@
-"""What commands that draw pictures share. Nothing heavy is imported before a command runs.
+"""The common part of commands that draw pictures. Nothing heavy is imported before a command runs.
 
 Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """
@@ -185,11 +185,7 @@ def sheet(pictures: Sequence[Any]) -> Any:
 
 
 def refuse_format(file: Path) -> None:
-    """Refuse a file name whose ending is no format of pictures.
-
-    Raises:
-        ValueError: The ending is no format that can be written.
-    """
+    """Refuse a file name whose ending is no format of pictures."""
     from PIL import Image
 
     Image.init()

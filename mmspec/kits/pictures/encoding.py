@@ -21,7 +21,7 @@ Given = tuple[Prompt, Tensor | None, Tensor | None]
 
 
 def draws_classes(transformer: Any) -> bool:
-    """Whether a model's condition is a class; a configuration without `model_type` means captions."""
+    """True if a model's condition is a class; a configuration without `model_type` means captions."""
     return transformer.config.get("model_type") == "c2i"
 
 
@@ -94,9 +94,6 @@ Numbers = tuple[str, int, int]
 def refuse_misfits(pipe: Any, *others: Numbers) -> None:
     """Refuse parts of a pipeline that do not fit each other: the transformer and encoder of captions (None: classes, or
     features are given), and further numbers that have to be equal.
-
-    Raises:
-        ValueError: Names both numbers.
     """
     model, text_encoder, tokenizer = pipe.transformer.config, pipe.text_encoder, pipe.tokenizer
     numbers = list(others)

@@ -112,7 +112,7 @@ class Layout:
 
     @staticmethod
     def _config(part: Part, file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a part's `load` takes beside its file."""
+        """The arguments of a part's `load` beside its file."""
         config = {key: given[key] for key in part.config if key in given}
         return config if part.beside is None else config | dict(part.beside(_folder(file)))
 
@@ -146,11 +146,7 @@ def _size(file: Path) -> int:
 
 
 def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[str, Any]) -> torch.nn.Module:
-    """The model of a header, without numbers.
-
-    Raises:
-        ValueError: The file does not fit; names it.
-    """
+    """The model of a header, without numbers."""
     try:
         return part.load(header, **config)
     except ValueError as error:

@@ -26,17 +26,13 @@ SERVED = (
 )
 """Schedulers whose steps draw no noise, as they are called by default."""
 POOLED = ("pooled_prompt_embeds", "add_text_embeds")
-"""What a pipeline calls the pooled states of its prompts, which stand beside the others."""
+"""A pipeline's name for the pooled states of its prompts, which stand beside the others."""
 Ask = Callable[[Sequence[Image.Image], int, int, str], Sequence[str | None]]
 """As `AdaptiveNegative.ask`."""
 
 
 def refuse_pipeline(pipe: Any) -> None:
-    """Refuse a pipeline whose callback cannot change what guidance leads away from, or whose picture cannot be read.
-
-    Raises:
-        ValueError: Says what is in the way.
-    """
+    """Refuse a pipeline whose callback cannot change what guidance leads away from, or whose picture cannot be read."""
     name = type(pipe).__name__
     if isinstance(pipe, Pipeline):
         raise ValueError(f"a {name} is no pipeline that denoises: call it with callback_on_step_end=, steer_every=")
@@ -69,7 +65,7 @@ class SteeredDiffusion:
     _before: tuple[Tensor, float, float] | None = field(default=None, init=False)
 
     def __call__(self, pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        """What guidance leads away from, with the words for every row.
+        """The condition that guidance leads away from, with the words for every row.
 
         Raises:
             ValueError: The call has no guidance, or draws no pictures, or the words have another shape than the

@@ -1,9 +1,8 @@
-"""What plugins of language models share.
+"""The common parts of plugins of language models.
 
 * `pipeline`: `TextPipeline`.
 * `demo`: `mmspec demo` commands.
 * `bench/`: `mmspec bench` commands.
-* `cards`: what the cards of shipped models say.
 * `small_model`: drafters with a smaller language model; `tree_form`: the options of their trees.
 * `corpus`: files of texts, or of ids, that drafters count or search.
 """

@@ -1,4 +1,4 @@
-"""What pipelines of language models share: a model, its tokenizer, how both are loaded, and what they are asked."""
+"""The common part of pipelines of language models: a model and its tokenizer, their loading, and questions to them."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,11 +118,7 @@ def asked(prompt: str | Sequence[Message], tokenizer: Any) -> str | Sequence[Mes
 
 
 def refuse_no_template(tokenizer: Any) -> None:
-    """Refuse a tokenizer that cannot write conversations.
-
-    Raises:
-        ValueError: It has no chat template.
-    """
+    """Refuse a tokenizer that cannot write conversations."""
     if tokenizer.chat_template is None:
         raise ValueError(
             "the tokenizer has no chat template, so that messages cannot be written as the model knows them: take a "

@@ -1,4 +1,4 @@
-"""What a rule does with drafts whose distributions are broken (NaN), empty (no mass) or all mass on one unit.
+"""A rule over drafts whose distributions are broken (NaN), empty (no mass) or all mass on one unit.
 
 Such drafts occur where a draft model may emit none of its units (`bad_words_ids` with a small vocabulary).
 """
@@ -48,11 +48,7 @@ def _refuse_wrong_already(pair: Pair, rule: Rule, harm: Broken) -> None:
 
 
 def _one_of_each_shape(subject: Subject, exact: bool) -> list[Pair]:
-    """The first chain, tree and window whose units are drawn from a distribution.
-
-    Raises:
-        Untried: There is none.
-    """
+    """The first chain, tree and window whose units are drawn from a distribution."""
     shapes: dict[tuple[str, bool], Pair] = {}
     for pair in pairs(subject) if subject.component.exactness == "invariant" else known(subject):
         shape, offers = pair.shape.split()[0], pair.drafter().offers

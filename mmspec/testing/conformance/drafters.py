@@ -1,4 +1,4 @@
-"""What a drafter promises: drafts that can be verified, whatever happens; it changes nothing that is not its own."""
+"""The promises of a drafter: drafts that can be verified, whatever happens; it changes nothing that is not its own."""
 
 from mmspec.testing.conformance.play import Alternating, K, Played, Player, plain, refuse_differing, unlike
 from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
@@ -138,11 +138,7 @@ def rows_are_independent(subject: Subject) -> str:
 
 
 def _refuse_unlike(counts: tuple[int, int], reason: str) -> int:
-    """The number of drafts that were compared.
-
-    Raises:
-        Broken: Some differ.
-    """
+    """The number of drafts that were compared."""
     wrong, compared = counts
     if wrong:
         raise Broken(reason, f"{wrong} of {compared} drafts differ")

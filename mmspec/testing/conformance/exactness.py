@@ -1,4 +1,4 @@
-"""How exact a rule is: its claim is measured, and a claim that is too strong fails.
+"""The exactness of a rule: its claim is measured, and a claim that is too strong fails.
 
 `invariant` means equality with plain decoding for the same seed, `lossless` the exact joint of several units. Both hold
 for every shape of draft that the rule takes.
@@ -95,11 +95,7 @@ def synthetic_says_so(subject: Subject) -> str:
 
 
 def _report_says(subject: Subject, word: str, number: str) -> Report:
-    """A report of a run under the rule.
-
-    Raises:
-        Broken: The report does not say that exactness.
-    """
+    """A report of a run under the rule."""
     pair = pairs(subject)[0]
     decoder = Decoder(pair.bench.target, pair.drafter(), subject.rule(), k=4)
     report = decoder.generate(pair.bench.prompt(ROWS), LIMIT).report

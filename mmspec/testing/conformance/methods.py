@@ -1,4 +1,4 @@
-"""What a method promises, end to end: users write its name, and get this output."""
+"""The promise of a method, end to end: users write its name, and get this output."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -96,11 +96,7 @@ def _equals(subject: Subject, sample: bool) -> str:
 
 
 def _enabled(subject: Subject) -> list[Trial]:
-    """Trials on a live model that can be enabled, whose `generate` takes what the target takes.
-
-    Raises:
-        Untried: There are none.
-    """
+    """Trials on a live model that can be enabled, whose `generate` takes what the target takes."""
     found = []
     for trial in subject.trials:
         model = _model(trial)

@@ -1,4 +1,4 @@
-"""What a rule promises whatever its exactness, and what every exact rule promises."""
+"""The promises of a rule whatever its exactness, and what every exact rule promises."""
 
 import random
 from collections import Counter
@@ -134,11 +134,7 @@ def disjoint_distributions_accept_none(subject: Subject) -> str:
 
 
 def _accepted(rule: Rule, target: Target, table: Tensor) -> Counter[str]:
-    """Counts of a run on a Markov chain with drafts from a table.
-
-    Raises:
-        Untried: The rule takes neither chains nor trees.
-    """
+    """Counts of a run on a Markov chain with drafts from a table."""
     seen = Log()
     for decoder in _decoders(target, [MarkovChain(table), MarkovTree(table, (1, 1, 1, 1))], WatchedRule(rule, seen)):
         decoder.generate(torch.tensor([[0, 1]]).expand(500, 2), LIMIT, seed=3)
@@ -147,7 +143,7 @@ def _accepted(rule: Rule, target: Target, table: Tensor) -> Counter[str]:
 
 
 def _depends_on_q(rule: Rule) -> bool:
-    """Whether a verdict depends on the distribution that a draft reports."""
+    """True if a verdict depends on the distribution that a draft reports."""
     bench = markov()
     for decoder in _decoders(bench.target, [bench.drafters[shape]() for shape in ("chain", "tree without")], rule):
         state = decoder.start(bench.prompt([0] * 200), LIMIT, seed=1)
@@ -206,7 +202,7 @@ def _generators() -> tuple[Any, ...]:
 
 
 def _no_path(draft: Draft, distribution: Distribution, verdict: Verdict) -> str:
-    """Why a verdict is not a path of valid nodes from the root; "" if it is one."""
+    """The reason why a verdict is not a path of valid nodes from the root; "" if it is one."""
     rows = len(draft.units)
     wanted = {"length": (rows,), "unit": draft.units[:, 0].shape, "drawn": draft.units.shape}
     drawn = distribution.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn

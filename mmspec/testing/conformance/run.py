@@ -18,7 +18,7 @@ Wanted = str | Spec | Iterable[str | Spec]
 
 
 class Settings(TypedDict, total=False):
-    """How checks are run; everything may be left out."""
+    """The settings of a run of checks; everything may be left out."""
 
     registry: Registry  # where names are looked up; default: what is installed
     # Why checks fail, by check or by `component/check`: they are shown as `xfail`, and must not pass
@@ -78,11 +78,7 @@ def parametrize_checks(components: Wanted, **settings: Unpack[Settings]) -> Call
 
 
 def refuse_without_scipy() -> None:
-    """Check for scipy before anything runs.
-
-    Raises:
-        ValueError: scipy is not installed.
-    """
+    """Check for scipy before anything runs."""
     if find_spec("scipy") is None:
         raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
 

@@ -38,7 +38,7 @@ class ConstantNoise(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Support:
-    """What is known about a class of schedulers that can be used."""
+    """Facts about a class of schedulers that can be used."""
 
     # Why this scheduler of the class cannot be used; "" where it can
     problem: Callable[[Any], str] = lambda scheduler: ""
@@ -82,11 +82,7 @@ def supported_list() -> str:
 
 
 def refuse(scheduler: Any) -> None:
-    """Refuse a scheduler whose steps are not Gaussians of known sigma.
-
-    Raises:
-        ValueError: The scheduler cannot be used; the message says why and lists the schedulers that can.
-    """
+    """Refuse a scheduler whose steps are not Gaussians of known sigma."""
     name = type(scheduler).__name__
     why = "its steps are not known to be Gaussian: it adds no noise, or noise of another kind"
     if name in SUPPORTED:
@@ -100,11 +96,7 @@ def refuse(scheduler: Any) -> None:
 
 
 def refuse_default_call(pipe: Any, method: str) -> None:
-    """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise.
-
-    Raises:
-        ValueError: Names the argument, and what to do.
-    """
+    """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise."""
     takes = inspect.signature(pipe.scheduler.step).parameters
     call = inspect.signature(type(pipe).__call__).parameters if callable(pipe) else {}
     options = {"eta": call["eta"].default} if "eta" in takes and "eta" in call else {}
@@ -203,7 +195,7 @@ def sample_of(result: Any) -> Tensor:
 
 
 def with_sample(result: Any, sample: Tensor) -> Any:
-    """What a scheduler's `step` returned, with another next state."""
+    """The result of a scheduler's `step`, with another next state."""
     if isinstance(result, tuple):
         return (sample, *result[1:])
     result.prev_sample = sample

@@ -89,7 +89,7 @@ class MAR(ModelMixin, ConfigMixin):
         return int(self.config.grid) ** 2
 
     def forward(self, tokens: Tensor, known: Tensor, wanted: Tensor, classes: Tensor) -> Tensor:
-        """What the head takes of places, `[row, wanted, dim]`.
+        """The head's input from places, `[row, wanted, dim]`.
 
         Args:
             tokens: `[row, known, token_dim]`.
@@ -269,16 +269,12 @@ def denoising(count: int, device: torch.device | str = "cpu") -> Steps:
 
 
 def _left(cells: int, left: int, progress: float) -> int:
-    """How many tokens are left behind a set: a cosine, at least one fewer than before, and at least one."""
+    """The number of tokens that are left behind a set: a cosine, at least one fewer than before, and at least one."""
     return max(1, min(left - 1, math.floor(cells * math.cos(math.pi / 2 * progress))))
 
 
 def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
-    """The configuration of published weights.
-
-    Raises:
-        ValueError: They are no MAR's, or the number of heads has to be given.
-    """
+    """The configuration of published weights."""
     dim, token_dim = shape_in(state, "z_proj.weight", 2)
     cells = shape_in(state, "diffusion_pos_embed_learned", 3)[1]
     places = shape_in(state, "encoder_pos_embed_learned", 3)[1]

@@ -127,7 +127,7 @@ def read_clover(name: str) -> PathCheckpoint:
     weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
     given.settle(what, "num_hidden_layers")
     own.settle(f"{what} (clover)", "decay_coefficient", "heads_coefficient")
-    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",))
+    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",), stored=stored)
 
 
 class Clover2(PathDrafter):

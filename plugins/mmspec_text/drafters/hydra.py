@@ -32,7 +32,7 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, refuse_layers
+from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree, refuse_layers
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
@@ -55,7 +55,7 @@ class HydraCheckpoint(PathCheckpoint):
     """Hydra's heads as they are stored."""
 
     architecture: HydraSizes
-    stored: Stored = field(kw_only=True)  # their files
+    stored: Stored = field(kw_only=True)
 
     def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
         """These heads, whose decoder layer is one of a target with this config, if their own does not describe it.
@@ -192,7 +192,8 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     prefix = BlockSizes.of(stored, "prefix.", config) if form == "hydra++" else None
     if prefix is not None and prefix.hidden != width:
         raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
-    config.settle(what, "grounded_heads", "hydra_head_arch", *(OF_LAYERS if prefix is None else ("num_hidden_layers",)))
+    agree(config, {"grounded_heads": True, "hydra_head_arch": "mlp" if prefix is None else "prefix-mlp"}, what)
+    config.settle(what, *(OF_LAYERS if prefix is None else ("num_hidden_layers",)))
     return HydraSizes(
         units=heads,
         target_hidden=width,

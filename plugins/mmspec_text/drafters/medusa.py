@@ -127,7 +127,7 @@ def read_medusa(name: str) -> PathCheckpoint:
     if sizes.pruned:
         _prune(weights, sizes, stored.what)
     shared = () if sizes.own_output else (ONE_OUTPUT,)
-    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored, shared)
+    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored, shared, stored=stored)
 
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
@@ -151,9 +151,12 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         raise ValueError(
             f"{what} scores {kept} ids of {vocab} (truncated_vocab_size), and has no token_map of which ones"
         )
-    scale = number(config, "logit_scale", 1.0, what)
-    agree(config, {"hidden_size": width}, what)
-    config.settle(what, "medusa_fc_bias", *OF_LAYERS)
+    if "token_map" in headers and scored < kept:
+        raise ValueError(f"{what} scores {scored} ids by its token_map, and {kept} of {vocab} by truncated_vocab_size")
+    scale = number(config, "logit_scale", 1.0, what) if layout == "vllm" else 1.0
+    bias = layout == "medusa" or any(key.endswith(".bias") for key in headers if key.startswith("blocks."))
+    agree(config, {"hidden_size": width, "medusa_fc_bias": bias}, what)
+    config.settle(what, *OF_LAYERS)
     return MedusaSizes(
         units=heads,
         target_hidden=width,
@@ -162,7 +165,7 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         draft_vocab=kept if kept < vocab else scored,
         own_embedding=True,
         layers=blocks,
-        bias=layout == "medusa" or any(key.endswith(".bias") for key in headers if key.startswith("blocks.")),
+        bias=bias,
         one_output=one,
         own_output=not targets,
         pruned=kept < vocab,
@@ -174,7 +177,9 @@ def _prune(weights: dict[str, Tensor], sizes: MedusaSizes, what: str) -> None:
     """Check the list of ids, and take their rows of output layers that have all of them."""
     ids = weights["token_map"] = weights["token_map"].long()
     if ids.shape != (sizes.draft_vocab,) or len(ids.unique()) != len(ids):
-        raise ValueError(f"{what}: token_map lists {sizes.draft_vocab} different ids, and not {list(ids.shape)}")
+        raise ValueError(
+            f"{what}: token_map lists {sizes.draft_vocab} different ids (truncated_vocab_size), not {list(ids.shape)}"
+        )
     if int(ids.min()) < 0 or int(ids.max()) >= sizes.vocab:
         raise ValueError(f"{what}: token_map names id {int(ids.max())}, and the vocabulary has {sizes.vocab}")
     for key, rows in weights.items():

@@ -35,19 +35,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.entries import Entries
+from mmspec_text.drafters.heads.entries import Entries, agree
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import positive
+from mmspec_text.drafters.heads.values import part_numbers, positive
 
 EPS = 1e-6
-KNOWN = (
-    *("inner_dim", "input_hidden_dim", "proj_dim", "method", "tie_weights", "tie_lstm_embs"),
-    *("n_candidates", "num_lookahead_tokens", "top_k_tokens_per_head"),
-)
-"""Entries of configs that are shapes, or read by kind, or how many units or candidates a server drafts."""
+KNOWN = (*("method", "tie_weights", "tie_lstm_embs", "n_candidates", "num_lookahead_tokens", "top_k_tokens_per_head"),)
+"""Entries of configs that are read by kind, or how many units or candidates a server drafts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +187,16 @@ def read_lstm(name: str) -> PathCheckpoint:
 
 
 def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> SpeculatorSizes:
-    config = Entries(stored.config)
-    units, scaled = positive(config, "n_predict", stored.what), bool(config.get("scale_input", False))
-    config.settle(stored.what, *KNOWN)
+    config, what = Entries(stored.config), stored.what
+    units, scaled = positive(config, "n_predict", what), bool(config.get("scale_input", False))
     if units > MOST:
-        raise ValueError(f"{stored.what}: n_predict in its config is {units}, and the most is {MOST}")
+        raise ValueError(f"{what}: n_predict in its config is {units}, and the most is {MOST}")
+    widths = {"inner_dim": inner, "proj_dim": inner}
+    widths |= {"emb_dim": width} if table.startswith("emb.") else {"emb_dim": inner, "input_hidden_dim": width}
+    said = {name: int(value) if str(value).isdecimal() else value for name in widths if (value := config.get(name))}
+    depths = max(max(part_numbers(stored.headers, f"{part}."), default=0) for part in ("emb", "ln", "head")) + 1
+    agree({**said, "n_predict": units}, {**widths, "n_predict": max(depths, units) if tied else depths}, what)
+    config.settle(what, *KNOWN)
     return SpeculatorSizes(
         units=units,
         target_hidden=width,

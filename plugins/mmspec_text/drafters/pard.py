@@ -39,7 +39,7 @@ from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
 
 
 def is_pard(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a language model that fills in masks, and no head."""
+    """True if a stored model is a language model that fills in masks, and no head."""
     names = {key.removeprefix("model.") for key in keys}
     return "pard_token" in config and "embed_tokens.weight" in names and "fc.weight" not in names
 
@@ -92,7 +92,8 @@ class Pard(SmallModelDrafter):
         super().__init__(options, "pard", options.build_shape())
         self.advice = options.advice
         config = self._small.model.config.to_dict()
-        self.mask = mask_token(config, "the draft model of pard")
+        named = f" {options.model!r}" if isinstance(options.model, str) else ""
+        self.mask = mask_token(config, f"the draft model{named} of pard")
         if config.get("pard2") or config.get("spd_type") == "pard2":
             warn("this draft model of PARD-2 drafts without its target's states, which is the weaker of its two modes")
         if self.mask >= (self._small.vocab or 0):

@@ -38,7 +38,7 @@ NO_PROMPTS = torch.zeros(0, 0, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class Data:
-    """What a drafter is trained on."""
+    """The data of a drafter's training."""
 
     sources: Sequence[Source]  # texts and answers; none if the target writes all of it
     held: Mapping[str, Batch]  # held-out sequences by name; if there are none, they are of what the target wrote
@@ -57,7 +57,7 @@ def read_data(
     recipe: DrafterRecipe,
     template: Mapping[str, Any] | None = None,
 ) -> Data:
-    """What a user gave.
+    """The data that a user gave.
 
     Args:
         files: Files of texts and conversations.
@@ -138,7 +138,7 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
 
 
 def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) -> Tensor:
-    """What the target is given to answer: beginnings of conversations that leave it at least half of its context."""
+    """The prompts that the target answers: beginnings of conversations that leave it at least half of its context."""
     asked = [row.ids[: row.given] for chat in chats for row in chat.rows if reach is None or 2 * row.given <= reach]
     if not asked:
         raise ValueError(f"no conversation leaves the target room for an answer: it reads {reach} tokens")
@@ -148,11 +148,7 @@ def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) ->
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase, vocab: int) -> int:
-    """The token in front of a text.
-
-    Raises:
-        ValueError: The tokenizer has none, or the target has no such id.
-    """
+    """The token in front of a text."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             _refuse_ids([token], vocab, "the token that begins a text")
@@ -213,9 +209,6 @@ def refuse_foreign(logits_of: Callable[[Tensor], Tensor], window: Tensor, vocab:
     """Refuse a text that the target finds less likely than noise, as text of another tokenizer's ids is.
 
     `logits_of` gives the target's logits of ids `[1, unit]`; `window` is a piece of the text, `[unit]` int64.
-
-    Raises:
-        ValueError: A uniform guess would be much better than the target.
     """
     nats = float(next_token(logits_of(window[None]), window[None]))
     if not nats < math.log(vocab) + MARGIN:

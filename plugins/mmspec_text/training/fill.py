@@ -31,7 +31,7 @@ def fill_blocks(
     text: bool = True,
     recompute: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a model says of a text, and at the fillers behind some of its units.
+    """A model's scores of a text, and at the fillers behind some of its units.
 
     Args:
         model: A live causal language model of transformers.
@@ -81,11 +81,7 @@ def recomputed(model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def refuse_odd_blocks(model: Any, length: int, fillers: Tensor, what: str) -> None:
-    """Refuse a model whose blocks behind a text of so many units are not what it says in passes of their own.
-
-    Raises:
-        ValueError: It has windows, states or positions that a pass over blocks does not follow; `what` names it.
-    """
+    """Refuse a model whose blocks behind a text of so many units are not what it says in passes of their own."""
     embedding, count, kind = model.get_input_embeddings(), len(fillers), type(model).__name__
     units = torch.arange(length, device=fillers.device)[None] % len(embedding.weight)
     roots = torch.tensor([[length // 2, length - 1]], device=fillers.device)

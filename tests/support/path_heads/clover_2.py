@@ -27,7 +27,11 @@ def shapes(hidden: int, vocab: int) -> Shapes:
 
 
 def forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
-    w, eps = given.weights, float(given.config["rms_norm_eps"])
+    w, eps, heads = (
+        given.weights,
+        float(given.config.get("rms_norm_eps") or 1e-6),
+        int(given.config["num_attention_heads"]),
+    )
 
     def affine(name: str, x: Tensor) -> Tensor:
         return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
@@ -36,7 +40,7 @@ def forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence
         query = affine(f"{name}.q", norm(state, w[f"{name}.input_layernorm.weight"], eps))
         key, value = affine(f"{name}.k", token), affine(f"{name}.v", token)
         added = []
-        for q, k, v in zip(query.chunk(HEADS), key.chunk(HEADS), value.chunk(HEADS), strict=True):
+        for q, k, v in zip(query.chunk(heads), key.chunk(heads), value.chunk(heads), strict=True):
             added.append(v * (q @ k) / (q @ q).sqrt() / (k @ k).sqrt())
         return state + torch.cat(added)
 
@@ -45,7 +49,8 @@ def forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence
 
     table = w["clover_embed_tokens.weight"]
     rows = [stepped(FIRST, feature.double(), table[unit]) for feature, unit in zip(features, units, strict=True)]
-    state = norm(last_state(w, "layers.0.", torch.stack(rows), 10_000.0), w["clover_norm.weight"], eps)
+    config = {key: value for key, value in given.config.items() if key not in ("rope_theta", "rope_parameters")}
+    state = norm(last_state(w, "layers.", torch.stack(rows), config), w["clover_norm.weight"], eps)
     found = [scored(affine("clover_head_mlp", state))]
     for unit in path:
         state = stepped(FURTHER, state, table[unit])

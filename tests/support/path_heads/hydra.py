@@ -35,8 +35,8 @@ def forward(plus: bool, given: Given, features: Tensor, units: Sequence[int], pa
     w, found = given.weights, []
     feature = features[-1].double()
     if plus:
-        eps = float(given.config["rms_norm_eps"])
-        feature = norm(last_state(w, f"{PREFIX}layers.0.", features), w[f"{PREFIX}norm.weight"], eps)
+        eps = float(given.config.get("rms_norm_eps") or 1e-6)
+        feature = norm(last_state(w, f"{PREFIX}layers.", features, given.config), w[f"{PREFIX}norm.weight"], eps)
     for head in range(len(path) + 1):
         x = torch.cat([feature, *(given.embedding[unit] for unit in [units[-1], *path[:head]])])
         for layer in range(LAYERS):

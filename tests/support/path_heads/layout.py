@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mmspec.testing.tiny_models import llama
+
 Shapes = dict[str, tuple[int, ...]]
 HIDDEN, VOCAB = 16, 7
 """Sizes of the Llama of the conformance kit."""
@@ -91,7 +93,8 @@ class PathLayout:
         weights = {**self.weights(hidden, vocab), **tensors}
         kept = {key: value.contiguous() for key, value in weights.items() if value is not None}
         kept |= {key: kept[of].clone() for key, of in self.copies.items() if of in kept and key not in tensors}
-        save_file(kept | {key: torch.zeros(2) for key in self.extra}, folder / self.file)
+        kept |= {key: value for key, value in beside(self.extra).items() if key not in kept}
+        save_file(kept, folder / self.file)
         (folder / "config.json").write_text(json.dumps({**self.config(hidden, vocab), **(changed or {})}))
         return folder
 
@@ -103,6 +106,13 @@ class PathLayout:
             for key, value in self.weights(hidden, vocab).items()
         }
         return Given(weights, self.config(hidden, vocab), *(end.detach().double() for end in ends))
+
+
+def beside(extra: Sequence[str]) -> dict[str, Tensor]:
+    """Tensors that are of no use, some of them copies of the weights of the conformance kit's Llama."""
+    model = llama()
+    copies = {"lm_head.weight": model.lm_head.weight, "model.embed_tokens.weight": model.model.embed_tokens.weight}
+    return {key: copies[key].detach().clone() if key in copies else torch.zeros(2) for key in extra}
 
 
 def silu(x: Tensor) -> Tensor:

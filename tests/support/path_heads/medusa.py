@@ -53,6 +53,7 @@ def forward(prefix: str, given: Given, features: Tensor, units: Sequence[int], p
 
 def vllm_forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
     w, found = given.weights, []
+    pruned = int(given.config.get("truncated_vocab_size") or len(given.output)) < int(given.config["vocab_size"])
     for head in range(len(path) + 1):
         x = features[-1].double()
         for block in range(BLOCKS):
@@ -62,7 +63,7 @@ def vllm_forward(given: Given, features: Tensor, units: Sequence[int], path: Seq
         first = w.get("medusa_heads.lm_heads.0.weight", given.output)
         rows = w.get(f"medusa_heads.lm_heads.{head}.weight", first)
         logits = (rows @ x) * given.config.get("logit_scale", 1.0)
-        if "token_map" in w:
+        if pruned:
             whole = torch.full((len(given.output),), -torch.inf, dtype=torch.float64)
             for row, unit in enumerate(w["token_map"].tolist()):
                 whole[unit] = logits[unit if len(logits) == len(given.output) else row]

@@ -1,7 +1,7 @@
 """MLP speculators, tied or not, and an LSTM speculator."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,12 @@ from mmspec_text.drafters.mlp_speculator import ArcticLstm, MlpSpeculator, canon
 from tests.support.path_heads.layout import Given, PathLayout, Shapes, gelu, scaled
 
 UNITS, INNER = 3, 10
-STATE = 0.5 ** (0.5 / UNITS)
-TOKEN = math.sqrt(1 - STATE**2) * math.sqrt(INNER / 2)
+
+
+def mixture(config: Mapping[str, Any]) -> tuple[float, float]:
+    """The weights of a state and of an embedding."""
+    state = 0.5 ** (0.5 / int(config["n_predict"]))
+    return state, math.sqrt(1 - state**2) * math.sqrt(INNER / 2)
 
 
 def shapes(tied: bool, hidden: int, vocab: int) -> Shapes:
@@ -30,11 +34,12 @@ def shapes(tied: bool, hidden: int, vocab: int) -> Shapes:
 def forward(tied: bool, given: Given, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
     w = {key.removeprefix("speculator."): value for key, value in given.weights.items()}
     state, found = features[-1].double(), []
-    if given.config["scale_input"]:
+    of_state, of_token = mixture(given.config)
+    if given.config.get("scale_input"):
         state = scaled(state) / math.sqrt(2)
     for depth, unit in enumerate([units[-1], *path]):
         own, proj = (0, min(depth, 1)) if tied else (depth, depth)
-        mixed = STATE * (w[f"proj.{proj}.weight"] @ state) + TOKEN * w[f"emb.{own}.weight"][unit]
+        mixed = of_state * (w[f"proj.{proj}.weight"] @ state) + of_token * w[f"emb.{own}.weight"][unit]
         state = gelu(scaled(mixed) * w[f"ln.{own}.weight"] + w[f"ln.{own}.bias"])
         found.append(w[f"head.{own}.weight"] @ state)
     return found
@@ -48,9 +53,13 @@ def lstm_shapes(hidden: int, vocab: int) -> Shapes:
 
 def lstm_forward(given: Given, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
     w, found = given.weights, []
-    state, cell = scaled(features[-1].double()) / math.sqrt(2), torch.zeros(INNER, dtype=torch.float64)
+    state, cell = features[-1].double(), torch.zeros(INNER, dtype=torch.float64)
+    of_state, of_token = mixture(given.config)
+    if given.config.get("scale_input"):
+        state = scaled(state) / math.sqrt(2)
     for depth, unit in enumerate([units[-1], *path]):
-        z = w[f"projs.{min(depth, 1)}.weight"] @ state + TOKEN / STATE * w["forget_emb.0.weight"][unit].repeat(4)
+        fed = of_token / of_state * w["forget_emb.0.weight"][unit].repeat(4)
+        z = w[f"projs.{min(depth, 1)}.weight"] @ state + fed
         forget, take, give, new = (z[i * INNER : (i + 1) * INNER] for i in range(4))
         new = gelu(scaled(new) * w["cell_ln.0.weight"] + w["cell_ln.0.bias"])
         cell = cell / (1 + torch.exp(-forget)) + new / (1 + torch.exp(-take))

@@ -1,7 +1,7 @@
-"""Which entries of a head's config are read, which ones change nothing, and which ones ask for what is not computed.
+"""The entries of a head's config: those that are read, that change nothing, that ask for what is not computed.
 
 An entry that changes numbers is read, or refused by name; one that is neither read nor known as harmless is named in a
-warning. What counts tensors is compared with the file (`agree`).
+warning. What tensors show is compared with the file (`agree`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,18 +29,17 @@ HARMLESS = frozenset(
     {
         *PreTrainedConfig().to_dict(),
         *GenerationConfig().to_dict(),
-        *("add_cross_attention", "attention_bias", "attention_dropout", "auto_map", "base_model_name_or_path", "bias"),
-        *("clover", "confidence_head_alpha", "cross_attention_hidden_size", "decoder_sparse_step", "dflash_config"),
-        *("draft_num_hidden_layers", "dspark_config", "eagle_config", "eagle_decoder_type", "emb_dim"),
-        *("embed_requires_grad", "enable_confidence_head", "finetuning_task", "fusion_bias", "gru_hidden_dim"),
-        *("has_lm_head", "has_no_defaults_at_init", "head_dim", "initializer_range", "input_type", "is_decoder"),
-        *("layernorms", "markov_rank", "max_window_layers", "mlp_bias", "num_anchors", "num_key_value_heads"),
-        *("num_target_layers", "prefix", "pretraining_tp", "pruned_heads", "qkv_bias", "selector_rank", "sep_token_id"),
-        *("sliding_window_non_causal", "speculators_config", "speculators_model_type", "speculators_version"),
-        *("step_loss_decay", "target_model_name_or_path", "target_model_type", "task_specific_params"),
-        *("tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "tokenizer_class", "torch_dtype"),
-        *("torchscript", "transformer_layer_config", "ttt_length", "ttt_step_loss_decay", "ttt_steps", "use_bfloat16"),
-        *("use_sliding_window", "verifier", "version", "vocab_size"),
+        *("add_cross_attention", "attention_dropout", "auto_map", "base_model_name_or_path", "clover"),
+        *("confidence_head_alpha", "cross_attention_hidden_size", "decoder_sparse_step", "dflash_config"),
+        *("draft_num_hidden_layers", "dspark_config", "eagle_config", "eagle_decoder_type", "embed_requires_grad"),
+        *("enable_confidence_head", "finetuning_task", "has_lm_head", "has_no_defaults_at_init", "head_dim"),
+        *("initializer_range", "input_type", "is_decoder", "markov_rank", "max_window_layers", "num_anchors"),
+        *("num_key_value_heads", "num_target_layers", "prefix", "pretraining_tp", "pruned_heads", "selector_rank"),
+        *("sep_token_id", "sliding_window_non_causal", "speculators_config", "speculators_model_type"),
+        *("speculators_version", "step_loss_decay", "target_model_name_or_path", "target_model_type"),
+        *("task_specific_params", "tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "tokenizer_class"),
+        *("torch_dtype", "torchscript", "transformer_layer_config", "ttt_length", "ttt_step_loss_decay", "ttt_steps"),
+        *("use_bfloat16", "use_sliding_window", "verifier", "version", "vocab_size"),
     }
 )
 """Entries that change no number of a head: of what the file is, of generation, of training; parts, whose own entries
@@ -86,11 +85,7 @@ class Entries(Mapping[str, Any]):
 
 
 def refuse_layers(given: Mapping[str, Any], what: str, plain: Mapping[str, Any] = PLAIN) -> None:
-    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
-
-    Raises:
-        ValueError: They are Gemma's, or an entry of the config is not as in `plain`, so they are computed otherwise.
-    """
+    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors."""
     for name in (*architectures(given), str(given.get("model_type") or "")):
         if "gemma" in name.lower():
             raise ValueError(
@@ -105,8 +100,8 @@ def refuse_layers(given: Mapping[str, Any], what: str, plain: Mapping[str, Any] 
             )
 
 
-def agree(given: Mapping[str, Any], found: Mapping[str, int], what: str) -> None:
-    """Refuse a config that counts something otherwise than the file.
+def agree(given: Mapping[str, Any], found: Mapping[str, object], what: str) -> None:
+    """Refuse a config that says something else than the file.
 
     Raises:
         ValueError: The message names the entry.

@@ -1,4 +1,4 @@
-"""What networks of heads are made of: decoder layers over the slots of a cache, rotary positions, the target's modules.
+"""The parts of heads' networks: decoder layers over the slots of a cache, rotary positions, the target's modules.
 
 Names of parameters are the keys of checkpoints.
 """
@@ -24,6 +24,8 @@ from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
+BIASES = {"attention_bias": "q_proj", "qkv_bias": "q_proj", "mlp_bias": "gate_proj", "bias": "fc", "fusion_bias": "fc"}
+"""Entries that say whether linear layers have a bias, and one of these layers."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class BlockSizes:
         agree(given, counts, what)
         own = (f"{prefix.partition('.')[0]}.", "fc.")
         biased = (key.removesuffix(".bias") for key in stored.headers if key.endswith(".bias") and key.startswith(own))
+        biases = frozenset(name.rpartition(".")[2] for name in biased)
+        agree(given, {entry: part in biases for entry, part in BIASES.items()}, what)
         kinds = layer_kinds(given, max(1, len(part_numbers(stored.headers, "layers."))), what)
         sizes = cls(
             hidden,
@@ -89,7 +93,7 @@ class BlockSizes:
             number(given, "rms_norm_eps", 1e-6, what),
             rope(given, kinds, theta, what),
             f"{prefix}self_attn.q_norm.weight" in stored.headers,
-            frozenset(name.rpartition(".")[2] for name in biased),
+            biases,
             activation(given, what),
             None if given.get("max_position_embeddings") is None else positive(given, "max_position_embeddings", what),
         )
@@ -128,7 +132,7 @@ def looked_up(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
 
 
 def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
-    """What the target's embedding returns for units; some modules scale, as Gemma's do by the root of the width.
+    """The target's embedding of units; some modules scale, as Gemma's do by the root of the width.
 
     All other heads read this: their authors' code calls the module (Hydra, DFlash), or they are layers of the model. A
     norm inside the module (`embed_norm`) is left out, as in transformers' own loop for DFlash.

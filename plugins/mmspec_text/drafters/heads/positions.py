@@ -23,13 +23,17 @@ ROTARY = {
     ),
 }
 """Kinds of rotary positions of which transformers has tables, and what these read beside the base."""
+SWITCHED = ("qwen2", "qwen3")
+"""Model types whose windows are off where `use_sliding_window` is not there."""
 ALIASES = {"su": "longrope", "mrope": "default"}
-"""What some configs call them. Positions of text are the same in all three parts of `mrope`."""
+"""Other names of theirs in configs. Positions of text are the same in all three parts of `mrope`."""
 
 
 def layer_kinds(given: Mapping[str, Any], layers: int, what: str) -> list[str]:
-    """What each of a head's first layers attends over: `FULL` or `SLIDING`; as in Qwen's configs if none are named."""
+    """The reach of each of a head's first layers: `FULL` or `SLIDING`; as in Qwen's configs if none are named."""
     kinds, slides = given.get("layer_types"), given.get("use_sliding_window")
+    if slides is None and given.get("model_type") in SWITCHED:
+        slides = False
     if kinds is None or slides is False:
         last = given.get("max_window_layers") if slides else None
         return [FULL if last is None or number < last else SLIDING for number in range(layers)]
@@ -46,7 +50,7 @@ def rope(given: Mapping[str, Any], kinds: Collection[str], theta: float, what: s
     Raises:
         ValueError: They are of an unknown kind, of two kinds, or of a part of a head's numbers.
     """
-    entry = next((name for name in ("rope_parameters", "rope_scaling") if given.get(name)), "rope_scaling")
+    entry = next((name for name in ("rope_scaling", "rope_parameters") if given.get(name)), "rope_scaling")
     found = given.get(entry) or {}
     if isinstance(found, Mapping) and any(isinstance(value, Mapping) for value in found.values()):
         found, *others = [found.get(kind) for kind in kinds]

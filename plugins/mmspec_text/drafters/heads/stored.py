@@ -30,6 +30,8 @@ from mmspec_text.drafters.heads.vocabulary import mapped_ids
 Network = TypeVar("Network", bound=nn.Module)
 MAPS = ("d2t", "t2d")
 """Keys of the map of a pruned vocabulary, the only integers that a head may hold."""
+COPIES = ("lm_head.weight", "model.embed_tokens.weight", "input_embed_fn.weight")
+"""Ends of the keys of what may be stored beside a head: the target's output layer, and twice its embedding."""
 OTHERS = {
     "prefix_gru": "Domino, which the drafter dflash takes",
     "_conv.": "DFlash2, which the drafter dflash takes",
@@ -81,7 +83,9 @@ class HeadCheckpoint:
         """
         a, what, d2t = self.architecture, f"the head {self.name!r}", self.weights.get("d2t")
         if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
-            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
+            raise ValueError(
+                f"{what} scores {a.draft_vocab} ids (draft_vocab_size, vocab_size), and has no lm_head.weight for them"
+            )
         if not a.own_output and d2t is not None and bool(d2t.any()):
             raise ValueError(f"{what} has a map of ids (d2t), and no lm_head.weight for them")
         drafted = min(a.draft_vocab, vocab) if d2t is None else a.draft_vocab
@@ -191,6 +195,24 @@ class Stored:
                 if original is not None and not torch.equal(copy, original):
                     raise ValueError(f"{self.what} has one tensor for all depths, and {shown(key)} is another one")
         return taken, tuple(sorted(key for key in self.keys if self.names.get(key) not in wanted))
+
+    def compare(self, embedding: nn.Module, output: nn.Module) -> None:
+        """Compare copies of the target's weights beside the head's with these modules' weights.
+
+        Raises:
+            ValueError: One is unlike the target's, which is used in its place.
+        """
+        for key in sorted({*self.keys} - {*self.names}):
+            module = next(
+                (of for end, of in zip(COPIES, (output, embedding, embedding), strict=True) if key.endswith(end)), None
+            )
+            weight: Any = None if module is None else module.weight
+            if weight is None or weight.is_meta or not weight.is_floating_point():
+                continue
+            (copy,) = (copy for path in self.files for copy in read_tensors(path, {key}).values())
+            theirs, pair = weight.detach().to(copy.device), {copy.dtype, weight.dtype}
+            if copy.shape != theirs.shape or not any(torch.equal(copy.to(to), theirs.to(to)) for to in pair):
+                raise ValueError(f"{self.what}: {shown(key)} is unlike the target's, which is used in its place")
 
     def no_layout(self, forms: Mapping[str, Sequence[str]], keys: Collection[str] | None = None) -> ValueError:
         """The error for a checkpoint in no known layout.

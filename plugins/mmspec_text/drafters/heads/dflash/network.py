@@ -63,7 +63,8 @@ class DFlashNetwork(HeadNetwork):
     def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
         """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
         known = self.hidden_norm(self.fc(features.to(self.dtype)))
-        angles = self._rotary[0](known, positions)
+        behind = positions[:, -1:] + self.architecture.block  # the authors' pass has the block, too
+        angles = tuple(part[:, :-1] for part in self._rotary[0](known, torch.cat([positions, behind], 1)))
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             assert isinstance(layer, DecoderLayer)
             layer.self_attn.keep(known, angles, kept)
@@ -150,7 +151,7 @@ class DFlashNetwork(HeadNetwork):
         return embedded(units, table, self.dtype) if scale is None else looked_up(units, table, self.dtype) * scale
 
     def _rows(self, roots: Tensor) -> Tensor:
-        """What enters the first layer, block after block: `[batch, row, hidden]`."""
+        """The input of the first layer, block after block: `[batch, row, hidden]`."""
         masked: Tensor | None = self.mask_embedding
         if masked is None:
             unknown = torch.full_like(roots[:1, :1], self.architecture.mask_token or 0)
@@ -231,7 +232,7 @@ class Convolution(nn.Module):
         self.kernel_projection = nn.Linear(a.hidden, 2 * a.taps * a.groups, bias=False)
 
     def entered(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What enters a part of a layer, `[batch, row, hidden]`, and the kernels for what leaves it."""
+        """The input of a part of a layer, `[batch, row, hidden]`, and the kernels for what leaves it."""
         first, second = self.kernel_projection(states).chunk(2, -1)
         return self.convolved(states, first, 0), second
 

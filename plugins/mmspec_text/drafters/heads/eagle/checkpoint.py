@@ -148,7 +148,7 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
     target_hidden, own = head.target_hidden(given, hidden), head.own_rows(given)
     vocab = positive(given, "vocab_size", what)
     layers = counted(part_numbers(stored, "layers."), given, (), what)
-    agree(given, {"num_hidden_layers": layers}, what)
+    agree(given, {"num_hidden_layers": layers, "layernorms": "embedding_norm.weight" in stored}, what)
     kinds, parallel = layer_kinds(given, layers, what), given.get("speculators_model_type") == "peagle"
     parallel = parallel or bool(given.get("parallel_drafting"))
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
@@ -197,7 +197,7 @@ def _features(
     if width <= 0 or width % target_hidden or (fused and named is not None and width != named * target_hidden):
         raise ValueError(
             f"{head.what}: fc.weight reads features of {width} numbers, which are not "
-            f"{named if named is not None else 'some'} states of {target_hidden} (target_hidden_size)"
+            f"{named if named is not None else 'some'} states of {target_hidden} ({IDS}, target_hidden_size)"
         )
     return width // target_hidden
 

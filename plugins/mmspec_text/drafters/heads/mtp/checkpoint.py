@@ -54,7 +54,7 @@ def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = Non
     family = recognised(stored.keys(), model_info.config.model_type, layers, what)
     depths = family.depths(stored.keys(), layers)
     config = read_json(folder / CONFIG)
-    _refuse_fewer(config, family, depths, layers, what)
+    _agree(config, family, depths, layers, what)
     own = {
         f"layers.{depth}.{part}": key
         for depth in range(depths)
@@ -93,13 +93,19 @@ def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = Non
     )
 
 
-def _refuse_fewer(config: Mapping[str, Any], family: Family, depths: int, layers: int, what: str) -> None:
+def _agree(config: Mapping[str, Any], family: Family, depths: int, layers: int, what: str) -> None:
+    """Refuse a config that counts other depths than the checkpoint has; of some families one is used, however many."""
     inner = config.get("text_config")
     settings = {**(inner if isinstance(inner, Mapping) else {}), **config}
-    said = next((settings[name] for name in COUNTS if isinstance(settings.get(name), int)), depths)
-    if depths < min(said, family.most or said):
+    name = next((name for name in COUNTS if isinstance(settings.get(name), int)), "")
+    said = min(settings[name], family.most or settings[name]) if name else depths
+    if depths < said:
         lacking = family.at(family.projection, depths, layers)
-        raise ValueError(f"the config of {what} says {said} multi-token layers, and there is no {lacking}.weight")
+        raise ValueError(
+            f"the config of {what} says {said} multi-token layers ({name}), and there is no {lacking}.weight"
+        )
+    if said < depths:
+        raise ValueError(f"the config of {what} says {said} multi-token layers ({name}), and its files have {depths}")
 
 
 def _block_keys(

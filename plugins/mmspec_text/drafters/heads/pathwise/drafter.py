@@ -12,8 +12,10 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.live import Live
+from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Step, TargetOutput
+from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.cache import Feed, HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.head import Head
@@ -35,6 +37,13 @@ class PathDrafter(HeadDrafter):
     def depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, TransformersTarget)
+        if self.checkpoint.stored is not None and target.model is not self._tried:
+            lent = target.lend()
+            self.checkpoint.stored.compare(lent.embedding, lent.output)
+        super().bind(target)
+
     def start(self, state: State, inputs: Any) -> "Last | HeadMemory":
         self.join(state, inputs)
         if isinstance(self.network, PrefixHead):
@@ -55,7 +64,7 @@ class Last:
     feature: Tensor  # `[batch, 1, width]`: of the unit before the root
 
     def opened(self, known: State | Live) -> tuple[TargetOutput, Feed]:
-        """How the next draft begins, as `HeadCache.opened` says."""
+        """The beginning of the next draft, as `HeadCache.opened` says."""
         return walked_from(self.head, self.head.rooted(self.feature, known.root[:, None]))
 
     def observe(self, known: State | Live, step: Step) -> None:
@@ -77,7 +86,7 @@ class PrefixCache(HeadCache):
 
 
 def walked_from(head: PathHead, states: Tensor) -> tuple[TargetOutput, Feed]:
-    """How a draft begins behind roots with these states, `[batch, 1, size]`."""
+    """The beginning of a draft behind roots with these states, `[batch, 1, size]`."""
     walk = Walk(head, states)
     return walk.output(), walk.grow
 

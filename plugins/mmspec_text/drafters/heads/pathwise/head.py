@@ -5,7 +5,7 @@ it through attention first. A node's state is computed from its parent's, so tha
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, TargetOutput
 from mmspec_text.drafters.heads.head import Borrowing, Head
-from mmspec_text.drafters.heads.stored import fitted
+from mmspec_text.drafters.heads.stored import Stored, fitted
 
 
 @runtime_checkable
@@ -69,7 +69,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class PathSizes:
-    """What all of these heads have."""
+    """The members of all of these heads."""
 
     units: int  # units of the longest path
     target_hidden: int  # numbers of the target's states
@@ -92,6 +92,7 @@ class PathCheckpoint:
     ignored: tuple[str, ...] = ()  # its keys that are not used
     shared: tuple[str, ...] = ()  # the parts that are the target's
     layer_ids: ClassVar[tuple[int, ...]] = ()  # all of these read the state behind the final norm
+    stored: Stored | None = field(default=None, kw_only=True)  # its files
 
     def network(self, vocab: int) -> Any:
         """The head, a `PathHead`, for a target of so many ids.
