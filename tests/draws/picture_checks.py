@@ -117,7 +117,7 @@ def compared(plain: Drawing, ours: Drawing, exact: bool = False) -> str:
 
 
 def explained(plain: Drawing, ours: Drawing, row: int) -> bool:
-    """Whether rounding of the unmodified model's scores gives the first unit of a row that differs.
+    """True where rounding of the unmodified model's scores gives the first unit of a row that differs.
 
     Filters decide by sums of probabilities, so that the margin of a draw alone does not show it: scores are moved at
     random, by as much as rounding moves them, and drawn from again with the noise of that position.

@@ -25,7 +25,7 @@ K = (0, 1, 2, 3, 5, 8, 16, 40)
 
 class Pictures(Claim):
     name = "pictures"
-    fixed = 60
+    fixed = 40
     needed = frozenset({"model", "method"})
 
     def draw(self, dice: random.Random) -> Case:

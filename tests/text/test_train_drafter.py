@@ -391,6 +391,7 @@ def of_another_form(name: str, folder: Path, tiny: Path) -> Path:
     [
         ("phi", "eagle3", "eagle"),
         ("gemma4_text", "eagle3", "eagle"),
+        ("gemma3n_text", "eagle3", "eagle"),
         ("dbrx", "dflash", "dflash"),
         pytest.param("phi", "dflash", "dflash", marks=pytest.mark.slow),
     ],

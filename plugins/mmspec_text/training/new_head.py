@@ -79,13 +79,14 @@ def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
     config = whole.per_layer_config[0]  # of a layer: they may differ
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None) or 4
     refuse_widths(model, hidden)
+    inside = getattr(config, "intermediate_size", None) or 4 * hidden
     rope = getattr(whole, "rope_parameters", None) or {}
     kind = str(rope.get("rope_type"))
     read = ("rope_type", "rope_theta", *ROTARY.get(kind, ()))  # a head turns all of its numbers, as not all targets do
     copied = {"rope": {key: rope[key] for key in read if key in rope}} if kind in COPIED else {}
     return copied | {
         "hidden": hidden,
-        "intermediate": intermediate or getattr(config, "intermediate_size", None) or 4 * hidden,
+        "intermediate": intermediate or (inside if isinstance(inside, int) else inside[0]),
         "heads": heads,
         "key_heads": getattr(config, "num_key_value_heads", None) or heads,
         "head_dim": getattr(config, "head_dim", None) or hidden // heads,

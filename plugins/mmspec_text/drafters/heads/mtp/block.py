@@ -104,11 +104,7 @@ def filled_blocks(
 
 
 def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
-    """The target's configuration `whole` for blocks alone, which count their layers from 0.
-
-    Raises:
-        ValueError: It does not let itself be told which layers there are.
-    """
+    """The target's configuration `whole` for blocks alone, which count their layers from 0."""
     count, config = len(kinds), copy.deepcopy(whole)
     lists = {
         "layer_types": list(kinds),
