@@ -59,14 +59,15 @@ class StockGenerate:
         """The cache that the model filled."""
         return getattr(self._out, cache_name(self.model))
 
-    def ahead(self) -> Tensor | None:
-        """The positions of the next units: `[batch, AHEAD]`, or `[axes, batch, AHEAD]`.
+    def ahead(self, most: int = AHEAD) -> Tensor | None:
+        """The positions of the next `AHEAD` units, or of `most`: `[batch, unit]`, or `[axes, batch, unit]`.
 
         Returns None if the model's forward takes no positions.
         """
         if not accepts_argument(self.model, "position_ids"):
             return None
-        prepared = self._prepared(self._grown(AHEAD), self.logits.argmax(-1)[:, None].expand(-1, AHEAD))
+        count = min(AHEAD, most)
+        prepared = self._prepared(self._grown(count), self.logits.argmax(-1)[:, None].expand(-1, count))
         positions = self._passed_on(prepared) if self.counts else prepared["position_ids"]
         return None if positions is None else self._rows(positions)
 

@@ -173,7 +173,8 @@ def fresh(pipe: Any, dtype: str | None = None) -> Any:
     parts = dict(pipe.components)
     if dtype:
         modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-        parts |= {name: copy.deepcopy(part).to(getattr(torch, dtype)) for name, part in modules.items()}
+        to = torch.nn.Module.to  # diffusers' own warns of lists that are empty
+        parts |= {name: to(copy.deepcopy(part), getattr(torch, dtype)) for name, part in modules.items()}
     others = {name: value for name, value in pipe.config.items() if not name.startswith("_") and name not in parts}
     new = type(pipe)(**parts, **others)
     new.set_progress_bar_config(disable=True)

@@ -156,6 +156,8 @@ class Pictures(Claim):
         settings = {key[7:]: value for key, value in case.items() if key.startswith("config.")}
         options = {key[7:]: value for key, value in case.items() if key.startswith("option.")}
         options |= {key: case[key] for key in ("k", "shape", "policy") if key in case}
+        if KINDS[case["model"]].units == "ids":
+            return f"from tests.draws.pictures import CLAIM\n\nprint(CLAIM.run({case!r}))"
         lines = [
             "import torch",
             "from tests.draws.picture_calls import arguments, how",

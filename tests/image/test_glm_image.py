@@ -45,6 +45,15 @@ def test_codes_and_the_generators_state_equal_stock(model, method, options, rows
     assert spec.report.rounds < CODES / 4 or method != "draft-model"
 
 
+def test_the_smallest_picture_has_few_codes(model):
+    """Fewer than are looked at, to see where a model puts the next ones."""
+    prompt, how = glm_prompt([0, 1], (2, 2), (1, 1)), {"max_new_tokens": 6, "eos_token_id": None}
+    expected, state = drawn(model, prompt, **how)
+    with mmspec.enable(model, "gs-sjd", k=3):
+        found, after = drawn(model, prompt, **how)
+    assert torch.equal(found, expected) and torch.equal(after, state)
+
+
 def test_an_early_end_code_ends_a_row_as_in_stock(model):
     for seed in range(3):
         prompt = glm_prompt([seed])

@@ -75,7 +75,8 @@ class GlmImageTarget(TransformersTarget):
         return GridSpec(stages, tail=(-1,))
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor:
-        first, relative = stock.ahead(), self.grid_of(inputs).positions
+        grid = self.grid_of(inputs)
+        first, relative = stock.ahead(grid.length), grid.positions
         assert first is not None, "the model takes positions"
         places = first[..., :1] + relative[:, None].to(first.device)
         known = min(first.shape[-1], places.shape[-1])
