@@ -83,6 +83,44 @@ EAGLE = {
     ),
 }
 """EAGLE's layouts, also with latent attention (TorchSpec), and DeepSpec's."""
+GRU = {
+    "prefix_gru.weight_ih_l0": (18, TARGET),
+    "prefix_gru.weight_hh_l0": (18, 6),
+    "embed_proj.0.weight": (5, TARGET + 6),
+    "embed_proj.2.weight": (VOCAB, 5),
+}
+CONVOLUTIONS = {
+    f"layers.{layer}.{part}_conv.{key}": size
+    for layer in (0, 1)
+    for part in ("attention", "mlp")
+    for key, size in {"base_kernel": (2, 2, TARGET), "kernel_projection.weight": (16, TARGET)}.items()
+}
+SELECTOR = {
+    **{f"candidate_selector.{part}_codebook": (VOCAB, 6) for part in ("predecessor", "successor")},
+    "candidate_selector.hidden_projection.weight": (6, TARGET),
+}
+SECOND = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 5, "selector_rank": 6}
+DFLASH = {
+    **dflash_layouts.LAYOUTS,
+    "domino": dflash_layouts.stored(
+        dflash_layouts.zlab(
+            {"projector_type": "domino", "pure_draft_prefix_len": 1, "gru_hidden_dim": 6, "emb_dim": 5}
+            | {"shift_label": True},
+            architectures=["DominoDraftModel"],
+        ),
+        dflash_layouts.flags(from_root=True),
+        {**dflash_layouts.shapes(), **GRU},
+    ),
+    "dflash2": dflash_layouts.stored(
+        dflash_layouts.zlab(SECOND, architectures=["DFlash2DraftModel"]),
+        dflash_layouts.flags(),
+        {**dflash_layouts.shapes(), **CONVOLUTIONS, **SELECTOR},
+    ),
+    "jetspec": dflash_layouts.stored(
+        dflash_layouts.zlab(causal_head=True), dflash_layouts.flags(), dflash_layouts.shapes()
+    ),
+}
+"""DFlash's layouts, also Domino, DFlash2 and JetSpec's."""
 DRAFTERS: dict[str, Callable[[str], Any]] = {
     "eagle": lambda name: Eagle(EagleOptions(model=name, probe=False, form="chain")),
     "p-eagle": lambda name: PEagle(PEagleOptions(model=name, probe=False, form="chain")),
@@ -433,7 +471,7 @@ def block_of(block: Any, dtype: torch.dtype) -> Any:
 
 
 def kinds() -> Iterator[tuple[str, Kind]]:
-    families = {"eagle": EAGLE, "p-eagle": p_eagle_layouts.LAYOUTS, "dflash": dflash_layouts.LAYOUTS}
+    families = {"eagle": EAGLE, "p-eagle": p_eagle_layouts.LAYOUTS, "dflash": DFLASH}
     for family, layouts in families.items():
         yield from ((f"{family}:{name}", Rowed(stored, family)) for name, stored in layouts.items())
     yield "falcon:falcon", Rowed(FALCON, "falcon")

@@ -38,7 +38,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "clover": ("num_heads", "num_layers"),
     "biases": ("bias",),
     "embedding": ("embed_tokens",),
-    "conv_kernel_size": ("conv_",),
+    "conv_kernel_size": ("conv",),
     "draft_vocab_size": ("d2t",),
     "fc_norm": ("fc_norm.",),
     "head_dim": ("heads",),
@@ -81,6 +81,7 @@ TRAINING = frozenset(
 """Entries of training, and of what a file is."""
 READ = frozenset(
     {
+        *("conv_group_size", "conv_kernel_size", "pure_draft_prefix_len", "selector_top_k"),
         *("block_size", "causal", "causal_head", "clover", "draft_vocab_size", "dspark_bonus_anchor", "fc_norm"),
         *(
             "final_logit_softcapping",
@@ -92,7 +93,7 @@ READ = frozenset(
         ),
         *("rope_interleave", "head_dim", "hidden_act", "hidden_activation", "hidden_size"),
         *("input_embedding_scale", "intermediate_size", "is_causal", "k_mask", "layer_types", "logit_scale"),
-        *("markov_head_type", "markov_rank", "mask_token_id", "max_position_embeddings", "max_window_layers"),
+        *("markov_head_type", "mask_token_id", "max_position_embeddings", "max_window_layers"),
         *("medusa_num_heads", "medusa_num_layers", "n_predict", "norm_before_fc", "norm_before_residual"),
         *("norm_output", "num_attention_heads", "num_heads", "num_hidden_layers", "num_key_value_heads"),
         *("num_layers", "original_max_position_embeddings", "output_multiplier", "rms_norm_eps", "rope_parameters"),

@@ -5,9 +5,9 @@ type (Llama's where it names none of these heads' own), with all of the config's
 code is given. Attention is computed for all rows at once, in float64.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_msca
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut
-from tests.support.eagle_forward import Flags, WrittenOut
+from tests.support.eagle_forward import Flags, WrittenOut, silu
 from tests.support.falcon_forward import FalconForward
 
 CLASSES: dict[object, type[PreTrainedConfig]] = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -80,12 +80,17 @@ class Settled:
 
     def _latent_sizes(self) -> None:
         """Of DeepSeek's attention: numbers of a head that turn, that do not, and of its values; `width` turn."""
-        self.still, self.width = self._number("qk_nope_head_dim"), self._number("qk_rope_head_dim")
-        self.rank, self.value = self._number("kv_lora_rank"), self._number("v_head_dim")
+        first = f"{self.prefix}0."
+        down, up, out = (self.w[f"{first}{key}.weight"] for key in (DOWN, "self_attn.kv_b_proj", "self_attn.o_proj"))
+        self.rank = self._number("kv_lora_rank", up.shape[1])
+        self.width = self._number("qk_rope_head_dim", len(down) - self.rank)
+        self.value = self._number("v_head_dim", out.shape[1] // self.heads)
+        self.still = self._number("qk_nope_head_dim", len(up) // self.heads - self.value)
         made = {DOWN: self.rank + self.width, "self_attn.kv_b_proj": self.heads * (self.still + self.value)}
         low = f"{self.prefix}0.self_attn.q_a_proj.weight" in self.w
         made[f"self_attn.q_{'b_' if low else ''}proj"] = self.heads * (self.still + self.width)
-        made |= {"self_attn.q_a_proj": self._number("q_lora_rank")} if low else {}
+        if low:
+            made["self_attn.q_a_proj"] = self._number("q_lora_rank", len(self.w[f"{first}self_attn.q_a_proj.weight"]))
         if wrong := [key for key, rows in made.items() if self.w[f"{self.prefix}0.{key}.weight"].shape[0] != rows]:
             raise Unlike(f"the file has other {wrong}")
 
@@ -158,7 +163,17 @@ class Settled:
     def layer(
         self, number: int, residuals: Tensor, xs: Tensor, seen: Tensor, passes: Passes, known: Tensor | None = None
     ) -> Tensor:
-        """A layer over rows `[row, hidden]` that read `xs`, and see `known` rows (by default none) and one another.
+        """A layer over rows `[row, hidden]`; for the arguments see `attended`."""
+        out = residuals + self.attended(number, xs, seen, passes, known)
+        return out + self.mlp(number, self.normed(f"{self.prefix}{number}.post_attention_layernorm", out))
+
+    def mlp(self, number: int, x: Tensor) -> Tensor:
+        name = f"{self.prefix}{number}.mlp"
+        gate, up = self.linear(f"{name}.gate_proj", x), self.linear(f"{name}.up_proj", x)
+        return self.linear(f"{name}.down_proj", self.act(gate) * up)
+
+    def attended(self, number: int, xs: Tensor, seen: Tensor, passes: Passes, known: Tensor | None = None) -> Tensor:
+        """The attention of rows that read `xs`, and see `known` rows (by default none) and one another.
 
         `seen` is `[row, known + row]` bool; `passes` are of all of these rows.
         """
@@ -173,10 +188,7 @@ class Settled:
         if sink is not None:
             scores = torch.cat([scores, sink[:, None, None].expand(-1, len(xs), 1)], -1)
         weights = scores.softmax(-1)[..., : len(all_rows)]
-        out = residuals + self.linear(f"{name}.self_attn.o_proj", (weights @ value).transpose(0, 1).flatten(1))
-        inner = self.normed(f"{name}.post_attention_layernorm", out)
-        gate, up = self.linear(f"{name}.mlp.gate_proj", inner), self.linear(f"{name}.mlp.up_proj", inner)
-        return out + self.linear(f"{name}.mlp.down_proj", self.act(gate) * up)
+        return self.linear(f"{name}.self_attn.o_proj", (weights @ value).transpose(0, 1).flatten(1))
 
     def _split(self, name: str, xs: Tensor, all_rows: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Any, ...]:
         """Queries, keys and values `[head, row, width]`, and what scores are multiplied with."""
@@ -341,18 +353,61 @@ class SettledBlock(BlockWrittenOut):
         return seen & (others <= rows) if causal else seen
 
     def layer(self, number: int, known: Sequence[Tensor], states: Sequence[Tensor], sees: Any) -> list[Tensor]:
-        residuals = torch.stack(list(states))
-        rows = self.s.normed(f"layers.{number}.input_layernorm", residuals)
-        passes = [len(known) + len(states)]
-        return list(
-            self.s.layer(number, residuals, rows, self.seen(number, len(known)), passes, torch.stack(list(known)))
-        )
+        s, name, x = self.s, f"layers.{number}", torch.stack(list(states))
+        seen, passes, before = self.seen(number, len(known)), [len(known) + len(states)], torch.stack(list(known))
+        rows = s.normed(f"{name}.input_layernorm", x)
+        if f"{name}.mlp_conv.base_kernel" not in self.w:
+            return list(s.layer(number, x, rows, seen, passes, before))
+        rows, leaving = self.entered(f"{name}.attention_conv", rows)
+        x = x + leaving(s.attended(number, rows, seen, passes, before))
+        rows, leaving = self.entered(f"{name}.mlp_conv", s.normed(f"{name}.post_attention_layernorm", x))
+        return list(x + leaving(s.mlp(number, rows)))
+
+    def entered(self, name: str, rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """What enters a part of a layer of DFlash2, and the convolution of what leaves it."""
+        base, taps = self.w[f"{name}.base_kernel"], int(self.given["conv_kernel_size"])
+        groups = rows.shape[1] // int(self.given["conv_group_size"])
+        kernels = self.s.linear(f"{name}.kernel_projection", rows).chunk(2, -1)
+
+        def convolved(side: int, x: Tensor) -> Tensor:
+            own = kernels[side].unflatten(-1, (taps, groups, 1))
+            weights = (base[side].unflatten(-1, (groups, -1)) + own).flatten(2)  # [row, tap, hidden]
+            later = [torch.cat([torch.zeros_like(x[:tap]), x])[: len(x)] for tap in range(taps)]
+            return (weights * torch.stack(later, 1)).sum(1)
+
+        return convolved(0, rows), partial(convolved, 1)
 
     def behind(self, states: Sequence[Tensor], root: int, path: Sequence[int]) -> list[Tensor]:
-        cap = float(self.given.get("final_logit_softcapping") or 0)
-        if not cap:
-            return super().behind(states, root, path)
-        whole, self.output = self.output, self.output * 0
+        cap, whole = float(self.given.get("final_logit_softcapping") or 0), self.output
+        self.output = whole * 0
         terms, self.output = super().behind(states, root, path), whole
-        plain = [cap * torch.tanh(whole @ state * self.f.scale / cap) for state in states]
-        return [one + term for one, term in zip(plain, terms, strict=False)]
+        plain = [whole @ state * self.f.scale for state in states]
+        plain = [cap * torch.tanh(logits / cap) for logits in plain] if cap else plain
+        found = [one + term for one, term in zip(plain, terms, strict=False)]
+        if "prefix_gru.weight_hh_l0" in self.w:
+            found = self._corrected(found, states, [root, *path])
+        if "candidate_selector.successor_codebook" in self.w:
+            found = [self._selected(*each) for each in zip(found, states, [root, *path], strict=False)]
+        return found
+
+    def _corrected(self, logits: list[Tensor], states: Sequence[Tensor], units: Sequence[int]) -> list[Tensor]:
+        """With Domino's correction."""
+        ends = {f"weight_{part}": self.w[f"prefix_gru.weight_{part}_l0"] for part in ("ih", "hh")}
+        cell = torch.nn.GRUCell(ends["weight_ih"].shape[1], ends["weight_hh"].shape[1], bias=False).double()
+        cell.load_state_dict(ends)
+        carried, found = torch.zeros(1, cell.hidden_size).double(), []
+        for depth, (one, state, unit) in enumerate(zip(logits, states, units, strict=False)):
+            carried = cell(self.embedding[unit][None], carried).detach()
+            inner = self.linear("embed_proj.0", torch.cat([state, carried[0]]))
+            term = self.linear("embed_proj.2", silu(inner))
+            found.append(one + term if depth >= int(self.given.get("pure_draft_prefix_len") or 0) else one)
+        return found
+
+    def _selected(self, logits: Tensor, state: Tensor, unit: int) -> Tensor:
+        """The likeliest candidates of DFlash2's selector, which depend on the unit before."""
+        best, ids = logits.topk(min(int(self.given["selector_top_k"]), len(logits)))
+        name = "candidate_selector"
+        code = self.w[f"{name}.predecessor_codebook"][unit] * self.linear(f"{name}.hidden_projection", state)
+        return torch.full_like(logits, -torch.inf).index_copy(
+            0, ids, best + self.w[f"{name}.successor_codebook"][ids] @ code
+        )
