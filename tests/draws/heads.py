@@ -40,7 +40,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("embed_tokens",),
     "conv_kernel_size": ("conv",),
     "draft_vocab_size": ("d2t",),
-    "fc_norm": ("fc_norm.",),
+    "fc_norm": ("fc_norm.", "aux_norm"),
     "head_dim": ("heads",),
     "hidden_act": ("activations",),
     "hidden_activation": ("activations",),
@@ -51,8 +51,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "mask_token_id": ("mask token",),
     "norm_before_fc": ("input_norm",),
     "parallel_drafting": ("P-EAGLE",),
-    "num_attention_heads": ("heads",),
-    "num_key_value_heads": ("heads",),
+    "num_attention_heads": ("head_dim", "heads"),
+    "num_key_value_heads": ("head_dim", "heads"),
     "original_lm_head": ("lm_head",),
     "rope_parameters": ("rotary", "max_position_embeddings"),
     "rope_scaling": ("rotary", "max_position_embeddings"),
@@ -62,7 +62,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "use_aux_norm": ("aux_norm", "fc_norm"),
     "swa_window_size": ("sliding_window",),
     "use_swa": ("sliding_window",),
-    "vocab_size": (" ids", "lm_heads", "markov", "vocabulary"),
+    "vocab_size": (" ids", "lm_heads", "markov", "vocabulary", "codebook"),
     "whole": ("ids", "lm_head"),
 }
 """What else a message may call an entry: parts that it asks for."""
