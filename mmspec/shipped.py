@@ -4,9 +4,11 @@ A source tree has both beside the package. Elsewhere they come with the distribu
 `pip install 'mmspec[models]'`.
 """
 
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from mmspec.packaged import MODELS, cache
 from mmspec.registry.suggest import unknown
@@ -14,6 +16,8 @@ from mmspec.registry.suggest import unknown
 PACKAGE = "mmspec_models"
 """The namespace package that the second distribution installs: files, no code."""
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
+BENCHES = (".bench.json", ".further.bench.json")
+"""Ends of the names of a model's benchmark beside its card, and of a second one, of methods that the first left out."""
 _TREE = Path(__file__).resolve().parent.parent
 
 
@@ -59,6 +63,22 @@ def known_as(place: Path) -> str:
     names = {path.resolve(): f"mmspec/{name}" for name, path in assets().items()}
     names |= {(cache() / name).resolve(): name for name in MODELS} if names else {}
     return names.get(place.resolve(), "")
+
+
+def card_of(name: str) -> dict[str, Any]:
+    """The `mmspec:` block of a card beside the shipped ones; empty if there is no card of that name."""
+    from huggingface_hub import ModelCard
+
+    path = folder("model_cards") / f"{name}.md"
+    found = ModelCard.load(path).data.to_dict().get("mmspec") if path.is_file() else None
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def heads_of(target: str) -> dict[str, str]:
+    """The names of a model's shipped heads, and the method that each is for; `target` as in `known_as`, "" has none."""
+    facts = {name: place / "training.json" for name, place in assets().items() if target}
+    told = {name: json.loads(file.read_text()) for name, file in facts.items() if file.is_file()}
+    return {name: card_of(name)["default_method"] for name, fact in told.items() if fact.get("target") == target}
 
 
 def _places() -> Iterator[Path]:

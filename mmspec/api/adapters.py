@@ -47,11 +47,7 @@ def make_way(model: Any, handle: Any) -> None:
 
 
 def refuse_copy(model: Any) -> NoReturn:
-    """Refuse to copy or pickle an enabled object whose copy would call the methods of this one.
-
-    Raises:
-        TypeError: Always.
-    """
+    """Refuse to copy or pickle an enabled object whose copy would call the methods of this one."""
     kind = type(model).__name__
     raise TypeError(f"a {kind} that is enabled is not copied: call mmspec.disable(…) before, and enable the copy")
 

@@ -18,8 +18,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.hidden import GivesHidden
-from mmspec.core.one_shape import Shape
 from mmspec.core.policies import Fixed, Policy
+from mmspec.core.promise import Shape
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
@@ -99,12 +99,15 @@ def decoder_for(
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    if not own_drafter:  # another drafter may have other options than those that the method sets
-        known = {option.name for declared in parts.values() if declared for option in fields(declared)}
-        values = {name: value for name, value in values.items() if name in known}
-    routed = route({**values, **choice.options, **given}, parts, [*ARGUMENTS, *beside], MEANT)
+    # Another drafter or rule may have other options than those that the method sets.
+    known = {option.name for declared in parts.values() if declared for option in fields(declared)}
+    values = {name: value for name, value in values.items() if name in known}
+    names = [*ARGUMENTS, *beside]
+    usually, routed = (route(said, parts, names, MEANT) for said in ({**values, **choice.options}, given))
     built: dict[str, Any] = {
-        part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
+        part: build(declared, {**usually[part], **routed[part]}, part)
+        for part, declared in parts.items()
+        if declared is not None
     }
     proposes = live if live is not None else _instance(pairing.drafter, built.get("drafter"))
     own = proposes.own_length if isinstance(proposes, OwnLength) else None

@@ -14,8 +14,7 @@ from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import PREFIX, header
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
-from mmspec.report.cards import block
-from mmspec.shipped import known_as
+from mmspec.shipped import card_of, known_as
 
 AUTO, PLAIN = "auto", "plain"
 """The methods that the api knows by name."""
@@ -54,7 +53,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         why = f"{found.method}{with_head}, {faster}"
         return Choice(found.method, why, found.drafter, found.policy, found.k, found.options, found.compile or None)
     name = known_name(model)
-    card = block(name.removeprefix(PREFIX)) if name else {}
+    card = card_of(name.removeprefix(PREFIX)) if name else {}
     method = card.get("default_method", AUTO)
     if method != AUTO:
         drafter = card.get("drafter")

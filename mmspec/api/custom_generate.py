@@ -11,7 +11,7 @@ from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
-from mmspec.core.one_shape import Shape
+from mmspec.core.promise import Shape
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
 """Arguments of `custom_generate` that `Pipeline.use` does not have; for suggestions in error messages."""

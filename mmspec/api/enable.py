@@ -22,7 +22,7 @@ from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
-from mmspec.core.one_shape import HALF, Shape, in_half_precision
+from mmspec.core.promise import HALF, Shape, in_half_precision
 from mmspec.core.report import Report
 from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget

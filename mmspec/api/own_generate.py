@@ -17,12 +17,7 @@ from mmspec.registry import TargetSpec, installed
 
 
 def refuse_class(model: Any, target: TargetSpec | None) -> None:
-    """Refuse a model whose `generate` cannot be replaced; says what to use instead.
-
-    Raises:
-        OutOfScopeError: The target's models are run by a pipeline; or the class has no `generate`, has a loop of its
-            own, or hands the call on to a part.
-    """
+    """Refuse a model whose `generate` cannot be replaced; says what to use instead."""
     kind = type(model).__name__
     if target is not None and target.pipeline and "text" not in target.offers:
         raise OutOfScopeError(
@@ -75,11 +70,7 @@ def arguments_of(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def refuse_mode(model: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse a call that asks for something else than text, as Janus' argument `generation_mode` does.
-
-    Raises:
-        OutOfScopeError: Names the mode, and the pipeline that drafts in it if there is one.
-    """
+    """Refuse a call that asks for something else than text, as Janus' argument `generation_mode` does."""
     mode = arguments.get("generation_mode")
     if mode in (None, "text"):
         return

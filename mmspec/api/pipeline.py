@@ -21,7 +21,7 @@ from mmspec.api.refusals import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
-from mmspec.core.one_shape import Shape
+from mmspec.core.promise import Shape
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
@@ -248,11 +248,7 @@ class Pipeline(DiffusionPipeline):
 
 
 def refuse_unread(saving: Mapping[str, Any]) -> None:
-    """Refuse arguments of `save_pretrained` that ask for files which `from_pretrained` does not read.
-
-    Raises:
-        ValueError: Says which argument, and what to do instead.
-    """
+    """Refuse arguments of `save_pretrained` that ask for files which `from_pretrained` does not read."""
     if saving.get("variant") is not None:
         raise ValueError("variant= writes weights under names that no mmspec.Pipeline reads: name a folder for each")
     if not saving.get("safe_serialization", True):

@@ -49,22 +49,14 @@ CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 
 
 def refuse_arguments(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of `generate` that are not part of a generation configuration.
-
-    Raises:
-        OutOfScopeError: Names the argument.
-    """
+    """Refuse arguments of `generate` that are not part of a generation configuration."""
     for name in _REFUSED_ARGUMENTS:
         if arguments.get(name) not in (None, False):
             raise OutOfScopeError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
 
 def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
-    """Refuse settings of a generation configuration, or arguments that will become part of one.
-
-    Raises:
-        OutOfScopeError: Names the setting.
-    """
+    """Refuse settings of a generation configuration, or arguments that will become part of one."""
 
     def setting(name: str) -> Any:
         return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
@@ -110,11 +102,7 @@ def asked_tokens(model: Any) -> int | None:
 
 
 def refuse_inputs(arguments: Mapping[str, Any]) -> None:
-    """Refuse a cache that comes with the prompt and can be neither read nor filled.
-
-    Raises:
-        OutOfScopeError: Names the argument and the kind of cache.
-    """
+    """Refuse a cache that comes with the prompt and can be neither read nor filled."""
     for name in CACHE_ARGUMENTS:
         if arguments.get(name) is not None:
             refuse_foreign(name, arguments[name])

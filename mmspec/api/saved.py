@@ -16,7 +16,7 @@ from torch import nn
 from mmspec import shipped
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
 from mmspec.core.compile.choice import checked_compile
-from mmspec.core.one_shape import NAMES
+from mmspec.core.promise import NAMES
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline, unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of

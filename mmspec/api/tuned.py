@@ -118,11 +118,7 @@ def tuned_for(model: Any) -> Tuned | None:
 
 
 def _refuse_unfit(found: Tuned) -> None:
-    """Refuse a method that is not installed or changes outputs, and options or a policy that it does not have.
-
-    Raises:
-        ValueError: Says which.
-    """
+    """Refuse a method that is not installed or changes outputs, and options or a policy that it does not have."""
     parts = pair(installed(), found.method)
     if parts.exactness != EXACTNESS[0]:
         raise ValueError(f"the method {found.method!r} is {parts.exactness}; auto takes none that changes outputs")

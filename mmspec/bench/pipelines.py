@@ -106,11 +106,7 @@ def bench_pipeline(
 
 
 def _ways(model: Any, methods: Sequence[str] | None, window: int | None) -> dict[str, dict[str, Any]]:
-    """Arguments of `use` by method. Methods that the user did not name are left out where they cannot be built.
-
-    Raises:
-        ValueError: A named method does not fit the model, or lacks something.
-    """
+    """Arguments of `use` by method. Methods that the user did not name are left out where they cannot be built."""
     ways = {}
     for name in [pairing.method.name for pairing in own_methods(model)] if methods is None else methods:
         try:

@@ -22,7 +22,15 @@ from mmspec.registry.fields import NAME
 from mmspec.registry.printable import refuse_control
 
 #: Names of our commands; each is a function of that name in a module of that name.
-COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "card", "convert", "fetch", "run", "serve")
+COMMANDS = ("fetch", "convert", "run", "serve", "methods", "verify", "doctor", "new", "check", "plugins")
+
+#: What `--help` shows together; other plugins' commands stand above.
+PANELS = {
+    "Use": ("fetch", "convert", "generate", "chat", "run", "serve", "play", "view", "demo"),
+    "Choose and measure": ("methods", "tune", "bench", "plan", "verify", "doctor"),
+    "Train": ("train",),
+    "Make plugins": ("new", "check", "plugins"),
+}
 
 
 def build() -> typer.Typer:
@@ -39,6 +47,10 @@ def build() -> typer.Typer:
         app.command(name)(checked(getattr(module, name)))
     for plugin in installed().plugins():
         add_commands(app, installed(), plugin)
+    entries: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for info in entries:
+        name = info.name or get_command_name(info.callback.__name__)
+        info.rich_help_panel = next((panel for panel, names in PANELS.items() if name in names), None)
     return app
 
 

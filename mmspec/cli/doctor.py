@@ -5,10 +5,12 @@ import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from mmspec import shipped
+from mmspec.cli.arguments import Device, Drafter, Dtype
 from mmspec.registry import installed
 
 PACKAGES = (
@@ -16,22 +18,62 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def doctor() -> None:
-    """Check this installation; exit code 1 if a plugin or a shipped model is broken."""
-    for name in PACKAGES:
-        typer.echo(f"{name:14}{_version(name)}")
-    typer.echo(f"{'python':14}{platform.python_version()} on {platform.platform()}")
-    typer.echo(f"{'device':14}{_device()}")
-    typer.echo(f"{'kernels':14}{_kernels()}")
-    problems = [f"plugin {p.name}: {p.error}" for p in installed().plugins() if p.error]
-    typer.echo(f"{'plugins':14}{', '.join(p.name for p in installed().plugins() if p.status == 'ok')}")
-    for line, problem in _models():
-        typer.echo(f"{'asset':14}{line}")
-        problems += [f"asset {line}: {problem}"] if problem else []
+def doctor(
+    model: Annotated[
+        str | None, typer.Argument(help="A language model to examine: mmspec/…, a folder, a hub name.")
+    ] = None,
+    *,
+    drafter: Drafter = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+) -> None:
+    """Check this installation; or a model, and a draft head for it, at length.
+
+    Of a model, trees, long texts (at every length that a setting of its config names) and padded rows are compared
+    with its own passes; a head drafts behind a text that the model writes. The page "What is checked" says what each
+    can see.
+
+    Exit code 1: a plugin or a shipped model is broken, or a comparison refuses the model.
+    """
+    problems: list[str] = []
+    for name, line in _installation(problems) if model is None else _model(model, drafter, device, dtype, problems):
+        typer.echo(f"{name:14}" + line.replace("\n", "\n" + 14 * " "))
     for problem in problems:
         typer.echo(f"{'PROBLEM':14}{problem}")
     typer.echo("all well" if not problems else f"problems: {len(problems)}")
     raise typer.Exit(1 if problems else 0)
+
+
+def _installation(problems: list[str]) -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        yield name, _version(name)
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    yield "device", _device()
+    yield "kernels", _kernels()
+    problems += [f"plugin {p.name}: {p.error}" for p in installed().plugins() if p.error]
+    yield "plugins", ", ".join(p.name for p in installed().plugins() if p.status == "ok")
+    for line, problem in _models():
+        yield "asset", line
+        problems += [f"asset {line}: {problem}"] if problem else []
+
+
+def _model(
+    name: str, drafter: str | None, device: str, dtype: str | None, problems: list[str]
+) -> Iterator[tuple[str, str]]:
+    from transformers.utils import logging
+
+    from mmspec.api.examination import comparisons
+    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.loading import load_model
+
+    logging.disable_progress_bar()
+    model = load_model(name, device, dtype_of(dtype or "float32"))
+    yield "model", f"{type(model).__name__}, {model.num_parameters() / 1e6:.1f} M parameters, {model.dtype}"
+    for what, compare in comparisons(model, drafter):
+        try:
+            yield what, compare()
+        except ValueError as error:
+            problems.append(str(error))
 
 
 def _version(name: str) -> str:

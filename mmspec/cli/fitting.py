@@ -21,7 +21,6 @@ from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed
 from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.matching import HOME
 from mmspec.registry.options import build
-from mmspec.report.cards import BENCH, FURTHER, heads_of
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
@@ -95,7 +94,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
     results = _measured(seen.known)
     fitted = [_fit(registry, method, target, seen, refused, results) for method in registry.components("method")]
     fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
-    heads = {head.method: f"{HEAD}{PREFIX}{head.name}" for head in heads_of(seen.known)}
+    heads = {method: f"{HEAD}{PREFIX}{head}" for head, method in shipped.heads_of(seen.known).items()}
     fitted = [replace(fit, needs=heads.get(fit.method, fit.needs)) for fit in fitted]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
     device = results[0].device if results else ""
@@ -198,7 +197,7 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
 def _measured(name: str) -> list[Result]:
     """The benchmarks of a shipped or fetched model."""
     known = name.removeprefix(PREFIX)
-    files = [shipped.folder("model_cards") / f"{known}{end}" for end in (BENCH, FURTHER)] if name else []
+    files = [shipped.folder("model_cards") / f"{known}{end}" for end in shipped.BENCHES] if name else []
     return [load_result(file) for file in files if file.is_file()]
 
 
@@ -275,5 +274,5 @@ def _facts(found: Fits) -> list[str]:
     if found.measured:
         said.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
     if not found.checked:
-        said.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
+        said.append("Read off the config, without weights. The self-check of the first use has the last word.")
     return said

@@ -111,7 +111,7 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
         widths = " and ".join(map(str, comparison.widths))
         texts += [f"compared: to the bit with plain of width {widths}, in the dtype of the weights"]
     if comparison.half:
-        from mmspec.core.one_shape import HALF
+        from mmspec.core.promise import HALF
 
         texts += [f"{HALF}; --reference plain compares with plain decoding of the same shape, to the bit"]
     if exactness == "lossless" and comparison.code:

@@ -19,7 +19,8 @@ class Bounded(Protocol):
     """A target with a longest context.
 
     Attributes:
-        context: Most units of a row, prompt included; None: no bound. No draft goes beyond it.
+        context: Most units of a row, prompt included; None: no bound. No draft goes beyond it; the root of a row that
+            drafts no more may.
     """
 
     context: int | None

@@ -3,49 +3,41 @@
 The loop knows no modality and no method. Plain decoding is a draft of one node, the root.
 """
 
-import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from mmspec.core.budget import Budget
-from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, TargetAware, TargetWrapping
+from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, OneShape, TargetAware, TargetWrapping
 from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
 from mmspec.core.compile.own_rounds import own_rounds
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits, repeatable, timed
-from mmspec.core.forced import with_forced
-from mmspec.core.guard import contained, draft_or_none
+from mmspec.core.fit import refuse_misfits
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import (
+from mmspec.core.philox import PhiloxSource
+from mmspec.core.policies import Fixed, Policy
+from mmspec.core.promise import (
     Shape,
     checked_shape,
-    differs_from_itself,
     in_half_precision,
     longest_draft,
     one_width,
-    plain_width,
+    promised,
     shape_to_compile,
-    shows_trees,
-    started,
-    verified,
 )
-from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy, Trimming
-from mmspec.core.processors import drafts_forbidden_by
+from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.ranks import ranks_of, refuse_parting
-from mmspec.core.report import Report
-from mmspec.core.round import Pending, decided, with_truth
+from mmspec.core.ranks import ranks_of
+from mmspec.core.report import Promise, Report
+from mmspec.core.round import Pending, decided, verified, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.transfer import moved
-from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.types import Draft, Prefill, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
 from mmspec.registry.warn import warn
@@ -109,7 +101,7 @@ class Decoder:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.rule: Rule = rule if rule is not None else Match()
         self.k = k if drafter is not None else 0
-        self.policy: Policy = policy if policy is not None else Fixed(self.k)
+        policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
         self.why = why
         self.k_from = k_from if drafter is not None else ""
@@ -127,10 +119,19 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.ranks = ranks_of(self.target)
-        if self.ranks is not None:
-            refuse_parting(self.rule, self.policy, self.drafter)
+        self.ranks.refuse_parting(self.rule, policy, self.drafter)
+        self.proposer = Proposer(self.drafter, policy, self.rule, self.k, self.target, self.name)
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
         self.one_width()  # refuses a shape that cannot be kept
+
+    @property
+    def policy(self) -> Policy:
+        """Decides the budget of each round."""
+        return self.proposer.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.proposer.policy = policy
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
@@ -165,55 +166,65 @@ class Decoder:
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
+        warp = self._law(warp)
+        way = self._way(warp, source)
+        nodes = self._one_width(way)  # the same for every limit
+        k = longest_draft(self.target, self.k, limit if nodes is None else None)
+        budget = Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
-        report = Report(self.name, self.rule.exactness, wrt, half=in_half_precision(self.target))
+        report = Report(self.name, wrt=wrt, k=k, k_from=self.k_from, half=in_half_precision(self.target))
+        self.ranks.meet(inputs, self.name, limit, k, budget.width)
+        with report.phase("prefill"):
+            prefill = self._prefill(inputs, limit, budget)
+        report.take(self._promise(prefill, nodes, warp))
+        report.prompts, report.products = prefill.prompts, prefill.products
+        if report.rounded:
+            warn(prefill.rounding)
+        if source is None:
+            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
+        if warp.forced is not None:  # a round that is recorded cannot send it
+            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
+        context = self.target.context if isinstance(self.target, Bounded) else None
+        how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
+        state = State.begin(prefill, limit, budget, **how)
+        state.capture.way = way
+        self._append_first(state, prefill)
+        self.proposer.start(state, inputs)
+        state.hidden = None  # of a long prompt they are many
+        return state
+
+    def _law(self, warp: Warp | None) -> Warp:
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
-            warp = replace(warp, forced=self.target.forced)
+            return replace(warp, forced=self.target.forced)
+        return warp
+
+    def _way(self, warp: Warp, source: Source | None) -> Way | None:
+        """How the rounds of a call are to be captured; None: not at all."""
         way = self.captures.way
         refusal = self.captures.refusal(warp, source) if way == "recorded" else ""
         if refusal:
             warn(f"this call is not recorded, and runs eagerly: {refusal}")
-            way = None
-        fixed = self._one_width(way)  # the same for every limit
-        report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
-        if report.width and self.rule.exactness == "invariant" and shows_trees(self.target, self.drafter):
-            report.width, report.exactness = None, "lossless"
-        k = report.k = longest_draft(self.target, self.k, limit if fixed is None else None)
-        report.k_from = self.k_from
-        budget = Budget(k, fixed or self.drafter.width(k) + 1, fixed is not None)
-        if self.ranks is not None:
-            self.ranks.meet(inputs, self.name, limit, k, budget.width)
-        with report.phase("prefill"):
-            prefill = started(self.target, inputs, limit, budget.width, budget.fixed)
-        report.prompts = prefill.prompts
-        report.width = report.width if prefill.keeps_shape else None
-        if prefill.rounding and report.width is None:
-            warn(prefill.rounding)
-            report.rounded = True
-            report.exactness = "lossless" if report.exactness == "invariant" else report.exactness
-        report.repeatable = repeatable(report.exactness, self.policy)
+        return None if refusal else way
+
+    def _prefill(self, inputs: Any, limit: int, budget: Budget) -> Prefill:
+        if not budget.fixed:
+            return self.target.start(inputs, limit, budget.width)
+        assert isinstance(self.target, OneShape)
+        return self.target.start_fixed(inputs, limit, budget.width)
+
+    def _promise(self, prefill: Prefill, nodes: int | None, warp: Warp) -> Promise:
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
-        if self.rule.exactness == "invariant" and differs_from_itself(self.target, rows, fixed):
-            report.width, report.exactness, report.repeatable = None, "lossless", False
-        report.timed, report.products = timed(report, self.policy, self.compile), prefill.products
-        if source is None:
-            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
-        context = self.target.context if isinstance(self.target, Bounded) else None
-        if warp.forced is not None:  # a round that is recorded cannot send it
-            warp = replace(warp, forced=moved(warp.forced, prefill.prompt.device))
-        how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
-        state = State.begin(prefill, limit, budget, **how)
-        state.capture.way = way
+        ours: dict[str, Any] = {"lone": self.captures.lone, "compile": self.compile, "prefill": prefill, "rows": rows}
+        return promised(self.target, self.drafter, self.rule, self.policy, nodes=nodes, **ours)
+
+    def _append_first(self, state: State, prefill: Prefill) -> None:
+        """Emit the unit that the prefill's scores are of."""
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
         self._append_accepted(state, draft, state.warp(output, draft, state.prefix))
         state.sync()
-        with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
-            state.memory = self.drafter.start(state, inputs)
-        state.hidden = None  # of a long prompt they are many
-        return state
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
@@ -238,7 +249,7 @@ class Decoder:
         state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
         state.report.add_bias(draft, step.verdict, step.count)
         self.target.commit(state.cache, step.verdict.path, step.count)
-        self._observe(state, step)
+        self.proposer.observe(state, step)
         return step
 
     def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
@@ -258,8 +269,7 @@ class Decoder:
             self._tell_lengths(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
-        with contained(state, f"policy {type(self.policy).__name__}"):
-            self.policy.observe(deepest, counts, time.perf_counter() - began)
+        self.proposer.measured(state, deepest, counts, time.perf_counter() - began)
 
     def rounds(
         self, inputs: Any, limit: int, *, watched: bool = True, pauses: Sequence[int] = (), **options: Any
@@ -293,8 +303,7 @@ class Decoder:
                 else:
                     yield from own_rounds(state, captured, self.drafter, watched or bool(pauses))
                     self._tell_lengths(state)
-        if self.ranks is not None:
-            self.ranks.part(state)
+        self.ranks.part(state)
 
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
@@ -323,7 +332,7 @@ class Decoder:
                     captured(state, draft)
                 with state.report.phase("rest"):
                     assert state.step is not None
-                    self._observe(state, state.step)
+                    self.proposer.observe(state, state.step)
                 return draft.index.deepest
             pending = self._verify(state, proposed)
         elif pending is None:
@@ -336,28 +345,7 @@ class Decoder:
         """The round's draft, not rooted: what the policy keeps of the drafter's; None if nothing was proposed."""
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
-            draft = self._propose_here(state)
-            return draft if self.ranks is None else self.ranks.led(state, draft)
-
-    def _propose_here(self, state: State) -> Draft | None:
-        bounds, vocab = state.budget, self.target.vocab
-        noise = self.rule.draft_noise(state.round())
-        if not self.k or not bounds.drafting or drafts_forbidden_by(state.warp.processors):
-            return None
-        proposes, decides, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
-        with contained(state, decides):
-            budget = min(operator.index(self.policy.budget()), self.k, bounds.most)  # caches were made for `most`
-            # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
-            budget = budget * (state.most_room > 0) if bounds.fixed else min(budget, state.most_room)
-        if budget <= 0:
-            return None
-        draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, proposes, vocab)
-        if draft is not None:
-            draft = with_forced(draft, state.warp, state.live, min(budget, bounds.width - 1))
-            draft = draft_or_none(partial(self.policy.trim, draft), state, decides, vocab, draft)
-        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
-            bounds.note(draft, state.done)
-        return None if draft is None or not draft.units.shape[1] else draft.compact()
+            return self.ranks.led(state, self.proposer.propose(state))
 
     def _verify(self, state: State, proposed: Draft | None) -> Pending:
         """Verify a draft (not rooted), or the root alone if nothing was proposed."""
@@ -371,11 +359,6 @@ class Decoder:
         state.reserve(draft.index.deepest + 1)
         state.live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
         return state.step
-
-    def _observe(self, state: State, step: Step) -> None:
-        if state.budget.drafting:
-            with contained(state, f"drafter {self.name}", fatal=True):
-                self.drafter.observe(state, step)
 
     def _tell_lengths(self, state: State) -> None:
         """Tell the target how far the rows were at the last host sync, if it asks for that."""

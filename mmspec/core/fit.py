@@ -1,19 +1,13 @@
-"""Whether a target, a drafter and a rule can be verified together, and whether a seed then repeats the output."""
+"""The refusal of a target, a drafter and a rule that cannot be verified together."""
 
 from mmspec.core.capabilities import Advising
-from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.report import Report
 from mmspec.core.rules.rule import Rule
 from mmspec.registry import fitting, installed, missing_words
 
 
 def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
-    """Refuse three live objects before anything runs: drafts are verified exactly or not at all.
-
-    Raises:
-        ValueError: Names the words that nobody offers, and the methods that fit the target.
-    """
+    """Refuse three live objects before anything runs: drafts are verified exactly or not at all."""
     missing = missing_words(target.offers, drafter, rule)
     if missing:
         raise ValueError(
@@ -23,19 +17,6 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
             f"{drafter.advice if isinstance(drafter, Advising) else ''}. "
             f"Methods that fit the target: {', '.join(fitting(installed(), target.offers)) or 'none'}"
         )
-
-
-def repeatable(exactness: str, policy: Policy) -> bool:
-    """Whether a seed says all: where drafts change what is drawn, their lengths must not follow the clock."""
-    return exactness == "invariant" or not isinstance(policy, Clocked)
-
-
-def timed(report: Report, policy: Policy, compile: object) -> str:
-    """What of a call follows measured times, in words: "" if nothing does that decides a number."""
-    if compile == "auto":
-        return "whether rounds are compiled is measured"
-    free = report.width is None or report.exactness != "invariant"
-    return "draft lengths follow the clock" if free and isinstance(policy, Clocked) else ""
 
 
 def _listed(words: frozenset[str]) -> str:

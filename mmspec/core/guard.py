@@ -1,12 +1,9 @@
-"""Faults of drafters and policies: the round goes on without a draft, and one warning per call says why.
+"""The form of a draft, as `Draft` documents it; another one is a fault of its drafter (`mmspec.core.proposer`).
 
-A fault is an exception from their code, or a draft that does not have the form that `Draft` documents. Shapes and types
-are always checked. Unit ids and parents are checked where reading them is free (on the CPU); on other devices wrong
-nodes are masked out on the device. Out-of-memory errors are raised, and so is every fault under `MMSPEC_STRICT`.
+Shapes and types are always checked. Unit ids and parents are checked where reading them is free (on the CPU); on other
+devices wrong nodes are masked out on the device.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,48 +11,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass
-from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.state import State
 from mmspec.core.types import Draft
-from mmspec.registry.switches import strict
-from mmspec.registry.warn import warn
-
-
-@contextmanager
-def contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool = False) -> Iterator[None]:
-    """Run a block of a drafter's or a policy's code: exceptions are counted, and the first one of a call is reported.
-
-    What the block draws from torch's generator is undone: a draft must never change the output. `who` names whose code
-    it is. After a `fatal` fault, on which later drafts depend, the rest of the call runs without drafts. Under
-    `may_refuse`, a `ValueError` is not a fault but the drafter's refusal of this call, and is raised.
-
-    Raises:
-        MemoryError: There is no memory left; likewise `torch.OutOfMemoryError`.
-    """
-    try:
-        with state.source.sheltered():
-            yield
-    except Exception as error:
-        if may_refuse and isinstance(error, ValueError):
-            state.source.finish(0)  # a refused call draws nothing
-            raise
-        if strict() or out_of_memory(error):
-            raise
-        if not state.report.faults:
-            rest = "the rest of this call runs" if fatal else "such rounds run"
-            warn(f"{who} failed ({type(error).__name__}: {error}); {rest} without a draft")
-        state.report.faults += 1
-        state.budget.drafting = state.budget.drafting and not fatal
-
-
-def draft_or_none(
-    make: Callable[[], Draft], state: State, who: str, vocab: int | None, known: Draft | None = None
-) -> Draft | None:
-    """The draft that `make` proposes or trims, checked unless it is `known`; None after a fault, which names `who`."""
-    with contained(state, who):
-        draft = make()
-        return draft if known is not None and draft is known else checked(draft, state, vocab)
-    return None
 
 
 def checked(draft: Any, state: State, vocab: int | None) -> Draft:

@@ -187,11 +187,7 @@ class Learner:
             self._lock.release()
 
     def _step(self) -> None:
-        """One optimiser step on some of the rows.
-
-        Raises:
-            ValueError: Its loss or gradient is not finite; the weights are as before.
-        """
+        """One optimiser step on some of the rows."""
         rows, weights = list(self.kept), list(self.lesson.weights())
         chosen = [rows[-1], *self._draws.sample(rows[:-1], min(self.learning.batch, len(rows)) - 1)]
         before = [weight.requires_grad for weight in weights]

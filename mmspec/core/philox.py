@@ -165,7 +165,8 @@ class BufferedNoise:
         buffer = self.buffers.get(size)
         values = None if buffer is None else buffer.read(self.host_emitted, count)
         if values is None:
-            address = self.noise.address[:, :1] + torch.arange(positions, device=self.noise.address.device)
+            # Not the rows' own positions: one that waits is elsewhere than the host says, and goes on later.
+            address = torch.tensor(self.host_emitted)[:, None] + torch.arange(positions)
             block = replace(self.noise, address=address).exponential(size)
             self.buffers[size] = Buffer(list(self.host_emitted), block)
             values = block[:, :count]

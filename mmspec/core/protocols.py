@@ -79,7 +79,7 @@ class Drafter(Protocol):
 
         Raises:
             ValueError: The drafter cannot serve this call; says why. All other exceptions, here or later, are faults
-                (`mmspec.core.guard`): the call goes on without drafts.
+                (`mmspec.core.proposer`): the call goes on without drafts.
         """
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:

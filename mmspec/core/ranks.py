@@ -48,6 +48,24 @@ class Ranks:
         self.size = dist.get_world_size(group)
         self.leads = dist.get_rank(group) == 0
 
+    def refuse_parting(self, rule: Rule, policy: Policy, drafter: Drafter) -> None:
+        """Refuse what would let ranks part; the drafter is bound."""
+        if rule.exactness != "invariant":
+            raise ValueError(
+                f"over several ranks drafts travel without their distributions, which {type(rule).__name__} reads; "
+                "use the rule 'match'"
+            )
+        together = (
+            "hidden" in drafter.needs
+            or (isinstance(drafter, RunsTarget) and drafter.runs_target)
+            or (isinstance(drafter, DraftsWithModel) and isinstance(ranks_of(drafter.model), Ranks))
+        )
+        if isinstance(policy, Clocked) and together:
+            raise ValueError(
+                f"the ranks draft together here, and under {type(policy).__name__} each would measure another budget; "
+                "use the policy 'fixed' or 'confidence'"
+            )
+
     def meet(self, inputs: Any, *call: int | str) -> None:
         """Compare the calls that the ranks begin; before the prefill, whose collectives have the prompt's shape.
 
@@ -97,35 +115,24 @@ class Ranks:
             raise ValueError(f"ranks 0 and {', '.join(map(str, others))} of a tensor-parallel model {why}")
 
 
-def ranks_of(target: Target) -> Ranks | None:
-    """The ranks that a target runs on; None if one process runs it."""
+class Alone:
+    """The one process of a call, which has nobody to agree with; its members are those of `Ranks`."""
+
+    def refuse_parting(self, rule: Rule, policy: Policy, drafter: Drafter) -> None: ...
+
+    def meet(self, inputs: Any, *call: int | str) -> None: ...
+
+    def led(self, state: State, draft: Draft | None) -> Draft | None:
+        return draft
+
+    def part(self, state: State) -> None: ...
+
+
+def ranks_of(target: Target) -> Ranks | Alone:
+    """The ranks that a target runs on."""
     while isinstance(target, Wrapper):
         target = target.target
-    return Ranks(target.group) if isinstance(target, Sharded) and target.group is not None else None
-
-
-def refuse_parting(rule: Rule, policy: Policy, drafter: Drafter) -> None:
-    """Refuse what would let ranks part; for a decoder with ranks, after its drafter was bound.
-
-    Raises:
-        ValueError: The rule reads distributions of drafts, which only one rank has; or budgets are measured while the
-            drafter's own passes are collectives, too.
-    """
-    if rule.exactness != "invariant":
-        raise ValueError(
-            f"over several ranks drafts travel without their distributions, which {type(rule).__name__} reads; "
-            "use the rule 'match'"
-        )
-    together = (
-        "hidden" in drafter.needs
-        or (isinstance(drafter, RunsTarget) and drafter.runs_target)
-        or (isinstance(drafter, DraftsWithModel) and ranks_of(drafter.model))
-    )
-    if isinstance(policy, Clocked) and together:
-        raise ValueError(
-            f"the ranks draft together here, and under {type(policy).__name__} each would measure another budget; use "
-            "the policy 'fixed' or 'confidence'"
-        )
+    return Ranks(target.group) if isinstance(target, Sharded) and target.group is not None else Alone()
 
 
 def _tensors(inputs: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -51,6 +51,17 @@ class Bias:
         )
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What holds of a call's output (`mmspec.core.promise`)."""
+
+    exactness: str
+    width: int | None  # of the plain decoding that the output equals to the bit; None: there is none
+    repeatable: bool
+    timed: str
+    rounded: bool
+
+
 @dataclass
 class Report:
     """Filled by the decoder; read after the call."""
@@ -93,6 +104,11 @@ class Report:
     _accepted: Tensor | None = None
     _read: list[int] = field(default_factory=list)  # of captured rounds: drafted nodes, then accepted ones by depth
     _bias_sums: Tensor | None = None
+
+    def take(self, promise: Promise) -> None:
+        """Say what a call promises."""
+        for name, value in vars(promise).items():
+            setattr(self, name, value)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
@@ -18,7 +19,9 @@ from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise, Noise, RaceNoise, Round, SpreadNoise
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import Rule
+from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, TargetOutput
 from mmspec.core.warp import Warp
 
@@ -30,6 +33,26 @@ class Pending:
     draft: Draft  # the rooted draft
     scores: Scores  # the target's scores at its nodes
     nodes: int  # nodes of the target's pass, padding included
+
+
+def verified(target: Target, state: State, draft: Draft) -> tuple[TargetOutput, int]:
+    """The output at the nodes of a rooted draft, and the number of nodes that the pass had."""
+    if not state.budget.fixed or draft.nodes == state.budget.width:
+        return target.verify(state.cache, draft), draft.nodes
+    output = target.verify(state.cache, padded(draft, state.budget.width))
+    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.budget.width
+
+
+def padded(draft: Draft, nodes: int) -> Draft:
+    """A rooted draft with invalid nodes behind its own, `nodes` in all: a chain stays a chain. For the target's pass
+    only: drafter, rule and policy see the draft as it was proposed.
+
+    Padding repeats the root's unit, which every target can embed.
+    """
+    missing = nodes - draft.nodes
+    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, missing, *draft.units.shape[2:])], 1)
+    valid: Tensor = pad(draft.valid, (0, missing), value=False)
+    return replace(draft, units=units, valid=valid, index=draft.index.padded(nodes), distribution=None, score=None)
 
 
 def with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:

@@ -104,6 +104,10 @@ class Draft:
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
         return replace(self, units=torch.cat([root[:, None], units], 1), valid=valid)
 
+    def within(self, room: Tensor) -> "Draft":
+        """Refuse nodes of a draft that is not rooted which are deeper than `room [batch]`."""
+        return replace(self, valid=self.valid & (self.index.depth[:, 1:] <= room[:, None]))
+
     def shallower(self, depth: int) -> "Draft":
         """Refuse nodes of a rooted draft at `depth` or deeper."""
         return replace(self, valid=self.valid & (self.index.depth < depth))
@@ -175,6 +179,7 @@ class Prefill:
             every row's own.
         keeps_shape: Whether one shape is a promise to the bit: what a unit's scores are depends on the shape of passes
             alone.
+        keeps_trees: Whether the same holds of a unit that came in a tree, between other slots than those of its path.
         rounding: What a user should know where a unit's scores depend on its pass by more than near-ties; "" elsewhere.
         products: Who computes the linear layers of passes, in words; "" for torch.
     """
@@ -186,6 +191,7 @@ class Prefill:
     hidden: Tensor | None = None
     prompts: int | None = None
     keeps_shape: bool = True
+    keeps_trees: bool = True
     rounding: str = ""
     products: str = ""
 

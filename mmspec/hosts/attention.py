@@ -114,9 +114,6 @@ def refuse_unknown(module: torch.nn.Module, arguments: Mapping[str, Any], other:
 
     `arguments` are those that an attention function does not name; `other` says that there is dropout, or no mask where
     one is needed.
-
-    Raises:
-        ValueError: An argument's content is not in the mask.
     """
     unknown = {name for name, value in arguments.items() if value is not None and value is not False} - _IGNORED
     if unknown or other:

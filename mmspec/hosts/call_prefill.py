@@ -94,8 +94,9 @@ class CallPrefill:
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if not target.drafting:  # a draft model need not be exact
-            refuse_together(model_info, mask, self.limit, len(mask) if null is None else 2 * len(mask))
-            compare_long(self.passes, mask.shape[1] + self.limit)
+            rows = len(mask) if null is None else 2 * len(mask)
+            refuse_together(model_info, mask, self.limit, rows)
+            compare_long(self.passes, mask.shape[1] + self.limit, rows)
         if plain:
             read = self._ids(ids, mask, None if null is None else prompt.read(null, model_info.vocab), earlier)
         elif model_info.ops and earlier is not None and prefill.holds_units(earlier):
@@ -115,7 +116,7 @@ class CallPrefill:
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over unconditional prompts beside them."""
         if not self.target.drafting and not bool(mask.all()):
-            compare_padded(self.passes)
+            compare_padded(self.passes, mask.shape[1] + self.limit)
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         # Slots of one prompt are copied to its rows, which takes more memory than they need in the end. And where hooks
         # are made for the rows, one prompt need not mean the same in two of them.

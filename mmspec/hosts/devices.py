@@ -16,11 +16,7 @@ from torch import nn
 
 
 def refuse_device(device: Any) -> None:
-    """Refuse a device, as torch takes it, that this machine does not have, before anything is loaded for it.
-
-    Raises:
-        ValueError: The device does not exist; the message lists those that do.
-    """
+    """Refuse a device, as torch takes it, that this machine does not have, before anything is loaded for it."""
     try:
         torch.ones(1, device=device).item()  # on `meta` there is nothing to read
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:

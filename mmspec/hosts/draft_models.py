@@ -56,11 +56,7 @@ def place(target: Target) -> str:
 
 
 def refuse_other_tokenizer(small: TransformersTarget, target: Target) -> None:
-    """Refuse a draft model whose ids stand for other tokens, as far as that is known, though it has as many.
-
-    Raises:
-        ValueError: The tokenizers that are stored with the two differ.
-    """
+    """Refuse a draft model whose ids stand for other tokens, as far as that is known, though it has as many."""
     if place(small) != place(target) and small.vocab == target.vocab:
         ours, theirs = stored_tokenizer(small), stored_tokenizer(target)
         if ours is not None and theirs is not None and not alike(theirs, ours):

@@ -24,9 +24,6 @@ def refuse_foreign(name: str, cache: Any) -> None:
     """Refuse a user's cache that is not a plain `DynamicCache`.
 
     `name` is the argument in which the model takes its cache.
-
-    Raises:
-        OutOfScopeError: The cache is of another kind; the message names it.
     """
     kind = type(cache).__name__
     if type(cache) is not DynamicCache:
@@ -42,9 +39,6 @@ def refuse_cache(model_info: ModelInfo, name: str, given: Cache | None, rows: in
     """Refuse a user's cache that cannot be continued, or has no place for the model's states.
 
     `name` is the argument in which the model takes its cache; the call has so many `rows` of prompts.
-
-    Raises:
-        ValueError: Says what to pass instead.
     """
     if given is not None and holds_units(given):
         refuse_foreign(name, given)

@@ -74,11 +74,7 @@ class GuidedCache:
         self.slots.synced([*emitted] * (len(self.slots.length) // self.rows))
 
     def refuse_unguided(self) -> None:
-        """Refuse a call without an unconditional half.
-
-        Raises:
-            ValueError: Says so.
-        """
+        """Refuse a call without an unconditional half."""
         if len(self.slots.length) == self.rows:
             raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
 
@@ -155,12 +151,7 @@ def stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def refuse_renewal(cache: GuidedCache, prompts: int) -> None:
-    """Refuse another negative prompt where a call cannot have it.
-
-    Raises:
-        ValueError: The call has no unconditional half, there are more or fewer prompts than rows, or the cache holds
-            something else than the keys of all units.
-    """
+    """Refuse another negative prompt where a call cannot have it."""
     slots = cache.slots
     cache.refuse_unguided()
     if prompts != cache.rows:

@@ -272,11 +272,7 @@ def _pickles(folder: Path) -> list[str]:
 
 
 def refuse_pickles(folder: Path) -> None:
-    """Refuse a folder that has its weights only as a pickle.
-
-    Raises:
-        ValueError: There is a pickle and no safetensors file; the message names the pickle.
-    """
+    """Refuse a folder that has its weights only as a pickle."""
     if pickles := _pickles(folder):
         raise ValueError(
             f"{folder} has its weights as a pickle ({pickles[0]}), which can run code; "

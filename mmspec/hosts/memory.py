@@ -115,9 +115,6 @@ def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limi
     """Refuse a call that does not fit, or that could not be continued exactly.
 
     `context` counts the most positions of a prompt, None if there is no limit.
-
-    Raises:
-        ValueError: The prompt is too long, or the call goes beyond the position up to which drafts can be verified.
     """
     if context is not None and longest > context:
         raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
@@ -136,11 +133,7 @@ def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limi
 
 
 def refuse_together(model_info: ModelInfo, mask: Tensor, limit: int, rows: int) -> None:
-    """Refuse rows that stock reads as columns of a batch, beyond where this is no matter (`ModelInfo.together`).
-
-    Raises:
-        ValueError: There are several rows, or padding, and their text goes beyond.
-    """
+    """Refuse rows that stock reads as columns of a batch, beyond where this is no matter (`ModelInfo.together`)."""
     columns, together = mask.shape[1] + limit, model_info.together
     if together is not None and columns > together and (rows > 1 or not bool(mask[:, 0].all())):
         raise ValueError(

@@ -4,12 +4,13 @@ A model that passes these checks may still be refused by the self-check (`mmspec
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import DynamicCache
 from transformers.cache_utils import (
     DynamicLayer,
@@ -22,7 +23,6 @@ from transformers.cache_utils import (
 
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.dispatch import called_functions, mixers, replaced_forwards
-from mmspec.hosts.language_part import OTHER_SENSES, LanguagePart
 from mmspec.hosts.tree_op import TreeOp
 
 _RECURRENT = (
@@ -34,6 +34,53 @@ _KEYS = vars(DynamicSlidingWindowLayer(sliding_window=1)).keys() | vars(DynamicL
 """Attributes of transformers' cache layers that hold keys and values alone, with a window or without."""
 _EMPTY_LAYERS = frozenset({"DummyLayer"})
 """transformers' cache layers that store nothing."""
+OTHER_SENSES = ("vision", "visual", "image", "audio")
+"""Parts of a module's name that say that its layers do not read the text."""
+
+
+@dataclass(frozen=True)
+class LanguagePart:
+    """The part of a model that reads text."""
+
+    layers: Sequence[nn.Module]  # its layers, in order
+    decoder: nn.Module  # what turns ids into states, final norm included, without the output layer
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """What turns the last layer's states into those that the output layer reads.
+
+        Raises:
+            ValueError: The decoder has no norm behind its layers.
+        """
+        norms = [child for child in self.decoder.children() if "norm" in type(child).__name__.lower()]
+        if not norms:
+            raise ValueError(f"{type(self.decoder).__name__} has no norm behind its layers, which exits would share")
+        return norms[-1]
+
+    @classmethod
+    def of(cls, model: Any, count: int) -> "LanguagePart":
+        """Find the part in a model of so many layers, by a walk over all of its modules.
+
+        Raises:
+            ValueError: The layers cannot be told from the other parts of the model.
+        """
+        lists = [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.ModuleList) and not any(sense in name for sense in OTHER_SENSES)
+        ]
+        exact = [found for found in lists if len(found[1]) == count]
+        blocks = [found for found in lists if found[0].endswith(".layers") and found[0].count(".") == 1]  # of two parts
+        if not exact + blocks:
+            raise ValueError(
+                f"{type(model).__name__} has no list of its {count} layers, so that no drafter can read its hidden "
+                "states; use a method that needs none"
+            )
+        name, layers = min(exact or blocks, key=lambda found: found[0].count("."))
+        part = model.get_decoder()
+        inside = isinstance(part, nn.Module) and part is not model and any(m is layers for m in part.modules())
+        # Some models name another part as their decoder, or themselves.
+        return cls(list(layers), part if inside else model.get_submodule(name.rpartition(".")[0]))
 
 
 @dataclass(frozen=True)
@@ -191,8 +238,9 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
     declared, undeclared = called_functions(model, ops)
     if not declared:
         raise ValueError(
-            f"{kind!r} is recurrent, and no plugin says what its operations are over a tree: {', '.join(undeclared)}. "
-            "A plugin declares one with the hook mmspec_tree_ops"
+            f"{kind!r} is recurrent, and its {type(mixers(model)[0]).__name__} computes states by no function that a "
+            f"plugin declares over a tree (mmspec_tree_ops): a refused draft could not be taken out of them; it calls "
+            f"{', '.join(undeclared) or 'none'}, and what it computes itself cannot be declared"
         )
 
 

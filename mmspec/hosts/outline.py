@@ -101,9 +101,6 @@ def refuse_unreachable(name: str) -> None:
     """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
 
     An existing path is not checked.
-
-    Raises:
-        ValueError: The config is not available; the message says why.
     """
     if os.path.exists(name):
         return

@@ -94,11 +94,7 @@ def plain(key: str) -> str:
 
 
 def refuse_second(found: Mapping[str, Any], key: str) -> None:
-    """Refuse a plain key that is there already.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Refuse a plain key that is there already."""
     if key in found:
         raise ValueError(f"the weights {shown(key)} are there twice, with and without {' or '.join(PREFIXES)}")
 

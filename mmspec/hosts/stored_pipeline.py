@@ -131,11 +131,7 @@ def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
 
 
 def refuse_names(pipeline: type, arguments: Mapping[str, Any]) -> None:
-    """Refuse a name or a path in the place of a live part.
-
-    Raises:
-        ValueError: Names the argument.
-    """
+    """Refuse a name or a path in the place of a live part."""
     hints = typing.get_type_hints(pipeline.__init__)  # type: ignore[misc]
     for key, value in arguments.items():
         if isinstance(value, str | Path) and (kinds := _kinds(hints.get(key, Any), has_folder=False)):

@@ -144,7 +144,8 @@ class TransformersTarget:
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         prefill = self._begin(inputs, limit, width, fixed=True)
         limited = warned_of_limits(prefill.cache.passes, prefill.cache.slots, len(prefill.prompt) * width)
-        return replace(prefill, keeps_shape=not limited)
+        ours = prefill.cache.passes.manner == "interface"  # only our attention sums in float64
+        return replace(prefill, keeps_shape=not limited, keeps_trees=ours)
 
     @property
     def prefers_one_shape(self) -> bool:

@@ -19,11 +19,7 @@ _CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
 
 
 def refuse_training(model: nn.Module, role: str = "model") -> None:
-    """Refuse a model that computes something else than in `eval()` mode.
-
-    Raises:
-        ValueError: A layer computes something else; the message names the first one.
-    """
+    """Refuse a model that computes something else than in `eval()` mode."""
     for name, module in model.named_modules():
         why = _difference(module) if module.training else ""
         if why:

@@ -193,9 +193,6 @@ def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str,
     """The config's entries, unless it asks for more layers than the files have tensors or refers to other repositories.
 
     `stored` are the tensors in its files; empty if only the config is checked.
-
-    Raises:
-        ValueError: An entry is refused, or the folder holds an adapter; the message names the key.
     """
     if (folder / ADAPTER).is_file():
         raise ValueError(
@@ -217,9 +214,6 @@ def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, 
 
     The model, of transformers or diffusers, was built on the device `meta`; `what` is its name in messages, as in `the
     model 'x'`.
-
-    Raises:
-        ValueError: The model has many more numbers than the files, or weights are integers.
     """
     quantised = _quantised(config)
     present = sum(prod(tensor.shape) for tensor in stored.values())

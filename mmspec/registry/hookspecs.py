@@ -33,11 +33,6 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 
 @hookspec
-def mmspec_shipped_models() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Descriptions of the models that this plugin ships, for their cards: `mmspec.report.cards.Shipped`."""
-
-
-@hookspec
 def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
     """How parity fixtures run (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""
 

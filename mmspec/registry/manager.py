@@ -12,12 +12,11 @@ import pluggy
 
 from mmspec.registry import hookspecs, switches
 from mmspec.registry.fields import NAME
-from mmspec.registry.plugin import CORE, Plugin, PluginError, describe
+from mmspec.registry.plugin import CORE, Plugin, PluginError, describe, refuse_undeclared
 from mmspec.registry.printable import one_line
 from mmspec.registry.specs import KINDS, SPECS, AdapterSpec, Spec, TargetSpec
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
-from mmspec.registry.words import refuse_undeclared
 
 MOST = 1000
 """Components of one plugin: who yields without end is stopped there."""

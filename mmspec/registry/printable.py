@@ -42,9 +42,6 @@ def one_line(error: BaseException) -> str:
 def refuse_control(text: str, what: str) -> None:
     r"""Refuse a text that holds a control character; `what` is the text's name in the message.
 
-    Raises:
-        ValueError: Names the text and the character that it must not hold.
-
     Example:
         >>> refuse_control("a\x1b[2J", "the summary of drafter 'odd'")
         Traceback (most recent call last):

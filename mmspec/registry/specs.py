@@ -92,7 +92,7 @@ class TargetSpec(FactorySpec):
     """A target: a model, or a family of models, whose distribution the output follows.
 
     Attributes:
-        offers: Words that methods may need of it (`mmspec.registry.words`).
+        offers: Words that methods may need of it (`mmspec.registry.plugin.WORDS`).
         words: Words of `offers` that mmspec does not declare, each with a sentence; the whole plugin may use them.
         pipeline: `"module:Class"` of the pipeline for its models, or "" where there is none.
         architectures: Classes of stored models (`architectures` in `config.json`) that `pipeline` loads from their own
@@ -133,8 +133,8 @@ class PartSpec(FactorySpec):
     """What drafters and rules have in common: they need words of others, and offer words to others.
 
     Attributes:
-        needs: Words that others have to offer (`mmspec.registry.words`): the target, and beside it the rule for a
-            drafter, the drafter for a rule.
+        needs: Words that others have to offer (`mmspec.registry.plugin.WORDS`): the target, and beside it the rule for
+            a drafter, the drafter for a rule.
         offers: Words that this component offers to the others.
         words: Words of `needs` and `offers` that mmspec does not declare, each with a sentence; the whole plugin may
             use them.

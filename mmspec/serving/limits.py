@@ -19,11 +19,7 @@ class Limits:
     connections: int = 256  # most connections at a time; further ones get HTTP 503
 
     def refuse_body(self, size: int) -> None:
-        """Refuse a body of `size` bytes, or of which so many have come.
-
-        Raises:
-            TooLargeError: It is too large.
-        """
+        """Refuse a body of `size` bytes, or of which so many have come."""
         if size > self.body:
             raise TooLargeError(f"the request's body is larger than {self.body:,} bytes, the most that is read here")
 

@@ -44,11 +44,7 @@ def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with files in it that are no run's.
-
-    Raises:
-        ValueError: It holds something, and no recipe.
-    """
+    """Refuse a folder with files in it that are no run's."""
     held = sorted(path.name for path in folder.glob("[!.]*"))  # hidden are the lock, and what a killed run left
     if held and RECIPE not in held:
         raise ValueError(

@@ -49,11 +49,7 @@ ATTENTION = {"norm": "group_norm", "q": "to_q", "k": "to_k", "v": "to_v", "proj_
 
 
 def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys of diffusers. Its own conversion leaves out the attention of levels, and whatever else it does not know.
-
-    Raises:
-        ValueError: A weight has no place.
-    """
+    """Keys of diffusers. Its own conversion leaves out the attention of levels, and whatever else it does not know."""
     levels = range(count_in(state, "encoder.down."))
     attention = {key: value for key, value in state.items() if key.startswith("encoder.down.") and ".attn." in key}
     rest = {key: value for key, value in state.items() if key not in attention}

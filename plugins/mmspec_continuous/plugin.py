@@ -6,7 +6,6 @@ TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 """Modules of models to their targets."""
 
 mmspec_components = answering("mmspec_continuous.specs:COMPONENTS")
-mmspec_shipped_models = answering("mmspec_continuous.cards:SHIPPED")
 mmspec_layouts = answering("mmspec_continuous.layouts:LAYOUTS")
 mmspec_pipelines = answering("mmspec_continuous.specs:PIPELINES")
 mmspec_commands = commanding("mmspec_continuous.commands:add")

@@ -9,7 +9,6 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 """Classes of transformers to their targets."""
 
 mmspec_components = answering("mmspec_image.specs:COMPONENTS")
-mmspec_shipped_models = answering("mmspec_image.cards:SHIPPED")
 mmspec_parity_runners = answering("mmspec_image.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_image.layouts:LAYOUTS")
 mmspec_commands = commanding("mmspec_image.commands:add")

@@ -15,7 +15,6 @@ OPS = {
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""
 
 mmspec_components = answering("mmspec_ssm.specs:COMPONENTS")
-mmspec_shipped_models = answering("mmspec_ssm.cards:SHIPPED")
 mmspec_commands = commanding("mmspec_ssm.commands:add")
 
 

@@ -3,7 +3,6 @@
 from mmspec.registry import answering, commanding, hookimpl
 
 mmspec_components = answering("mmspec_text.specs:COMPONENTS")
-mmspec_shipped_models = answering("mmspec_text.cards:SHIPPED")
 mmspec_commands = commanding("mmspec_text.commands:add")
 
 

@@ -42,11 +42,7 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
 
 
 def refuse_clip(path: Path, fps: int) -> None:
-    """Refuse a file that could not be written, before frames are made for it.
-
-    Raises:
-        ValueError: The suffix is unknown, the folder does not exist, or `fps` is out of range.
-    """
+    """Refuse a file that could not be written, before frames are made for it."""
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
             f"a clip is one of {', '.join(FORMATS)}, not {path.suffix or 'without an ending'}: {path.name}"
@@ -57,21 +53,13 @@ def refuse_clip(path: Path, fps: int) -> None:
 
 
 def refuse_rate(fps: int) -> None:
-    """Refuse frames per second that no clip has.
-
-    Raises:
-        ValueError: They are no integer, or out of range.
-    """
+    """Refuse frames per second that no clip has."""
     if not 1 <= whole("fps", fps) <= 100:
         raise ValueError(f"fps is 1 to 100, got {fps}")
 
 
 def _write_mp4(frames: Sequence[Image.Image], fps: int, path: Path) -> None:
-    """Write an MP4.
-
-    Raises:
-        _NoCodecError: No installed codec can.
-    """
+    """Write an MP4."""
     try:
         export_to_video(list(frames), str(path), fps=fps, macro_block_size=1)
     except (ImportError, AttributeError, RuntimeError, OSError) as error:  # what diffusers raises without a backend

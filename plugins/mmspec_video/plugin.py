@@ -10,7 +10,6 @@ TARGETS = {
 """Modules of models to their targets."""
 
 mmspec_components = answering("mmspec_video.specs:COMPONENTS")
-mmspec_shipped_models = answering("mmspec_video.cards:SHIPPED")
 mmspec_parity_runners = answering("mmspec_video.layouts:ARCHITECTURES")
 mmspec_layouts = answering("mmspec_video.layouts:LAYOUTS")
 mmspec_commands = commanding("mmspec_video.commands:add")

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core import one_shape
+from mmspec.core import promise
 from mmspec.core.compile import choice, rounds
 from mmspec.core.compile.launch import Reading
 from mmspec.core.compile.pool import MOST
@@ -179,7 +179,7 @@ def test_what_a_graph_reads_is_kept() -> None:
 
 def test_passes_that_differ_from_themselves_promise_nothing(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of one node over two rows do on CUDA in half precision."""
-    monkeypatch.setattr(one_shape, "in_half_precision", lambda target, on_cpu: True)
+    monkeypatch.setattr(promise, "in_half_precision", lambda target, on_cpu: True)
     ids = torch.tensor([[3, 4, 5, 3, 4], [6, 7, 8, 6, 7]])
     for method, rows, promised in (("plain", 2, False), ("plain", 1, True), ("suffix", 2, True)):
         report = decoder_for(model, method, shape="one", compile=False).generate(ids[:rows], 6).report

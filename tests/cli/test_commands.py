@@ -1,5 +1,6 @@
 """Commands that plugins add; `doctor`."""
 
+import dataclasses
 import json
 import os
 import struct
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mmspec import shipped
-from mmspec.cli.app import build
+from mmspec.cli.app import PANELS, build
 from mmspec.cli.groups import group
+from tests.support.zoo import RECURRENT, REFUSED
+from tests.support.zoo.recipe import scaled
 
 HELLO = """
 from mmspec.registry import hookimpl
@@ -86,6 +90,15 @@ def test_plugins_share_a_group() -> None:
     assert group(app, "bench", "Measure.") is not group(app, "train", "Train.")
 
 
+def test_help_shows_what_is_for_what() -> None:
+    """Every command of ours has a panel, and no panel names a command that is not there."""
+    named = {name for names in PANELS.values() for name in names}
+    assert set(get_command(build()).commands) == named  # type: ignore[attr-defined]
+    said = CliRunner().invoke(build(), ["--help"]).output
+    places = [said.index(f"─ {panel} ─") for panel in ("Use", "Choose and measure", "Train")]
+    assert places == sorted(places) and said.index(" generate ") < said.index(" methods ") < said.index(" train ")
+
+
 def weights(folder: Path, promised: int) -> None:
     header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, promised]}}).encode()
     folder.mkdir()
@@ -108,6 +121,25 @@ def test_doctor_lists_broken_plugins(install, reload) -> None:
     reload()
     run = CliRunner().invoke(build(), ["doctor"])
     assert run.exit_code == 1 and "plugin broken: RuntimeError: out of order" in run.output
+
+
+def test_doctor_examines_a_model_and_a_head() -> None:
+    run = CliRunner().invoke(build(), ["doctor", "mmspec/text-14m", "--drafter", "mmspec/text-14m-eagle3"])
+    assert run.exit_code == 0, run.output
+    for line in ("trees         8 nodes behind 24 tokens", "padded rows   logits", "guesses of 6", "behind 64 tokens"):
+        assert line in run.output
+
+
+def test_doctor_goes_through_all_lengths_and_says_what_is_refused(tmp_path: Path) -> None:
+    """Windows in slots below and above what the check of first use crosses; a bias that writes into padding."""
+    neo, mamba = REFUSED["gpt_neo"].recipe, RECURRENT["mamba"]
+    wide, bias = {**neo.config, "window_size": 200}, {**mamba.config, "use_bias": True}
+    scaled(dataclasses.replace(neo, config=wide).model()).save_pretrained(tmp_path / "slots")
+    scaled(dataclasses.replace(mamba, config=bias).model()).save_pretrained(tmp_path / "biased")
+    slots, biased = (CliRunner().invoke(build(), ["doctor", str(tmp_path / name)]) for name in ("slots", "biased"))
+    assert slots.exit_code == biased.exit_code == 1
+    assert "in a text of more than 200 units (window_size" in slots.output and "padded rows" in slots.output
+    assert "trees" in biased.output and "depends on the padding" in biased.output
 
 
 def test_shipped_models_are_found_by_name(tmp_path: Path, monkeypatch) -> None:

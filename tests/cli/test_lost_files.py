@@ -19,7 +19,6 @@ from mmspec.cli.app import build
 from mmspec_video import commands as video
 
 READ = {
-    "card": ("result",),
     "chat": ("chat_template",),
     "check": ("parity",),
     "convert": ("files",),
@@ -36,8 +35,6 @@ READ = {
 PICTURE = "taken.png"
 WRITTEN: dict[tuple[str, str], str] = {
     ("new", "out"): "new my-own --out taken",
-    ("card", "output"): "card result.json -o taken.md",
-    ("card", "readme"): "card --readme taken.md",
     ("convert", "out"): "convert oasis taken/letter.txt -o taken",
     ("run", "out"): "run table.jsonl taken --model mmspec/text-1m",
     ("train drafter", "out"): "train drafter --target mmspec/text-1m -o taken --self-generated 9",

@@ -20,11 +20,11 @@ ASCII = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "PYTHONIO
 
 
 def mmspec(
-    *arguments: str, stdout: int = subprocess.PIPE, **environment: str | None
+    *arguments: str, stdout: int = subprocess.PIPE, module: str = "mmspec", **environment: str | None
 ) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "COLUMNS": None, **environment}
     return subprocess.run(
-        [sys.executable, "-m", "mmspec", *arguments],
+        [sys.executable, "-m", module, *arguments],
         env={name: value for name, value in given.items() if value is not None},
         stdout=stdout,
         stderr=subprocess.PIPE,
@@ -68,11 +68,11 @@ def test_cards_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     bench = shipped.folder("model_cards") / "emoji.bench.json"
     card = tmp_path / "card.md"
     card.write_text("# Une carte: café, 猫, ×\n", encoding="utf-8")
-    assert mmspec("card", str(bench), "-o", str(card), **ASCII).returncode == 0
+    assert mmspec(str(bench), "-o", str(card), module="tools.cards", **ASCII).returncode == 0
     text = card.read_text(encoding="utf-8")
     assert text.startswith("# Une carte: café, 猫, ×\n") and text.count("<!-- bench") == text.count("<!-- /bench")
-    assert mmspec("card", str(bench), "-o", str(card), "--check", **ASCII).returncode == 0
-    assert mmspec("card", "--readme", str(card), "--check", **ASCII).returncode == 0
+    assert mmspec(str(bench), "-o", str(card), "--check", module="tools.cards", **ASCII).returncode == 0
+    assert mmspec("--readme", str(card), "--check", module="tools.cards", **ASCII).returncode == 0
 
 
 class Wide:

@@ -7,7 +7,8 @@ import torch
 import mmspec
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
-from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline, pictures_of
+from mmspec_continuous.pipeline import ContinuousTextToImageOutput, ContinuousTextToImagePipeline, mark, pictures_of
+from tests.continuous.conftest import SIZES
 from tests.support.examples.continuous import tiny
 from tools.train.pictures.latents import measure, scaled, small_kl, tokens_of
 
@@ -35,7 +36,10 @@ def test_the_forms_of_an_output(pipe):
     assert report.emitted == 32 and report.exactness == "lossless" and report.row_rounds < 30
 
 
-def test_pictures_do_not_depend_on_their_batch(pipe):
+@pytest.mark.parametrize("method", ["reflection", "draft-reflection", "denoise-ahead"])
+def test_pictures_do_not_depend_on_their_batch(pipe, method):
+    small = {"model": tiny(2, **{**SIZES, "latents": mark(pipe.vae)})} if method == "draft-reflection" else {}
+    pipe = fresh(pipe, method, k=3, **small)
     together = pipe(PROMPTS, num_images_per_prompt=2, seed=[3, 4, 5, 6]).tokens
     for row, seed in enumerate((3, 4, 5, 6)):
         alone = pipe(PROMPTS[row // 2], seed=[seed]).tokens[0]
@@ -50,6 +54,8 @@ def test_methods(pipe):
     assert plain.decoder().k == 0 and plain(PROMPTS[:1], seed=1).report.rounds == 15
     drafted = fresh(pipe, "draft-reflection", model=pipe.transformer, k=3)
     assert type(drafted.decoder().drafter) is ContinuousDraftModel
+    exact = fresh(pipe, "cspd", model=pipe.transformer, rule="rejection")  # whose rule has no `tau`
+    assert exact.decoder().rule.exactness == "lossless"
     report = drafted(PROMPTS[:1], seed=1).report
     assert report.acceptance_rate > 0.95  # it drafts for itself
 

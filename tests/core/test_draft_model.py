@@ -280,15 +280,29 @@ def test_a_long_gap_is_fed_in_passes_of_bounded_width():
     assert report.faults == 0 and report.drafted == 3 * 6 and report.acceptance_rate == 1
 
 
+class Short(HistoryTarget):
+    context = 20
+
+    def position(self, length, draft):
+        place = super().position(length, draft)
+        drafted = draft.valid & (draft.index.depth > 0)
+        assert not drafted.any() or int(place[drafted].max()) < self.context
+        return place
+
+
+@pytest.mark.parametrize("shape", [Chain(), Branching((3, 2, 1))])
+def test_near_the_end_of_its_context_a_row_depends_on_no_other(shape):
+    rule = Rejection() if isinstance(shape, Chain) else RecursiveRejection()
+    short, seeds = DraftModel(Short(SMALL.table), shape), [5, 6, 7]
+    both = Decoder(LARGE, short, rule, k=3).generate(RAGGED, 40, seed=seeds)
+    assert not both.report.faults and both.report.accepted > 10
+    for row, seed in enumerate(seeds):
+        prompt = RAGGED[0][row : row + 1], RAGGED[1][row : row + 1]
+        alone = Decoder(LARGE, short, rule, k=3).generate(prompt, 40, seed=[seed])
+        assert same(alone.units, both.units[row : row + 1])
+
+
 def test_a_small_model_drafts_as_far_as_its_context():
-    class Short(HistoryTarget):
-        context = 20
-
-        def position(self, length, draft):
-            place = super().position(length, draft)
-            assert int(place[draft.valid].max()) < self.context
-            return place
-
     output = Decoder(LARGE, DraftModel(Short(LARGE.table)), k=3).generate(RAGGED, 40, seed=1)
     assert same(output.units, PLAIN) and not output.report.faults
     assert output.report.drafted > 0 and output.report.acceptance_rate == 1

@@ -54,6 +54,15 @@ def test_no_compiler_takes_large_numbers_for_indices(drawn: str) -> None:
     assert not [node for node, each in constants if indices(node)]
 
 
+def test_a_row_that_waited_goes_on_with_its_own_numbers() -> None:
+    """While it waits at a pause the host counts it with the slowest row, so that buffered noise can be dropped."""
+    ahead, alone = PhiloxSource.seeded([1, 2], 2), PhiloxSource.seeded([1, 2], 2)
+    ahead.by_position(torch.tensor([10, 20]), [10, 10], 0).exponential(5)
+    there = torch.tensor([20, 20])
+    numbers = ahead.by_position(there, [20, 20], 3).exponential(5)
+    assert torch.equal(numbers, alone.by_tensors(there, 3).exponential(5))
+
+
 def test_lanes_positions_and_rounds_share_no_number():
     rounds = [round_of(2, emitted) for emitted in range(4)]
     by_position = [

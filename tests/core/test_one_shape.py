@@ -9,8 +9,8 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import HostDrafterAdapter
-from mmspec.core.one_shape import padded
 from mmspec.core.policies import Fixed
+from mmspec.core.round import padded
 from mmspec.core.rules import Rejection
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill

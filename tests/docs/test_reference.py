@@ -60,7 +60,6 @@ def test_there_are_seven_hooks_each_with_a_line_of_documentation() -> None:
         "mmspec_components",
         "mmspec_target_for",
         "mmspec_commands",
-        "mmspec_shipped_models",
         "mmspec_parity_runners",
         "mmspec_layouts",
         "mmspec_pipelines",

@@ -55,6 +55,14 @@ def test_auto_is_what_the_target_is_used_with(tiny):
     assert fresh(tiny, "auto", k=3).decoder().k == 3
 
 
+def test_an_option_with_its_part_takes_the_place_of_the_methods_own(tiny):
+    """`sjd` says `redraw=` itself, and `cspd` has options of a rule that a user may replace."""
+    pipe = TextToImagePipeline(**tiny.components)
+    assert pipe.use("sjd", **{"drafter.redraw": "coupled"}).decoder().drafter.options.redraw == "coupled"
+    with pytest.raises(ValueError, match=r"given twice, as redraw= and as drafter\.redraw="):
+        pipe.use("sjd", redraw="coupled", **{"drafter.redraw": "coupled"})
+
+
 def test_a_saved_pipeline_keeps_how_it_draws_and_ours_draw_as_before(tiny, tmp_path):
     """The shipped model's folder does not say, and has guidance 3 from all codes."""
     assert tiny.sampling == Sampling(3.0) == Sampling(3.0, temperature=1.0, top_k=0, top_p=1.0)

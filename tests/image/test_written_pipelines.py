@@ -8,16 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import VQModel
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    ChameleonImageProcessor,
-    ChameleonProcessor,
-    Emu3ImageProcessor,
-    Emu3Processor,
-    PreTrainedTokenizerFast,
-)
 from typer.testing import CliRunner
 
 import mmspec
@@ -32,65 +23,25 @@ from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.language_pipeline import Ids
 from mmspec_image.specs import EMU3
-from tests.support.examples.written import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
+from tests.support.examples.written import FIRST_CODE, FIRST_SIZE
+from tests.support.picture_pipes import chameleon_pipe, emu3_pipe, quiet, vq
 
-WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
 PROMPTS = ["a red fox", "blue bird"]
-
-
-def tokenizer(names: dict[str, int], marks: dict[str, str], bos: str | None = None) -> PreTrainedTokenizerFast:
-    """Words behind three special tokens, and the model's own names."""
-    table = {"<pad>": 0, "<bos>": 1, "<eos>": 2} | {word: 3 + i for i, word in enumerate(WORDS)} | names
-    words = Tokenizer(models.WordLevel(table, unk_token="<pad>"))
-    split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True), pre_tokenizers.Punctuation()]
-    words.pre_tokenizer = pre_tokenizers.Sequence(split)
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", bos_token=bos, extra_special_tokens=marks, padding_side="left"
-    )
-    made.add_special_tokens({"additional_special_tokens": list(names)})
-    return made
 
 
 @pytest.fixture(scope="module")
 def emu3() -> Emu3Pipeline:
-    model = tiny_emu3()
-    names = {name: i for name, i in model.config.vocabulary_map.items() if "visual" not in name}
-    marks = {
-        "image_token": "<image>",
-        "boi_token": "<|image start|>",
-        "eoi_token": "<|image end|>",
-        "image_wrapper_token": "<|image token|>",
-        "eof_token": "<|extra_201|>",
-    }
-    return quiet(Emu3Pipeline(model, Emu3Processor(Emu3ImageProcessor(), tokenizer(names, marks, bos="<bos>"))))
-
-
-def vq(codes: int = 16, **how: Any) -> VQModel:
-    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
-    sizes = {"block_out_channels": (8, 8), "norm_num_groups": 4, "latent_channels": 4, "vq_embed_dim": 4}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        made = VQModel(**blocks, **sizes, num_vq_embeddings=codes, **{"lookup_from_codebook": True, **how})
-        made.quantize.embedding.weight.data.normal_()
-    return made.eval()
-
-
-def chameleon(sized: bool) -> ChameleonPipeline:
-    model = tiny_chameleon()
-    names = {name: i for name, i in model.config.vocabulary_map.items() if "IMGIMG" not in name} | {"<sep>": 19}
-    said = tokenizer(names, {"image_token": "<image>"})
-    said.sep_token = "<sep>"
-    return quiet(ChameleonPipeline(model, ChameleonProcessor(ChameleonImageProcessor(), said), vq(), sized))
+    return emu3_pipe()
 
 
 @pytest.fixture(scope="module")
 def anole() -> ChameleonPipeline:
-    return chameleon(sized=False)
+    return chameleon_pipe(sized=False)
 
 
 @pytest.fixture(scope="module")
 def lumina() -> ChameleonPipeline:
-    return chameleon(sized=True)
+    return chameleon_pipe(sized=True)
 
 
 PIPES = {"emu3": (8, 10), "anole": (16, 16), "lumina": (8, 12)}
@@ -98,11 +49,6 @@ PIPES = {"emu3": (8, 10), "anole": (16, 16), "lumina": (8, 12)}
 
 
 ONE_FAST = [name if name == "emu3" else pytest.param(name, marks=pytest.mark.slow) for name in PIPES]
-
-
-def quiet(pipe: Any) -> Any:
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
 
 
 @pytest.mark.thinned(1)

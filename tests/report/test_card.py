@@ -1,4 +1,4 @@
-"""`mmspec card`: cards and README say what was measured; what somebody types is found and overwritten."""
+"""`python -m tools.cards`: cards and README say what was measured; what somebody types is found and overwritten."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,12 @@ from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 from mmspec import shipped
-from mmspec.cli.app import build
-from mmspec.report import cards, table
-from mmspec.report.numbers import fill
+from mmspec.report import table
 from mmspec.report.result import Result
+from tools.cards import cards
+from tools.cards.__main__ import build
+from tools.cards.models import SHIPPED
+from tools.cards.numbers import fill
 
 ROOT = Path(__file__).parents[2]
 README = """# Title
@@ -31,7 +33,7 @@ The end.
 
 
 def mmspec(*arguments: object) -> click.testing.Result:
-    return CliRunner().invoke(build(), ["card", *map(str, arguments)])
+    return CliRunner().invoke(build(), [*map(str, arguments)])
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ def test_a_readme_is_filled_and_a_number_typed_by_hand_fails_the_check(saved: Pa
 
 def test_the_readme_and_the_cards_of_this_repository_are_what_the_command_writes() -> None:
     for file in (ROOT / "README.md", *(ROOT / "model_cards").glob("*.md")):
-        assert file.read_text() == fill(file.read_text(), file.parent), f"run: mmspec card --readme {file}"
+        assert file.read_text() == fill(file.read_text(), file.parent), f"run: python -m tools.cards --readme {file}"
     check = mmspec("--check")
-    assert check.exit_code == 0, f"run: mmspec card\n{check.output}"
+    assert check.exit_code == 0, f"run: python -m tools.cards\n{check.output}"
 
 
 def test_no_loop_of_ours_is_called_somebody_elses_and_no_document_holds_a_speed() -> None:
@@ -125,7 +127,7 @@ def test_the_card_of_a_shipped_model_is_the_same_whoever_renders_it(result: Resu
     card = saved.with_name("text-14m.md")
     card.write_text("stale")
     assert mmspec(saved, "-o", card).exit_code == 0
-    (model,) = [model for model in cards.described() if model.name == "text-14m"]
+    (model,) = [model for model in SHIPPED if model.name == "text-14m"]
     facts = json.loads((shipped.asset("text-14m") / "training.json").read_text())
     assert card.read_text() == cards.render(model, facts, result)
     assert card.read_text() == cards.from_facts(model, shipped.folder("assets"), saved.parent)

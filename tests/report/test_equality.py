@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from mmspec import shipped
-from mmspec.report import cards, equality, table, trust
-from mmspec.report.equality import Equality
+from mmspec.report import table, trust
 from mmspec.shipped import asset
+from tools.cards import cards, equality
+from tools.cards.equality import Equality
+from tools.cards.models import SHIPPED
 
 CELL = Equality(
     model="mmspec/text-14m",
@@ -79,7 +81,7 @@ def test_what_cannot_be_a_cell_is_refused(tmp_path: Path, change: dict[str, Any]
 
 
 def test_the_card_of_a_model_shows_the_document_beside_it(tmp_path: Path) -> None:
-    (model,) = [model for model in cards.described() if model.name == "text-14m"]
+    (model,) = [model for model in SHIPPED if model.name == "text-14m"]
     bare = cards.from_facts(model, shipped.folder("assets"), tmp_path)
     trust.save_lines(tmp_path / "text-14m.one-shape.jsonl", [replace(CELL, setting="T | 1")])
     card = cards.from_facts(model, asset("text-14m").parent, tmp_path)

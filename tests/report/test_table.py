@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmspec.report import bounds, table, views
-from mmspec.report.numbers import AGAINST, summary
+from mmspec.report import table, views
 from mmspec.report.result import Peer, Result
 from mmspec.report.trust import load_result
+from tools.cards.numbers import AGAINST, summary
 
 
 def rows(view: views.View) -> dict[str, dict[str, str]]:
@@ -59,11 +59,11 @@ def test_time_memory_and_text(result: Result) -> None:
 def test_modes_batches_truth_and_limits_stand_apart(result: Result) -> None:
     claims = [row for view in views.speeds(result) for row in view.rows]
     assert not any("oracle" in row for row in claims) and sum(row[0] == "auto" for row in claims) == 1
-    assert [row[1:3] for row in bounds.modes(result).rows] == [("oracle", "oracle"), ("prompt-lookup", "empty")]
+    assert [row[1:3] for row in table.modes(result).rows] == [("oracle", "oracle"), ("prompt-lookup", "empty")]
     (batch,) = views.batches(result).rows
     assert batch[3] == "8" and batch[6] == "6.40" and batch[7] == "1.20 (1.08–1.20)"
     assert rows(views.forced(result))["prompt-lookup"] == {"method": "prompt-lookup", "code": "1.31", "prose": ""}
-    passes, drafters, reached, measured = bounds.limits(result)
+    passes, drafters, reached, measured = table.limits(result)
     assert passes.rows == [("1", "1.00", "0.40"), ("2", "1.05", ""), ("16", "1.50", "")]
     assert drafters.rows == [("mmspec/text-1m", "0.210")] and measured.rows == [("bandwidth_bytes_per_s", "1.2e+10")]
     assert reached.rows == [("code, greedy / auto", "0.93", "0.81", "0.50")]
@@ -171,6 +171,6 @@ def test_numbers_that_chance_moves_stand_beside_other_seeds_in_words_of_the_kind
 
 def test_of_long_windows_the_first_depths_are_shown(result: Result) -> None:
     long = replace(result.rows[2], acceptance_by_depth=[0.5] * 40)
-    view = bounds.depths(replace(result, rows=[long]))
-    assert view.rows[0][2].count("0.50") == bounds.DEPTHS and view.note == "The first 12 of up to 40 depths."
-    assert not bounds.depths(result).note
+    view = table.depths(replace(result, rows=[long]))
+    assert view.rows[0][2].count("0.50") == table.DEPTHS and view.note == "The first 12 of up to 40 depths."
+    assert not table.depths(result).note

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from mmspec.report import table, views
-from mmspec.report.cards import render_measured
-from mmspec.report.numbers import fill
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
 from mmspec.report.views import vs_best
+from tools.cards.cards import render_measured
+from tools.cards.numbers import fill
 
 PLACES: dict[str, Callable[[dict[str, Any], str], object]] = {
     "the model": lambda d, text: d.update(model=text),

@@ -92,7 +92,7 @@ class Watch:
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Watch decoders, and let them compile."""
-        from mmspec.core import one_shape
+        from mmspec.core import promise
         from mmspec.core.compile import choice
         from mmspec.core.compile.choice import Captures
         from mmspec.core.compile.pool import NAME
@@ -143,7 +143,7 @@ class Watch:
         patch.setattr(Decoder, "start", starting)
         patch.setattr(Captures, "round_for", choosing)
         patch.setattr(choice, "pool_of", own_pool)
-        for module in (choice, one_shape):
+        for module in (choice, promise):
             patch.setattr(module, "warn", self._said.append)
 
     def judge(self, reasons: tuple[str, ...]) -> None:

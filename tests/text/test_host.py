@@ -17,6 +17,7 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.reference_paths import ReferencePaths, lengths
 from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
+from tests.draws.owned import OWNED, with_own_attention
 from tests.support.zoo import build
 
 VOCAB, NEW = 131, 16
@@ -280,6 +281,28 @@ def test_a_padded_row_is_not_scaled_by_its_columns() -> None:
         TransformersTarget(model).start(padded, 11, 1)
 
 
+@pytest.mark.parametrize("own", OWNED)
+def test_code_of_the_users_is_compared_at_the_length_of_the_call(own: str) -> None:
+    """No setting names the length, here 100, from which on its attention has a temperature by what it counts."""
+    model = small("llama")
+    with_own_attention(model, own, 100)
+    target, ids = TransformersTarget(model), torch.randint(3, VOCAB, (2, 80))
+    padded = {"input_ids": ids[:1], "attention_mask": torch.ones(1, 80).long().index_fill(1, torch.arange(9), 0)}
+    calls = {"one row": ids[:1], "two rows": ids, "padded": padded}
+    refused = {name for name, inputs in calls.items() if _refused(target, inputs)}
+    most = {"position-ids": set(), "length-of-layer": {"two rows", "padded"}}
+    assert refused == most.get(own, {*calls})
+
+
+def _refused(target: TransformersTarget, inputs: Any) -> bool:
+    try:
+        target.start(inputs, 22, 1)
+    except ValueError as error:
+        assert "not transformers'), so it is" in str(error) or "depends on the padding" in str(error)
+        return True
+    return False
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_window_that_the_first_check_does_not_reach(dtype: torch.dtype) -> None:
     """GPT-Neo masks by slot; the class's own window is 256, and a call that gets there is compared once more."""
@@ -308,6 +331,14 @@ def test_a_model_that_counts_padding_is_refused_with_it(name: str) -> None:
     target.start(ids, 4, 1)
     with pytest.raises(ValueError, match=r"in a padded row depends on the padding .* as in the row alone"):
         target.start({"input_ids": ids, "attention_mask": torch.ones_like(ids).index_fill(1, torch.arange(2), 0)}, 4, 1)
+
+
+@pytest.mark.parametrize("name", ["git", "big_bird", "llama"])
+def test_masks_are_read_in_the_same_way_in_half_precision(name: str) -> None:
+    """The own attention of GIT and BigBird adds a mask to scores: as 0 and 1 it is off by less than bfloat16 is."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    manners = {TransformersTarget(build(name).to(dtype)).passes.manner for dtype in dtypes}
+    assert manners == {"interface" if name == "llama" else "explicit"}
 
 
 def test_a_model_that_replaces_its_parts_is_refused_and_stays_whole() -> None:

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from mmspec.hosts.language_part import LanguagePart
-from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.model_info import LanguagePart, ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec.training.losses import Top

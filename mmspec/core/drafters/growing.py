@@ -172,18 +172,20 @@ def grown(
     feed: Callable[[Draft, int], TargetOutput],
     fed: int = 1,
     enough: Callable[[Level], bool] | None = None,
+    room: Tensor | None = None,
 ) -> tuple[Draft, Scratch, int]:
     """Grow a draft of `levels` levels, at least one.
 
     `output` is the draft model's after the root, one node. `fed` is how many nodes of this round are in its scratch: 1
     for the root, or 0, and it is fed again. `feed` runs one pass of the draft model: the output at the nodes of a
     rooted draft from an index on; those before it were fed since the last commit. `enough` is asked behind every level
-    whether it is the last one: a host sync, which saves passes.
+    whether it is the last one: a host sync, which saves passes. `room [batch]` is how deep the draft model may be fed,
+    if that is less than the rows' own.
 
     Returns:
         The draft; where its nodes are in the scratch; and the number of nodes there, the root included.
     """
-    growth = Growth(shape, k, rows.root, rows.room)
+    growth = Growth(shape, k, rows.root, rows.room if room is None else room)
     carried = None
     for depth in range(1, levels + 1):
         distribution = warped(rows, output, growth.fed, growth.frontier).distribution

@@ -51,11 +51,7 @@ def names_for(callback: object, given: Sequence[str]) -> Sequence[str]:
 
 
 def refuse_steering(every: int | None, names: Sequence[str]) -> None:
-    """Refuse a distance between calls of a callback that is no number above 0, and what depends on drafts there.
-
-    Raises:
-        ValueError: It is another one, or the callback asks for `accepted`.
-    """
+    """Refuse a distance between calls of a callback that is no number above 0, and what depends on drafts there."""
     if every is None:
         return
     integers(steer_every=every)
@@ -66,11 +62,7 @@ def refuse_steering(every: int | None, names: Sequence[str]) -> None:
 
 
 def refuse_unknown(names: Sequence[str]) -> None:
-    """Refuse names that are none of `TENSORS`.
-
-    Raises:
-        ValueError: Lists these names.
-    """
+    """Refuse names that are none of `TENSORS`."""
     unknown = [name for name in names if name not in TENSORS]
     if unknown:
         raise ValueError(f"callback_on_step_end_tensor_inputs has {', '.join(unknown)}; there is {', '.join(TENSORS)}")
@@ -188,11 +180,7 @@ def _but_length(null: Tensor) -> tuple[int, ...]:
 
 
 def refuse_guidance(scale: float) -> None:
-    """Refuse a guidance scale below 1.
-
-    Raises:
-        ValueError: It is below 1, infinite, NaN, or no number.
-    """
+    """Refuse a guidance scale below 1."""
     required(guidance_scale=scale)
     numbers(guidance_scale=scale)
     if not 1 <= scale < inf:

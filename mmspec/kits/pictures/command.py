@@ -185,11 +185,7 @@ def sheet(pictures: Sequence[Any]) -> Any:
 
 
 def refuse_format(file: Path) -> None:
-    """Refuse a file name whose ending is no format of pictures.
-
-    Raises:
-        ValueError: The ending is no format that can be written.
-    """
+    """Refuse a file name whose ending is no format of pictures."""
     from PIL import Image
 
     Image.init()

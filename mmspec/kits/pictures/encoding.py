@@ -94,9 +94,6 @@ Numbers = tuple[str, int, int]
 def refuse_misfits(pipe: Any, *others: Numbers) -> None:
     """Refuse parts of a pipeline that do not fit each other: the transformer and encoder of captions (None: classes, or
     features are given), and further numbers that have to be equal.
-
-    Raises:
-        ValueError: Names both numbers.
     """
     model, text_encoder, tokenizer = pipe.transformer.config, pipe.text_encoder, pipe.tokenizer
     numbers = list(others)

@@ -146,11 +146,7 @@ def _size(file: Path) -> int:
 
 
 def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[str, Any]) -> torch.nn.Module:
-    """The model of a header, without numbers.
-
-    Raises:
-        ValueError: The file does not fit; names it.
-    """
+    """The model of a header, without numbers."""
     try:
         return part.load(header, **config)
     except ValueError as error:

@@ -91,11 +91,7 @@ class PicturePipeline(Pipeline):
         return torch.cat([self.decode_units(row) for row in units.split(1)])
 
     def refuse_pixels(self) -> None:
-        """Refuse a call for pixels before it runs, where the pipeline has units alone.
-
-        Raises:
-            ValueError: There is no decoder of the units.
-        """
+        """Refuse a call for pixels before it runs, where the pipeline has units alone."""
 
     def set_size(self, height: int | None, width: int | None) -> None:
         """Take the size of a call's pictures, in pixels; None: the model's own.

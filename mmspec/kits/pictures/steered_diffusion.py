@@ -32,11 +32,7 @@ Ask = Callable[[Sequence[Image.Image], int, int, str], Sequence[str | None]]
 
 
 def refuse_pipeline(pipe: Any) -> None:
-    """Refuse a pipeline whose callback cannot change what guidance leads away from, or whose picture cannot be read.
-
-    Raises:
-        ValueError: Says what is in the way.
-    """
+    """Refuse a pipeline whose callback cannot change what guidance leads away from, or whose picture cannot be read."""
     name = type(pipe).__name__
     if isinstance(pipe, Pipeline):
         raise ValueError(f"a {name} is no pipeline that denoises: call it with callback_on_step_end=, steer_every=")

@@ -3,7 +3,6 @@
 * `pipeline`: `TextPipeline`.
 * `demo`: `mmspec demo` commands.
 * `bench/`: `mmspec bench` commands.
-* `cards`: what the cards of shipped models say.
 * `small_model`: drafters with a smaller language model; `tree_form`: the options of their trees.
 * `corpus`: files of texts, or of ids, that drafters count or search.
 """

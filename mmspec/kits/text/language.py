@@ -118,11 +118,7 @@ def asked(prompt: str | Sequence[Message], tokenizer: Any) -> str | Sequence[Mes
 
 
 def refuse_no_template(tokenizer: Any) -> None:
-    """Refuse a tokenizer that cannot write conversations.
-
-    Raises:
-        ValueError: It has no chat template.
-    """
+    """Refuse a tokenizer that cannot write conversations."""
     if tokenizer.chat_template is None:
         raise ValueError(
             "the tokenizer has no chat template, so that messages cannot be written as the model knows them: take a "

@@ -19,8 +19,8 @@ from mmspec.bench.race import Contestant
 from mmspec.hosts.loading import PREFIX
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.knockout import JUDGED, Race, Racer
-from mmspec.report.cards import heads_of
 from mmspec.report.result import PLAIN
+from mmspec.shipped import heads_of
 
 NOW = "auto, as it is"
 """What the others are compared with, since it is what they would replace."""
@@ -93,8 +93,8 @@ def contestants(model: Any, compiled: bool) -> tuple[dict[str, Racer], dict[str,
 def heads_for(model: Any) -> dict[str, Mapping[str, Any]]:
     """The shipped heads of a live model, each as chains and as small trees, with arguments of `enable`."""
     return {
-        f"{head.method}, {shape}, {head.name}": {"method": head.method, "drafter": PREFIX + head.name, **how}
-        for head in heads_of(known_name(model))
+        f"{method}, {shape}, {head}": {"method": method, "drafter": PREFIX + head, **how}
+        for head, method in heads_of(known_name(model)).items()
         for shape, how in SHAPES.items()
     }
 

@@ -48,11 +48,7 @@ def _refuse_wrong_already(pair: Pair, rule: Rule, harm: Broken) -> None:
 
 
 def _one_of_each_shape(subject: Subject, exact: bool) -> list[Pair]:
-    """The first chain, tree and window whose units are drawn from a distribution.
-
-    Raises:
-        Untried: There is none.
-    """
+    """The first chain, tree and window whose units are drawn from a distribution."""
     shapes: dict[tuple[str, bool], Pair] = {}
     for pair in pairs(subject) if subject.component.exactness == "invariant" else known(subject):
         shape, offers = pair.shape.split()[0], pair.drafter().offers

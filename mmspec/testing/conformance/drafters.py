@@ -138,11 +138,7 @@ def rows_are_independent(subject: Subject) -> str:
 
 
 def _refuse_unlike(counts: tuple[int, int], reason: str) -> int:
-    """The number of drafts that were compared.
-
-    Raises:
-        Broken: Some differ.
-    """
+    """The number of drafts that were compared."""
     wrong, compared = counts
     if wrong:
         raise Broken(reason, f"{wrong} of {compared} drafts differ")

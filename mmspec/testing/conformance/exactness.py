@@ -95,11 +95,7 @@ def synthetic_says_so(subject: Subject) -> str:
 
 
 def _report_says(subject: Subject, word: str, number: str) -> Report:
-    """A report of a run under the rule.
-
-    Raises:
-        Broken: The report does not say that exactness.
-    """
+    """A report of a run under the rule."""
     pair = pairs(subject)[0]
     decoder = Decoder(pair.bench.target, pair.drafter(), subject.rule(), k=4)
     report = decoder.generate(pair.bench.prompt(ROWS), LIMIT).report

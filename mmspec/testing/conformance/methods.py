@@ -96,11 +96,7 @@ def _equals(subject: Subject, sample: bool) -> str:
 
 
 def _enabled(subject: Subject) -> list[Trial]:
-    """Trials on a live model that can be enabled, whose `generate` takes what the target takes.
-
-    Raises:
-        Untried: There are none.
-    """
+    """Trials on a live model that can be enabled, whose `generate` takes what the target takes."""
     found = []
     for trial in subject.trials:
         model = _model(trial)

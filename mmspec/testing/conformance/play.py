@@ -122,11 +122,7 @@ def differing(a: Sequence[Tensor], b: Sequence[Tensor]) -> int:
 
 
 def refuse_differing(a: Sequence[Tensor], b: Sequence[Tensor], reason: str) -> int:
-    """Compare rows. Returns how many there are.
-
-    Raises:
-        Broken: Some differ; with the reason and the number of rows.
-    """
+    """Compare rows. Returns how many there are."""
     wrong = differing(a, b)
     if wrong:
         raise Broken(reason, f"{wrong} of {len(a)} rows differ")

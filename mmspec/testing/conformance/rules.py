@@ -134,11 +134,7 @@ def disjoint_distributions_accept_none(subject: Subject) -> str:
 
 
 def _accepted(rule: Rule, target: Target, table: Tensor) -> Counter[str]:
-    """Counts of a run on a Markov chain with drafts from a table.
-
-    Raises:
-        Untried: The rule takes neither chains nor trees.
-    """
+    """Counts of a run on a Markov chain with drafts from a table."""
     seen = Log()
     for decoder in _decoders(target, [MarkovChain(table), MarkovTree(table, (1, 1, 1, 1))], WatchedRule(rule, seen)):
         decoder.generate(torch.tensor([[0, 1]]).expand(500, 2), LIMIT, seed=3)

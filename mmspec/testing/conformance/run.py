@@ -78,11 +78,7 @@ def parametrize_checks(components: Wanted, **settings: Unpack[Settings]) -> Call
 
 
 def refuse_without_scipy() -> None:
-    """Check for scipy before anything runs.
-
-    Raises:
-        ValueError: scipy is not installed.
-    """
+    """Check for scipy before anything runs."""
     if find_spec("scipy") is None:
         raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
 

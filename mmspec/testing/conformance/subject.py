@@ -239,11 +239,7 @@ def targets(registry: Registry, given: Mapping[str, Maker] | None = None) -> Ite
 
 
 def _rule_for(bench: Bench, drafter: Drafter, own: Iterable[Rule], fresh: bool = False) -> Rule:
-    """The first rule that takes a drafter: of the core's, then of its plugin's `own`.
-
-    Raises:
-        ValueError: None does; says why the first one does not.
-    """
+    """The first rule that takes a drafter: of the core's, then of its plugin's `own`."""
     refusals = []
     rules: list[Rule] = [Match(), Rejection(), RecursiveRejection(), *own]
     for rule in rules:

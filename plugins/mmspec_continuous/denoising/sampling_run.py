@@ -135,11 +135,7 @@ class SamplingRun:
         return result
 
     def _start(self, t: Any, x: Tensor, options: dict[str, Any]) -> None:
-        """The first step, at timestep `t` from states `x [batch, *unit]`.
-
-        Raises:
-            ValueError: With these options the scheduler adds no noise.
-        """
+        """The first step, at timestep `t` from states `x [batch, *unit]`."""
         times = self.scheduler.timesteps
         found = (times == torch.as_tensor(t).to(times.device)).nonzero().flatten()
         self._predictions, self._clean = Predictions(len(x)), x
@@ -166,11 +162,7 @@ class SamplingRun:
         self._predictions.at.clear()
 
     def _predicted(self, network: Callable[..., Any], call: DenoiserCall) -> Any:
-        """The denoiser's output at the present states; the network runs for the rows where it is not known.
-
-        Raises:
-            UnsupportedCall: The call is not one at these states and the conditions of the last one.
-        """
+        """The denoiser's output at the present states; the network runs for the rows where it is not known."""
         assert self._state is not None
         t = self.scheduler.timesteps[self._index]
         call = call.at_state(scaled(fork(self.scheduler), self._state, t), t)

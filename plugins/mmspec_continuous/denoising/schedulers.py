@@ -82,11 +82,7 @@ def supported_list() -> str:
 
 
 def refuse(scheduler: Any) -> None:
-    """Refuse a scheduler whose steps are not Gaussians of known sigma.
-
-    Raises:
-        ValueError: The scheduler cannot be used; the message says why and lists the schedulers that can.
-    """
+    """Refuse a scheduler whose steps are not Gaussians of known sigma."""
     name = type(scheduler).__name__
     why = "its steps are not known to be Gaussian: it adds no noise, or noise of another kind"
     if name in SUPPORTED:
@@ -100,11 +96,7 @@ def refuse(scheduler: Any) -> None:
 
 
 def refuse_default_call(pipe: Any, method: str) -> None:
-    """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise.
-
-    Raises:
-        ValueError: Names the argument, and what to do.
-    """
+    """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise."""
     takes = inspect.signature(pipe.scheduler.step).parameters
     call = inspect.signature(type(pipe).__call__).parameters if callable(pipe) else {}
     options = {"eta": call["eta"].default} if "eta" in takes and "eta" in call else {}

@@ -274,11 +274,7 @@ def _left(cells: int, left: int, progress: float) -> int:
 
 
 def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
-    """The configuration of published weights.
-
-    Raises:
-        ValueError: They are no MAR's, or the number of heads has to be given.
-    """
+    """The configuration of published weights."""
     dim, token_dim = shape_in(state, "z_proj.weight", 2)
     cells = shape_in(state, "diffusion_pos_embed_learned", 3)[1]
     places = shape_in(state, "encoder_pos_embed_learned", 3)[1]

@@ -131,11 +131,7 @@ class ContinuousTarget:
         return TargetOutput(distribution=self.model.token_head.distribution(condition, null, cache.scale, self.head))
 
     def _scale(self, inputs: Condition) -> float | Tensor | None:
-        """The guidance scale of a call; None without guidance.
-
-        Raises:
-            ValueError: The model cannot be guided.
-        """
+        """The guidance scale of a call; None without guidance."""
         scale = inputs.scale if isinstance(inputs, Guided) and inputs.guided else 1.0
         if bool((torch.as_tensor(scale) == 1).all()):
             return None
@@ -155,9 +151,6 @@ class ContinuousTarget:
 def refuse_mixtures(target: Target, rule: str, what: str) -> None:
     """Refuse a target whose head has no steps, which the rule needs for `what`; another target is left to the check of
     its distributions.
-
-    Raises:
-        ValueError: The head is a mixture.
     """
     if isinstance(target, ContinuousTarget) and target.head is None:
         raise ValueError(

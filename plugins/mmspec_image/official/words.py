@@ -49,11 +49,7 @@ def read_words(file: Path, needed: Sequence[str] = ()) -> Tokenizer:
 
 
 def refuse_lacking(file: Path, vocab: Mapping[str, int], needed: Sequence[str]) -> None:
-    """Refuse a tokenizer without words that draw pictures.
-
-    Raises:
-        ValueError: One is missing.
-    """
+    """Refuse a tokenizer without words that draw pictures."""
     missing = [word for word in needed if word not in vocab]
     if missing:
         listed = ", ".join(missing[:3]) + ", …" * (len(missing) > 3)

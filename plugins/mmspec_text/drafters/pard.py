@@ -123,7 +123,7 @@ class Pard(SmallModelDrafter):
     @torch.no_grad()
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: DraftModelMemory = state.memory
-        k = min(k, self._context(state))
+        k, room = self._bounds(state, k)
         levels = self.shape.levels(k)
         if levels < 1:
             return Draft.empty(state.root)
@@ -132,7 +132,8 @@ class Pard(SmallModelDrafter):
         output, _ = fed_known(self.model, memory, state, lag, most + levels, feed, masks=levels - 1, mask=self.mask)
         memory.lag = 0
         block = Block(self.scored, behind_root(output, lag, levels))
-        return drafted(block, self.shape, state, k, noise)
+        draft = drafted(block, self.shape, state, k, noise)
+        return draft if room is None else draft.within(room)
 
     def inside(self, k: int, state: State) -> PardInside:
         return PardInside(self, k, state)

@@ -32,11 +32,7 @@ class SuffixArray:
         self._order = _sorted_places(flat, longest)
 
     def refuse_other_ids(self, vocab: int) -> None:
-        """Refuse a target of another tokenizer.
-
-        Raises:
-            ValueError: The corpus has an id that the target does not have.
-        """
+        """Refuse a target of another tokenizer."""
         if self.largest >= vocab:
             raise ValueError(
                 f"the corpus has token id {self.largest} and the target's are 0 … {vocab - 1}; "

@@ -74,11 +74,7 @@ def _sizes(rows: str) -> list[int]:
 
 
 def _measured(result: Path, method: str | None, setting: str | None, most: int, cost: float) -> "Drafting":
-    """The acceptance of a method in a file of measurements.
-
-    Raises:
-        ValueError: The file has no such row; names those that it has.
-    """
+    """The acceptance of a method in a file of measurements."""
     from mmspec.report.trust import load_result
     from mmspec_text.plan.work import Drafting
 

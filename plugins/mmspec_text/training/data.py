@@ -107,7 +107,7 @@ def read_data(
         return Data(streams, held, beginnings)
     if tokenizer.chat_template is not None:
         return Data([], {}, chat.opening().expand(rows, -1), "questions", chat.variables)
-    return Data([], {}, torch.full((rows, 1), _opening(tokenizer)))
+    return Data([], {}, torch.full((rows, 1), _opening(tokenizer, vocab)))
 
 
 def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, list[list[Answer]]]:
@@ -121,13 +121,15 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
     lines, tokenizer = numbered_json_lines(path, MOST), chat.tokenizer
     if not lines:
         raise ValueError(f'{shown(path)} is empty: every line holds a text, {{"text": "…"}}')
-    first = [] if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None else [_opening(tokenizer)]
+    first = [] if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None else [_opening(tokenizer, vocab)]
     units: list[int] = []
     talks: list[list[Answer]] = []
     for number, line in lines:
         where = f"line {number} of {shown(path)}"
         if isinstance(line.get("messages"), list):
             talks.append(chat.answers_in(line, end, where))
+            for answer in talks[-1]:
+                _refuse_ids(answer.ids.tolist(), vocab, where)
         elif ids := _ids(line, tokenizer, vocab, where):
             units += first + ids
     if not units and not talks:
@@ -145,31 +147,33 @@ def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) ->
     return prompts_of(sorted(chosen, key=len))  # sorted, so that prompts of one batch have few places before them
 
 
-def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token in front of a text.
-
-    Raises:
-        ValueError: The tokenizer has none.
-    """
+def _opening(tokenizer: PreTrainedTokenizerBase, vocab: int) -> int:
+    """The token in front of a text."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
+            _refuse_ids([token], vocab, "the token that begins a text")
             return int(token)
     raise ValueError("the target's tokenizer has no token that begins a text, so it needs texts to go on from: --data")
 
 
 def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int, where: str) -> list[int]:
     if isinstance(line.get("text"), str):
-        return list(tokenizer(line["text"], add_special_tokens=False, verbose=False)["input_ids"])
-    ids = line.get("ids")
+        ids = list(tokenizer(line["text"], add_special_tokens=False, verbose=False)["input_ids"])
+    else:
+        ids = line.get("ids")
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         there = ", ".join(map(shown, list(line)[:4])) or "nothing"
         raise ValueError(
             f'{where} has no "text" (a string), no "messages" (a list) and no "ids" (numbers), but {there}'
         )
+    _refuse_ids(ids, vocab, where)
+    return ids
+
+
+def _refuse_ids(ids: Sequence[int], vocab: int, where: str) -> None:
     foreign = [one for one in ids if not 0 <= one < vocab]
     if foreign:
         raise ValueError(f"{where} has the id {foreign[0]}, and the target has {vocab}: ids of another tokenizer")
-    return ids
 
 
 def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tuple[list[Answer], Batch]:
@@ -206,9 +210,6 @@ def refuse_foreign(logits_of: Callable[[Tensor], Tensor], window: Tensor, vocab:
     """Refuse a text that the target finds less likely than noise, as text of another tokenizer's ids is.
 
     `logits_of` gives the target's logits of ids `[1, unit]`; `window` is a piece of the text, `[unit]` int64.
-
-    Raises:
-        ValueError: A uniform guess would be much better than the target.
     """
     nats = float(next_token(logits_of(window[None]), window[None]))
     if not nats < math.log(vocab) + MARGIN:

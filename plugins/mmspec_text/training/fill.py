@@ -81,11 +81,7 @@ def recomputed(model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def refuse_odd_blocks(model: Any, length: int, fillers: Tensor, what: str) -> None:
-    """Refuse a model whose blocks behind a text of so many units are not what it says in passes of their own.
-
-    Raises:
-        ValueError: It has windows, states or positions that a pass over blocks does not follow; `what` names it.
-    """
+    """Refuse a model whose blocks behind a text of so many units are not what it says in passes of their own."""
     embedding, count, kind = model.get_input_embeddings(), len(fillers), type(model).__name__
     units = torch.arange(length, device=fillers.device)[None] % len(embedding.weight)
     roots = torch.tensor([[length // 2, length - 1]], device=fillers.device)

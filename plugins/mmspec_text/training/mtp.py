@@ -45,7 +45,8 @@ def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
     block, kind = model_info.language.layers[-1], type(model_info.model).__name__
     weights = {key: value.detach().float().clone() for key, value in block.state_dict().items()}
     norm = dict(block.named_children()).get("input_layernorm")
-    if norm is None or any(EXPERTS in f".{key}" for key in weights):
+    plain = norm is not None and list(norm.state_dict()) == ["weight"] and DEEPSEEK.eps in model_info.config.to_dict()
+    if norm is None or not plain or any(EXPERTS in f".{key}" for key in weights):
         raise ValueError(
             f"{kind} has layers with experts, or of another form than a Llama's; no multi-token layer is trained for "
             "them: train --kind eagle3"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmspec.hosts.weight_files import CONFIG, FILES, SAFE
 from mmspec.training.work import save_tensors
 from mmspec_text.drafters.heads.layers import BlockSizes, HeadNetwork
+from mmspec_text.drafters.heads.positions import ROTARY
 from mmspec_text.training.recipe import DrafterRecipe
 
 
@@ -60,7 +61,9 @@ def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
     config = model.config.get_text_config(decoder=True)
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None) or 4
     rope = getattr(config, "rope_parameters", None) or {}
-    copied = {"rope": dict(rope)} if rope.get("rope_type") in COPIED else {}
+    kind = rope.get("rope_type")
+    read = ("rope_type", "rope_theta", *ROTARY.get(kind, ()))  # a head turns all of its numbers, as not all targets do
+    copied = {"rope": {key: rope[key] for key in read if key in rope}} if kind in COPIED else {}
     return copied | {
         "hidden": hidden,
         "intermediate": intermediate or getattr(config, "intermediate_size", None) or 4 * hidden,

@@ -111,11 +111,7 @@ class DrafterRecipe:
             raise ValueError("a head from which training goes on has its own sizes: no draft_vocab, no intermediate")
 
     def refuse_for(self, kind: DrafterKind, reads: bool, writes: bool) -> None:
-        """Refuse what has no effect on a kind of drafter, or where no file is read, or where the target writes nothing.
-
-        Raises:
-            ValueError: Names the kind that has it, or what is missing.
-        """
+        """Refuse what has no effect on a kind of drafter, where no file is read, or where the target writes nothing."""
         given = {field.name for field in fields(self) if vars(self)[field.name] != field.default}
         for name, (only, why) in ONLY.items():
             if kind not in only and name in given:

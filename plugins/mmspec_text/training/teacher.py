@@ -47,13 +47,27 @@ class Teacher:
         if boundaries:
             target.with_hidden(boundaries)  # refuses those that there are not
         self.model, self._model_info, self._boundaries = target.model, target.model_info, tuple(boundaries)
+        self._mixed = self._runs_mixed()
+
+    @torch.no_grad()
+    def _runs_mixed(self) -> bool:
+        """Whether the target runs under autocast, in which a drafter learns: some models of experts do not."""
+        device = self.model.device
+        try:
+            with torch.autocast(device.type, torch.bfloat16):
+                self.model(input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device), use_cache=False)
+        except RuntimeError:
+            return False
+        return True
 
     @torch.no_grad()
     def __call__(self, ids: Tensor) -> tuple[Tensor | None, Tensor]:
         """The features `[batch, unit, width]` of `ids [batch, unit]`, or None; and logits `[batch, unit, vocab]`,
         float32.
         """
-        with Reading(self._model_info, self._boundaries) as reading:
+        device = self.model.device.type
+        mixed = torch.autocast(device, torch.bfloat16, enabled=self._mixed and torch.is_autocast_enabled(device))
+        with Reading(self._model_info, self._boundaries) as reading, mixed:
             logits = self.model(input_ids=ids, use_cache=False).logits
         return reading.states, logits.float()
 

@@ -149,9 +149,10 @@ class Rapid(DraftModel):
         memory.passes += 1
         return super()._feed(memory, draft, first)
 
-    def _context(self, state: State) -> int:
-        context = self.model.context if isinstance(self.model, Bounded) else None
-        return state.limit if context is None else max(0, context - state.memory.short - max(state.host_emitted))
+    def _left(self, state: State) -> list[int] | None:
+        if not isinstance(self.model, Bounded) or self.model.context is None:
+            return None
+        return [self.model.context - state.memory.short - n for n in state.host_emitted]
 
 
 SATURATION = 1.5

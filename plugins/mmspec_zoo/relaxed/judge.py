@@ -92,11 +92,7 @@ class JudgeHead:
         return cls(weight.float(), bias.float(), about.get("target", ""), about.get("identity", ""))
 
     def refuse_other(self, target: Target) -> GivesHidden:
-        """The target, if it is the one whose states the judge reads.
-
-        Raises:
-            ValueError: It gives no states, states of another width, or is another model.
-        """
+        """The target, if it is the one whose states the judge reads."""
         if not isinstance(target, GivesHidden):
             raise ValueError(f"a judge reads the target's hidden states, and {type(target).__name__} gives none")
         whose = f"the judge was trained on the states of {shown(self.target) or 'another model'}"

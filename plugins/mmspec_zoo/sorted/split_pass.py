@@ -63,11 +63,7 @@ def split(sublayers: SubLayers, ends: Sequence[int]) -> list[SplitPass]:
 
 @torch.inference_mode()
 def _refuse_unsplit(sublayers: SubLayers, parts: Sequence[SplitPass]) -> None:
-    """Compare a pass in parts with the whole one, over two units.
-
-    Raises:
-        ValueError: They differ: layers read keys of others, or more than one stream of states.
-    """
+    """Compare a pass in parts with the whole one, over two units."""
     model = sublayers.model_info.model
     ids = torch.tensor([[0, 1]], device=device_of(model))
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}

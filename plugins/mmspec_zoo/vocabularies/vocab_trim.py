@@ -133,11 +133,7 @@ class VocabTrim(DraftModel):
             self.model = CutHeadTarget(self._small, self.kept)
 
     def _wanted(self, vocab: int) -> int:
-        """How many ids are kept.
-
-        Raises:
-            ValueError: The special ids are not fewer.
-        """
+        """How many ids are kept."""
         keep, least = self.options.keep, len(self._special) + 1
         if keep is None:
             return max(-(-vocab // SHARE), least)

@@ -13,9 +13,9 @@ from mmspec.bench.methods import chosen_methods
 from mmspec.cli.places import refuse_unwritable
 from mmspec.kits.text.bench.settings import DRAFTER
 from mmspec.report import terminal, trust
-from mmspec.report.diversity import view
 from mmspec.report.table import show_view
 from tools.bench.diversity.measure import KINDS, Size, measure
+from tools.cards.diversity import view
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},

@@ -21,9 +21,9 @@ from mmspec.core.decoder import Decoder, Output
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.settings import GIVEN, held_out
-from mmspec.report.diversity import Diversity
 from mmspec.report.result import PLAIN
 from tools.bench.diversity.figures import figures
+from tools.cards.diversity import Diversity
 
 KINDS = ("titles", "hypotheses")
 """Places where prompts end: a function of Python up to the opening quotes of its docstring, whose first line is its

@@ -16,9 +16,9 @@ from torch import Tensor
 from mmspec.bench.timing import describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
-from mmspec.report.equality import Equality, load
 from mmspec.report.result import PLAIN
 from mmspec.report.trust import save_lines
+from tools.cards.equality import Equality, load
 
 Shape = Literal["one", "any"]
 

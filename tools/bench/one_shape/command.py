@@ -14,7 +14,6 @@ from mmspec.kits.text.bench.defaults import NEW
 from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 from mmspec.registry.suggest import unknown
 from mmspec.report import terminal
-from mmspec.report.equality import view
 from mmspec.report.table import show_view
 from mmspec_ssm.bench import LEVELS, SAME
 from tools.bench.image.run import SETTINGS, SWEPT
@@ -23,6 +22,7 @@ from tools.bench.one_shape import pictures as codes
 from tools.bench.one_shape import texts as tokens
 from tools.bench.one_shape.cells import Cell, Subject, measure
 from tools.bench.video.settings import MODELS
+from tools.cards.equality import view
 
 Json = Annotated[
     Path | None,

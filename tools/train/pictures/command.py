@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-import mmspec_continuous.cards
-import mmspec_image.cards
+import tools.cards.models.continuous
+import tools.cards.models.image
 from mmspec.cli.groups import Device, Work, resumable
 from mmspec.cli.places import refuse_folders
 from tools.train.pictures import codes, flow, tokens
@@ -33,7 +33,7 @@ def train_image(
 ) -> None:
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
     recipe = codes.ImageRecipe(**given(vq_steps=vq_steps, steps=steps, refining=refining))
-    with made(mmspec_image.cards.SHIPPED, out, cards, work):
+    with made(tools.cards.models.image.SHIPPED, out, cards, work):
         codes.train_and_ship(load(data), recipe, out, work, device, typer.echo)
 
 
@@ -48,7 +48,7 @@ def train_continuous(
 ) -> None:
     """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
     recipe = tokens.ContinuousRecipe(**given(kl_steps=kl_steps, steps=steps))
-    with made(mmspec_continuous.cards.SHIPPED, out, cards, work):
+    with made(tools.cards.models.continuous.SHIPPED, out, cards, work):
         tokens.train_and_ship(load(data), recipe, out, work, device, typer.echo)
 
 

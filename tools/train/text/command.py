@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-import mmspec_ssm.cards
-import mmspec_text.cards
+import tools.cards.models.ssm
+import tools.cards.models.text
 from mmspec.cli.groups import Device, Work
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.text import hybrid, llama
@@ -31,7 +31,7 @@ def train_text(
 ) -> None:
     """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
     recipe = llama.TextRecipe(**given(steps=steps, whole_steps=whole_steps, drafter_steps=drafter_steps))
-    with made(mmspec_text.cards.MODELS, out, cards, work):
+    with made(tools.cards.models.text.MODELS, out, cards, work):
         llama.train(out, work, prose, recipe, device, typer.echo)
 
 
@@ -47,7 +47,7 @@ def train_ssm(
     device: Device = "cpu",
 ) -> None:
     """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
-    with made(mmspec_ssm.cards.SHIPPED, out, cards, work):
+    with made(tools.cards.models.ssm.SHIPPED, out, cards, work):
         hybrid.train(out, work, prose, hybrid.SsmRecipe(**given(steps=steps, hard=hard)), device, typer.echo)
 
 
@@ -62,6 +62,6 @@ def train_eagle3(
 ) -> None:
     """Train the EAGLE-3 head of a shipped model on what it learned, and wrote; resumes where it stopped."""
     recipe = replace(RECIPE, **given(steps=steps))
-    shipped = [head for head in mmspec_text.cards.HEADS if head.name == name_of(target)]
+    shipped = [head for head in tools.cards.models.text.HEADS if head.name == name_of(target)]
     with made(shipped, out, cards, work):
         train_shipped_head(out, work, prose, recipe, device, typer.echo, target)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import Device, Work
-from mmspec_video.cards import SHIPPED
+from tools.cards.models.video import SHIPPED
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.video.recipe import VideoRecipe
 from tools.train.video.ship import train_and_ship

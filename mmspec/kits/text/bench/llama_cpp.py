@@ -65,11 +65,7 @@ class LlamaCpp:
 
 
 def refuse(files: Sequence[Path]) -> None:
-    """Refuse files that there are not, before anything is loaded.
-
-    Raises:
-        ValueError: A file is missing or is no GGUF file, or the package is missing.
-    """
+    """Refuse files that there are not, before anything is loaded."""
     for file in files:
         if not file.is_file():
             raise ValueError(f"there is no file {file}; --gguf takes GGUF files of the model, joined by commas")

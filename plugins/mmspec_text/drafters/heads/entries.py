@@ -85,11 +85,7 @@ class Entries(Mapping[str, Any]):
 
 
 def refuse_layers(given: Mapping[str, Any], what: str, plain: Mapping[str, Any] = PLAIN) -> None:
-    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
-
-    Raises:
-        ValueError: They are Gemma's, or an entry of the config is not as in `plain`, so they are computed otherwise.
-    """
+    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors."""
     for name in (*architectures(given), str(given.get("model_type") or "")):
         if "gemma" in name.lower():
             raise ValueError(

@@ -1,31 +1,27 @@
 """Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
-Sources of a card: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json` beside the
+Sources of a card: what `tools.cards.models` says of the model, the `training.json` beside the
 weights that ship, and, where they are beside the card, the JSON of `mmspec bench` and the cells of
 `python -m tools.bench one-shape` and `python -m tools.bench diversity`.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCardData
 
 from mmspec.files import save_text
-from mmspec.report import diversity, equality
 from mmspec.report.result import Result
 from mmspec.report.table import escaped, in_markdown
 from mmspec.report.trust import load_result
 from mmspec.report.views import View
-from mmspec.shipped import assets, folder
+from mmspec.shipped import BENCHES
+from tools.cards import diversity, equality
 
-BENCH = ".bench.json"
-FURTHER = ".further.bench.json"
-"""Ends of the names of a model's benchmark, and of a second one, of methods that were left out of the first."""
-
-
+BENCH, FURTHER = BENCHES
 SMALL = "A model of this size is for demonstrations, tests and benchmarks of speculation; it knows nothing."
 
 
@@ -91,11 +87,11 @@ def render_measured(bench: Result, name: str) -> str:
 
 
 def speed_section(bench: Result, file: str, title: str = "Speed") -> str:
-    """The part of a card that is rendered from a benchmark, between the markers of `mmspec.report.numbers`.
+    """The part of a card that is rendered from a benchmark, between the markers of `tools.cards.numbers`.
 
     `file` is the name of the JSON beside the card.
     """
-    from mmspec.report.numbers import block as written
+    from tools.cards.numbers import block as written
 
     return f"## {title}\n\n{written(f'{file} tables', bench)}\n"
 
@@ -115,32 +111,6 @@ def sections_beside(card: Path) -> list[str]:
     found = [speed_section(load_result(more), more.name, "Speed of further methods")] if more.is_file() else []
     found += [section(equality.view(equality.load(equal)))] if equal.is_file() else []
     return [*found, section(diversity.view(diversity.load(varied)))] if varied.is_file() else found
-
-
-def block(name: str) -> dict[str, Any]:
-    """The `mmspec:` block of a card beside the shipped ones; empty if there is no card of that name."""
-    path = folder("model_cards") / f"{name}.md"
-    if not path.is_file():
-        return {}
-    found = ModelCard.load(path).data.to_dict().get("mmspec")
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def described() -> Iterator[Shipped]:
-    """What the installed plugins say of the models that they ship, or know."""
-    from mmspec.registry import installed
-
-    registry = installed()
-    for plugin in registry.plugins():
-        for models in registry.ask(plugin.name, "mmspec_shipped_models") or ():
-            yield from models
-
-
-def heads_of(target: str) -> list[Shipped]:
-    """The shipped heads of a model, by its name as `mmspec.shipped.known_as` has it; "" has none."""
-    present = assets()
-    own = [model for model in described() if model.name in present] if target else []
-    return [model for model in own if facts_of(model, folder("assets")).get("target") == target]
 
 
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:

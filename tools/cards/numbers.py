@@ -1,4 +1,4 @@
-"""Numbers in Markdown, written by `mmspec card`: blocks between markers, filled from the JSON of a benchmark.
+"""Numbers in Markdown, written by `python -m tools.cards`: blocks between markers, filled from the JSON of a benchmark.
 
     <!-- bench: model_cards/text-14m.bench.json summary -->
     (a table)
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mmspec.registry.suggest import unknown
-from mmspec.report import bounds, table, views
+from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Peer, Result, Row, speedup_of
 from mmspec.report.table import escaped
 from mmspec.report.trust import load_result
@@ -37,7 +37,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "quality": lambda result: table.in_markdown([views.qualities(result)]),
     "held-out": lambda result: table.in_markdown([views.forced(result)]),
     "batches": lambda result: table.in_markdown([views.batches(result)]),
-    "limits": lambda result: table.in_markdown([view for view in bounds.limits(result) if view.rows]),
+    "limits": lambda result: table.in_markdown([view for view in table.limits(result) if view.rows]),
     "facts": lambda result: table.in_markdown([], views.facts(result)),
 }
 

@@ -1,12 +1,20 @@
-"""`mmspec card`: renders model cards, and the numbers of any Markdown file, from benchmarks."""
+"""`python -m tools.cards`: renders model cards, and the numbers of any Markdown file, from benchmarks."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import checked
+from mmspec.cli.boundary import run
 from mmspec.cli.places import text_of
 from mmspec.files import save_text
+from mmspec.report.trust import load_result
+from mmspec.shipped import folder
+from tools.cards.cards import facts_of, from_facts, render, render_measured, sections_beside, speed_section
+from tools.cards.models import SHIPPED
+from tools.cards.numbers import fill
 
 
 def card(
@@ -49,26 +57,18 @@ def card(
 
 
 def _shipped() -> dict[Path, str]:
-    from mmspec.report.cards import described, from_facts
-    from mmspec.shipped import folder
-
     cards = folder("model_cards")
-    return {cards / f"{model.name}.md": from_facts(model, folder("assets"), cards) for model in described()}
+    return {cards / f"{model.name}.md": from_facts(model, folder("assets"), cards) for model in SHIPPED}
 
 
 def _measured(result: Path, output: Path) -> dict[Path, str]:
     """The benchmark beside a card, and the card; of a model that is not shipped only the section on speed."""
-    from mmspec.report.cards import described, facts_of, render, render_measured, sections_beside, speed_section
-    from mmspec.report.numbers import fill
-    from mmspec.report.trust import load_result
-    from mmspec.shipped import folder
-
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
     document = text_of(result)
     bench = load_result(result)
     beside = output.with_suffix(".bench.json")
-    known = [model for model in described() if model.name == output.stem == bench.model.removeprefix("mmspec/")]
+    known = [model for model in SHIPPED if model.name == output.stem == bench.model.removeprefix("mmspec/")]
     if known:
         text = render(known[0], facts_of(known[0], folder("assets")), bench, sections_beside(output))
     elif output.is_file():
@@ -81,6 +81,15 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
 
 
 def _filled(file: Path) -> str:
-    from mmspec.report.numbers import fill
-
     return fill(text_of(file), file.parent)
+
+
+def build() -> typer.Typer:
+    """The application."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("card")(checked(card))
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(run(lambda: build()(standalone_mode=False)))

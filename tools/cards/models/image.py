@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mmspec.report.cards import Shipped
 from mmspec.report.views import View
+from tools.cards.cards import Shipped
 
 
 def held_out(facts: Mapping[str, Any]) -> View:

@@ -1,27 +1,25 @@
-"""One shape per call: every pass after the prefill has the same number of nodes, from the first round to the last.
+"""The promise of a call: the width of its passes, what its output equals, and whether a seed repeats it.
 
 In half precision a pass over one node and a pass over nine round differently, so that texts part at near-ties. Where
-every pass has one width and the same rows, what a node's scores are does not depend on what the other nodes hold, nor
-on how many of them are right: the output equals plain decoding's at that width, to the bit. Rounds without a
-draft, the last rounds of a text and rows that ended are padded too. A drafter's own passes may have any shape.
-Trees keep that in half precision on a CPU alone: elsewhere such a call is lossless, and names no width.
-
-Padding exists in the target's pass only: drafter, rule and policy see the draft as it was proposed.
+every pass after the prefill has one width and the same rows, from the first round to the last, what a node's scores are
+does not depend on what the other nodes hold, nor on how many of them are right: the output equals plain decoding's at
+that width, to the bit. Rounds without a draft, the last rounds of a text and rows that ended are padded too. A
+drafter's own passes may have any shape. Trees keep that in half precision on a CPU alone: elsewhere such a call is
+lossless, and names no width.
 """
 
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import nn
 
 from mmspec.core.capabilities import Bounded, OneShape, RunsModel, Widening
 from mmspec.core.manifest import SYNTHETIC
+from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
+from mmspec.core.report import Promise
 from mmspec.core.rules.rule import Rule
-from mmspec.core.state import State
-from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.core.types import Prefill
 from mmspec.registry.numbers import whole
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
@@ -33,6 +31,41 @@ HALF = (
     "half precision: equality with transformers' generate is promised in float32 only, since passes of another width "
     "round differently"
 )
+
+
+def promised(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    policy: Policy,
+    *,
+    nodes: int | None,
+    lone: bool,
+    compile: object,
+    prefill: Prefill,
+    rows: int,
+) -> Promise:
+    """The promise of a call whose prefill is done.
+
+    `nodes` is the number of nodes of every pass, None for any; under `lone`, passes without a draft have one; `rows`
+    are those of a pass; `compile` is as in `Decoder`.
+    """
+    exact, clocked = rule.exactness == "invariant", isinstance(policy, Clocked)
+    width = None if lone and nodes != 1 else _plain_width(target, nodes)
+    shown = exact and width is not None and _shows_trees(target, drafter)
+    kept = prefill.keeps_shape and (prefill.keeps_trees or "tree" not in drafter.offers)
+    width = width if kept and not shown else None
+    rounded, parts = bool(prefill.rounding) and width is None, exact and _differs_from_itself(target, rows, nodes)
+    exactness = "lossless" if exact and (shown or rounded) else rule.exactness
+    # Where drafts change what is drawn, their lengths must not follow the clock.
+    repeatable = not parts and (exactness == "invariant" or not clocked)
+    if parts:
+        exactness, width = "lossless", None
+    free = width is None or exactness != "invariant"
+    timed = "draft lengths follow the clock" if free and clocked else ""
+    if compile == "auto":
+        timed = "whether rounds are compiled is measured"
+    return Promise(exactness, width, repeatable, timed, rounded)
 
 
 def checked_shape(shape: Shape) -> Shape:
@@ -104,12 +137,12 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
     return shape
 
 
-def plain_width(target: Target, nodes: int | None) -> int | None:
+def _plain_width(target: Target, nodes: int | None) -> int | None:
     """The width of plain decoding that a call equals whose drafts have room for `nodes` nodes; None: any number."""
     return target.pass_nodes(nodes) if nodes is not None and isinstance(target, Widening) else nodes
 
 
-def shows_trees(target: Target, drafter: Drafter) -> bool:
+def _shows_trees(target: Target, drafter: Drafter) -> bool:
     """Whether the rounding of later passes shows which units came in a tree: measured on CUDA, in half precision.
 
     A commit moves the keys of a tree's units to other slots, which changes the order of sums; on a CPU these are
@@ -118,7 +151,7 @@ def shows_trees(target: Target, drafter: Drafter) -> bool:
     return "tree" in drafter.offers and in_half_precision(target, on_cpu=False)
 
 
-def differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
+def _differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
     """Whether equal calls may part: measured on CUDA, in half precision, in passes of one node over two rows.
 
     Why is not known; a plain loop of torch's own calls does the same there. Passes of more nodes repeat themselves.
@@ -133,30 +166,3 @@ def in_half_precision(target: Target, on_cpu: bool = True) -> bool:
     weights = model.parameters() if isinstance(model, nn.Module) else ()  # a target's model may be a table
     half = (torch.float16, torch.bfloat16)
     return any(weight.dtype in half and (on_cpu or weight.device.type != "cpu") for weight in weights)
-
-
-def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) -> Prefill:
-    """The target's prefill, for a call with one shape if `fixed`; other arguments as in `Target.start`."""
-    if not fixed:
-        return target.start(inputs, limit, width)
-    assert isinstance(target, OneShape)
-    return target.start_fixed(inputs, limit, width)
-
-
-def verified(target: Target, state: State, draft: Draft) -> tuple[TargetOutput, int]:
-    """The output at the nodes of a rooted draft, and the number of nodes that the pass had."""
-    if not state.budget.fixed or draft.nodes == state.budget.width:
-        return target.verify(state.cache, draft), draft.nodes
-    output = target.verify(state.cache, padded(draft, state.budget.width))
-    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.budget.width
-
-
-def padded(draft: Draft, nodes: int) -> Draft:
-    """A rooted draft with invalid nodes behind its own, `nodes` in all: a chain stays a chain. For verification only.
-
-    Padding repeats the root's unit, which every target can embed.
-    """
-    missing = nodes - draft.nodes
-    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, missing, *draft.units.shape[2:])], 1)
-    valid: Tensor = pad(draft.valid, (0, missing), value=False)
-    return replace(draft, units=units, valid=valid, index=draft.index.padded(nodes), distribution=None, score=None)

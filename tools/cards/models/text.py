@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mmspec.kits.text.cards import SOURCES, held_out
-from mmspec.report.cards import Shipped
 from mmspec.report.views import View
+from tools.cards.cards import Shipped
+from tools.cards.models.sources import SOURCES, held_out
 
 _COMMAND = "python -m tools.train text --prose tinyshakespeare.txt"
 

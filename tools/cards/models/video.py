@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mmspec.report.cards import Shipped
 from mmspec.report.views import View
+from tools.cards.cards import Shipped
 
 FACTS = {
     "held_out_nats_per_code": ("cross-entropy of a code", "{:.3f} nats"),

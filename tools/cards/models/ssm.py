@@ -1,7 +1,7 @@
 """What the cards of the shipped state-space models say."""
 
-from mmspec.kits.text.cards import SOURCES, held_out
-from mmspec.report.cards import Shipped
+from tools.cards.cards import Shipped
+from tools.cards.models.sources import SOURCES, held_out
 
 SHIPPED = (
     Shipped(

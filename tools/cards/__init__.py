@@ -1,0 +1,1 @@
+"""Model cards and the numbers of documents, rendered from what was measured (`python -m tools.cards`)."""
