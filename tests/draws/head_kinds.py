@@ -35,6 +35,7 @@ from mmspec_text.drafters.heads.pathwise.head import PrefixHead
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.hydra import Hydra
 from mmspec_text.drafters.p_eagle import MaskedCache, PEagle, PEagleOptions
+from mmspec_text.drafters.ppd import PPD, PPDOptions
 from tests.support import dflash_layouts, eagle_layouts, mtp_layouts, p_eagle_layouts, path_heads
 from tests.support.eagle_layouts import BIASES, HEAD_NORMS, HEADS, PRUNED, TARGET, VOCAB, Stored, flags, layer, sizes
 from tests.support.path_heads.layout import HIDDEN, Given, PathLayout
@@ -48,6 +49,22 @@ Config = dict[str, Any]
 NESTED = ("transformer_layer_config", "eagle_config", "dflash_config", "dspark_config", "clover")
 """Parts of configs in which layouts put entries."""
 FAMILIES = {family.name: family for family in MTP}
+VARIANTS = {
+    "num_special_tokens": 3,
+    "virtual_tokens_per_special_token": 1,
+    "num_exits": 1,
+    "use_custom_lm_head": False,
+    "use_prefix_tuning": False,
+    "vt_attention_type": "decoder",
+}
+"""Entries of the authors' `PromptConfig` that change what prompt tokens score."""
+PROMPTS: Config = {
+    **VARIANTS,
+    **{"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": 3, "token_dim": TARGET},
+    **{"aggregation_type": "mean", "prompt_tuning_init": "RANDOM", "prefix_virtual_tokens": None, "use_cache": True},
+    **{"base_model_name_or_path": "someone/llama", "inference_mode": True, "num_layers": 6, "revision": None},
+}
+"""Entries that change nothing where there is one embedding for a prompt token, and those."""
 ENDS = ("lm_head.weight", "model.embed_tokens.weight")
 LSTM = {
     **{f"lstm.weight_{part}_l{number}": (4 * TARGET, TARGET) for part in ("ih", "hh") for number in (0, 1)},
@@ -456,6 +473,27 @@ class Deep(Kind):
         return torch.stack(reference.draft_logits(features[0], units[0].tolist(), path[0, : CHAIN - 1].tolist()))
 
 
+@dataclass(frozen=True)
+class Prompted(Kind):
+    """Trained prompt tokens; their numbers stand for logits, which the target's own layers make of them."""
+
+    config = PROMPTS
+    stem = "adapter_model"
+
+    def weights(self, shape: Mapping[str, Any]) -> tuple[Weights, Config]:
+        return {"prompt_embeddings": torch.randn(3, TARGET, generator=torch.Generator().manual_seed(0))}, {}
+
+    def ours(self, folder: Path) -> Tensor:
+        drafter = PPD(PPDOptions(model=str(folder), form="chain"))
+        drafter.bind(drafter.wrap(target(TARGET, VOCAB)))
+        return drafter.prompts.embeddings.float()
+
+    def theirs(self, w: Weights, config: Config) -> Tensor:
+        if wrong := [key for key, value in PROMPTS.items() if key in VARIANTS and config.get(key, value) != value]:
+            raise Unlike(f"other {wrong}")
+        return w["prompt_embeddings"]
+
+
 def dtype_of(w: Weights) -> torch.dtype:
     """The dtype in which weights were stored, by their values."""
     kinds = (torch.bfloat16, torch.float16, torch.float32)
@@ -474,6 +512,7 @@ def kinds() -> Iterator[tuple[str, Kind]]:
     families = {"eagle": EAGLE, "p-eagle": p_eagle_layouts.LAYOUTS, "dflash": DFLASH}
     for family, layouts in families.items():
         yield from ((f"{family}:{name}", Rowed(stored, family)) for name, stored in layouts.items())
+    yield "ppd:ppd", Prompted()
     yield "falcon:falcon", Rowed(FALCON, "falcon")
     yield from ((f"mtp:{name}", Deep(layout)) for name, layout in mtp_layouts.LAYOUTS.items())
     yield from ((f"path:{name}", Pathed(layout)) for name, layout in path_heads.LAYOUTS.items())

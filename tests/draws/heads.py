@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tests.draws.claim import Broken, Case, Claim
 from tests.draws.head_files import DTYPES, FORMS, ONE, rounded, write
-from tests.draws.head_kinds import COUNTS, ENDS, KINDS, NESTED, Deep, Kind, Pathed, Rowed
+from tests.draws.head_kinds import COUNTS, ENDS, KINDS, NESTED, Deep, Kind, Pathed, Prompted, Rowed
 from tests.draws.head_settings import rotary, values, windows
 from tests.support.eagle_layouts import TARGET, VOCAB
 from tests.support.settled_forward import ROTARY, WINDOWS
@@ -180,13 +180,16 @@ class Heads(Claim):
     def _otherwise(self, kind: Kind, layers: int, dice: random.Random) -> Case:
         config, way = kind.config, dice.random()
         own = [place for place in places(config) if place.split(".")[0] in NESTED or "." not in place]
-        own = [place for place in own if place != "speculators_model_type"]  # without which it is another layout
+        own = [place for place in own if place not in ("architectures", "speculators_model_type")]  # of the layout
         if way < 0.05:
             w, _ = kind.weights({})
             key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
             return {dice.choice(("tensor.lack", "tensor.odd")): key}
         if isinstance(kind, Deep) and way < 0.6:
             return {f"config.{dice.choice(COUNTS)}": dice.choice((None, 0, 1, 2, 3))}
+        if isinstance(kind, Prompted):
+            place = dice.choice(sorted(config))
+            return {f"config.{place}": values(place, config[place], dice)}
         if isinstance(kind, Deep) or way < 0.12:
             return {"tensor.more": dice.choice(more_tensors(kind))}
         found: dict[str, Any] = {}
@@ -280,7 +283,7 @@ class Heads(Claim):
         if first in ("shape", "tensor"):
             return first == "shape" or key == "tensor.lack" or case[key] in HARMLESS_TENSORS
         name = rest.split(".")[-1]
-        if name in KINDS_OF_HARM | TRAINING | FEATURES | READ:
+        if name in KINDS_OF_HARM | TRAINING | FEATURES | READ or case["head"] == "ppd:ppd":
             return True
         return case[key] in (None, PLAIN.get(name)) or case[key] == value_at(KINDS[case["head"]].config, rest)
 
@@ -415,7 +418,16 @@ def is_named(key: str, case: Case, said: str) -> bool:
     name, value, kind = rest.split(".")[-1], case[key], KINDS[case["head"]]
     words = [name, *NAMES.get(name, ())]
     if key == "tensor.lack":
-        words = [" missing", " fit", "nothing reads", "has no ", "lacks ", "there is no ", kind.named(value)]
+        words = [
+            " missing",
+            "no weights",
+            " fit",
+            "nothing reads",
+            "has no ",
+            "lacks ",
+            "there is no ",
+            kind.named(value),
+        ]
     elif first == "tensor":
         words = ["nothing reads", "without a place", str(value), *kind.copies, *kind.may_repeat]
     elif isinstance(value, Mapping):
