@@ -62,7 +62,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "use_aux_norm": ("aux_norm", "fc_norm"),
     "swa_window_size": ("sliding_window",),
     "use_swa": ("sliding_window",),
-    "vocab_size": (" ids", "lm_heads", "markov", "vocabulary", "codebook"),
+    "vocab_size": (" ids", "lm_heads", "markov", "vocabulary", "codebook", "embed_proj"),
     "whole": ("ids", "lm_head"),
 }
 """What else a message may call an entry: parts that it asks for."""

@@ -263,8 +263,10 @@ class SettledEagle(WrittenOut):
             said["fc_norm"] = bool(given["use_aux_norm"])
         if given.get("speculators_model_type") in ("eagle3", "peagle"):  # as vLLM has it
             said.setdefault("norm_before_residual", given["speculators_model_type"] == "eagle3")
-        if "norm.weight" not in self.w or flags.third:
-            said.setdefault("norm_output", False)  # of EAGLE-3 a trial on the first prompt says whether it is
+        if flags.third:
+            said.setdefault("norm_output", False)  # a trial on the first prompt says whether it is
+        if "norm.weight" not in self.w:
+            said["norm_output"] = False
         if flags.third and given.get("use_aux_hidden_state") is not None:
             said["has_fc"] = bool(given["use_aux_hidden_state"])
         if not flags.third:
