@@ -23,7 +23,7 @@ SIDE = ".part"
 SEAL = ".written.json"
 """The file in a folder that has the digests of all others."""
 _NUMBER = re.compile(r"\(os error (\d+)\)")
-"""How a library that is written in Rust, as safetensors is, tells the system's error in one of its own."""
+"""The system's error in an error of a library that is written in Rust, as safetensors is."""
 _TEMPORARY = re.compile(r"\..*\.\d+(\.old|\.mode)?\.part.*")
 
 

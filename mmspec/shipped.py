@@ -34,7 +34,7 @@ def folder(name: str) -> Path:
 
 
 def present() -> bool:
-    """Whether this installation has the shipped models."""
+    """True if this installation has the shipped models."""
     return any((place / "assets").is_dir() for place in _places())
 
 

@@ -22,13 +22,13 @@ class Replaceable(Protocol):
 
     @property
     def held(self) -> list[str]:
-        """Why it may not give way now, such as an open `with` block; empty where it may."""
+        """The reason why it may not give way now, such as an open `with` block; empty where it may."""
 
     def disable(self) -> None: ...
 
 
 BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
-"""Why a handle is held."""
+"""The reason why a handle is held."""
 
 
 def make_way(model: Any, handle: Any) -> None:

@@ -37,18 +37,18 @@ _HOMES = {
 
 
 def is_pipeline(model: object) -> bool:
-    """Whether an object is a pipeline of diffusers; if it is, diffusers was imported before."""
+    """True if an object is a pipeline of diffusers; if it is, diffusers was imported before."""
     homes = [(sys.modules.get(home), name) for home, name in _HOMES.items()]
     return any(home is not None and isinstance(model, vars(home)[name]) for home, name in homes)
 
 
 def can_generate(part: object) -> bool:
-    """Whether a component has the `generate` of transformers, and its class can use it."""
+    """True if a component has the `generate` of transformers, and its class can use it."""
     return isinstance(part, GenerationMixin) and bool(part.can_generate())
 
 
 def some_generate(pipe: Any) -> bool:
-    """Whether a pipeline of diffusers has a component that can generate, or will build one."""
+    """True if a pipeline of diffusers has a component that can generate, or will build one."""
     return is_pipeline(pipe) and (any(map(can_generate, vars(pipe).values())) or _waits(pipe))
 
 
@@ -114,7 +114,7 @@ class EnabledComponents:
 
     @property
     def held(self) -> list[str]:
-        """Why another `enable` of the pipeline may not take the handle's place now."""
+        """The reason why another `enable` of the pipeline may not take the handle's place now."""
         running = any(RUNNING in handle.held for handle in self.components.values())
         return [*self._open, *([RUNNING] if running else [])]
 
@@ -170,7 +170,7 @@ class EnabledComponents:
 
 
 def _waits(pipe: Any) -> bool:
-    """Whether a pipeline will build a language model that it does not have yet."""
+    """True if a pipeline will build a language model that it does not have yet."""
     return any(
         place in vars(holder) and vars(holder)[place] is None and vars(pipe).get(made) is not None
         for holder in (pipe, *_builders(pipe))

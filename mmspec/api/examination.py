@@ -25,11 +25,11 @@ class Reporting(Protocol):
 
     @property
     def loaded(self) -> object:
-        """What was read of the file, and how it did on the first prompt, as text."""
+        """A report of what was read of the file, and of how it did on the first prompt, as text."""
 
 
 def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable[[], str]]]:
-    """What is compared, and the function that compares it; each raises a ValueError where it refuses the model.
+    """Names of comparisons, each with its function, which raises a ValueError where it refuses the model.
 
     Raises:
         ValueError: The model is refused as a whole, or there is no such drafter.
@@ -61,7 +61,7 @@ def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable
 
 @torch.no_grad()
 def _tried(target: TransformersTarget, drafter: str) -> str:
-    """How a drafter does behind a text that the target writes."""
+    """The figures of a drafter behind a text that the target writes."""
     decoder = decoder_for(target.model, drafter=drafter)
     text = _units(
         decoder_for(target.model, "plain").generate(random_ids(target.model_info, 0)[0][None, :PROMPT], UNITS)

@@ -168,7 +168,7 @@ def _stop_drafting_if_disturbed(source: Source, decoder: Decoder, state: State) 
 
 
 def _text_alone(extra: Mapping[str, Any]) -> bool:
-    """Whether the model reads ids and nothing else: no embeddings, images, sounds, or states of an encoder."""
+    """True if the model reads ids and nothing else: no embeddings, images, sounds, or states of an encoder."""
     read = [value for value in extra.values() if isinstance(value, Tensor)]
     return extra.get("encoder_outputs") is None and not any(value.is_floating_point() for value in read)
 
@@ -179,7 +179,7 @@ def _cache_in(extra: Mapping[str, Any]) -> Any:
 
 
 def _has_user_cache(extra: Mapping[str, Any]) -> bool:
-    """Whether the cache in a prepared call is the user's own, and not one that `generate` made."""
+    """True if the cache in a prepared call is the user's own, and not one that `generate` made."""
     return bool(getattr(_cache_in(extra), "_is_user_defined", False))  # transformers sets it on users' caches only
 
 

@@ -1,4 +1,4 @@
-"""What transformers' logits processors do in their own way, done by the decoder instead: guidance, known units.
+"""Work of transformers' logits processors that the decoder does instead: guidance, known units.
 
 transformers guides with a processor that runs the model on the unconditional prompt, one unit after the other, in a
 cache of its own: no draft can be verified with it. Both prompts as halves of one batch give the same scores (without
@@ -79,7 +79,7 @@ def lifted_constraint(
 
 
 def _stand(forced: Tensor, processors: Sequence[Any], vocab: int | None) -> bool:
-    """Whether known units keep all mass under the processors that follow their constraint.
+    """True if known units keep all mass under the processors that follow their constraint.
 
 
     Scores `[id, vocab]` that leave one of the known ids (`forced`, `[units]`) each go through these processors, of

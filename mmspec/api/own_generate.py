@@ -1,4 +1,4 @@
-"""What a model's class makes of `generate`: which classes `enable` can speed up, and how their arguments are called.
+"""The `generate` of a model's class: which classes `enable` can speed up, and how their arguments are called.
 
 What replaces `generate` calls the class's own with `custom_generate=`, which has to arrive at transformers' own.
 Classes may take arguments in an order of their own, hand a call on to a part, or run a loop of their own.

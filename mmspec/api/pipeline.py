@@ -216,7 +216,7 @@ class Pipeline(DiffusionPipeline):
 
     @property
     def why(self) -> str:
-        """Why this method was chosen; "" where the user named it."""
+        """The reason for this method; "" where the user named it."""
         return self.decoder().why
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What cannot be done, refused by name before anything runs: arguments of `generate` that speculation does not support;
+"""Refusals by name, before anything runs: arguments of `generate` that speculation does not support;
 misspelt arguments, and other libraries' names for ours; objects that are not a live model.
 
 Settings that say how much transformers' own assistants draft change no output; they are named in a warning.
@@ -164,7 +164,7 @@ def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
 
 
 def _advice(passed: Any) -> str:
-    """What was passed instead of a model, and what to write; "" for everything that may be one."""
+    """The name of a thing that was passed instead of a model, and what to write; "" for everything that may be one."""
     kind = passed if isinstance(passed, type) else type(passed)
     if passed is None:
         return "None: load one, as with transformers' AutoModelForCausalLM.from_pretrained(name)"
@@ -187,6 +187,6 @@ def _advice(passed: Any) -> str:
 
 
 def _is_pipeline(passed: Any, module: str) -> bool:
-    """Whether an object is a `Pipeline` of a module; if it is, the module was imported before."""
+    """True if an object is a `Pipeline` of a module; if it is, the module was imported before."""
     home = sys.modules.get(module)
     return home is not None and isinstance(passed, home.Pipeline)

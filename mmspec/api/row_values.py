@@ -20,7 +20,7 @@ def seed_of(seed: int, id: str) -> int:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell of a table is empty: None, or the NaN that columns of numbers have instead."""
+    """True if a cell of a table is empty: None, or the NaN that columns of numbers have instead."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

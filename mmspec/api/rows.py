@@ -38,7 +38,7 @@ MANAGED = (
 )
 """Arguments of pipelines that `Rows` sets."""
 EXACTNESS = ("invariant", "lossless", "lossy")
-"""What a method may promise, the strongest first."""
+"""The promises of methods, the strongest first."""
 MISTAKES = (ValueError, TypeError, OSError)
 """Errors that a row's own contents cause; all others stop the batch."""
 
@@ -110,7 +110,7 @@ class Rows:
         return {name: value for name, value in vars(self).items() if name not in ("_pipe", "rows")}
 
     def reads(self, columns: Sequence[str]) -> list[str]:
-        """Which columns of a table may be arguments.
+        """The columns of a table that may be arguments.
 
         Raises:
             ValueError: There is no id, no input, or a column has the name of one that is written.

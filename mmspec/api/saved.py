@@ -126,7 +126,7 @@ def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named(drafter: Any) -> bool:
-    """Whether a drafter is a name that a file may have."""
+    """True if a drafter is a name that a file may have."""
     is_shipped = isinstance(drafter, str) and drafter in {PREFIX + name for name in shipped.assets()}
     return is_shipped or _is_component("drafter", drafter)
 

@@ -34,7 +34,7 @@ def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
 
 
 def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
-    """Whether stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
+    """True if stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
 
     `returned` says whether the caller gets the cache.
     """
@@ -130,7 +130,7 @@ class StoppingMonitor:
 
     @property
     def watches(self) -> bool:
-        """Whether there is a criterion to ask after a round."""
+        """True if there is a criterion to ask after a round."""
         return bool(self._criteria)
 
     def step(self, state: State) -> None:
@@ -151,7 +151,7 @@ class StoppingMonitor:
             self._seen = counts[-1]
 
     def _asked(self, state: State, count: int) -> Tensor:
-        """What the criteria say about new token `count`: `[batch]` bool."""
+        """The criteria's answer about new token `count`: `[batch]` bool."""
         if self._step_scores is not None:
             new = self._step_scores.at(count - 1, state.host_emitted)
             self._seen_scores = (*(self._seen_scores or ()), new)

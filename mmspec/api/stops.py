@@ -10,11 +10,11 @@ from torch import Tensor
 from mmspec.core.state import State
 
 UNFINISHED = "\ufffd"
-"""What a character looks like whose bytes have not all come."""
+"""A character whose bytes have not all come."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """A token of one byte beside tokens of characters: one byte that is no character spoils all bytes around it."""
 JOINED = (" ' ", " 'm", " 's", " 've", " 're", " n't", " n ' t")
-"""What loses a space once it is complete, where a tokenizer cleans spaces up."""
+"""Ends that lose a space once they are complete, where a tokenizer cleans spaces up."""
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Pieces:
     shown: str = ""  # what is shown of the tokens after them
 
     def more(self, ids: Tensor, over: bool) -> str:
-        """What can be shown now beside what was shown before.
+        """The text that can be shown now beside what was shown before.
 
         `ids` `[n]` are all new tokens of the text; `over` says that no others will come.
         """

@@ -1,4 +1,4 @@
-"""What `mmspec tune` found for a model on this machine, which `auto` takes from then on.
+"""Results of `mmspec tune` for a model on this machine, which `auto` takes from then on.
 
 A file of it holds names and numbers: a method that is installed and gives plain decoding's output, a shipped head, and
 numbers of the method's options. So a stranger's file can cost time, and cannot change an output.
@@ -72,7 +72,7 @@ def origin(model: Any) -> Path:
 
 
 def key_of(model: Any) -> str:
-    """What a measurement holds for: the model's weights, their dtype and device, the threads, the libraries."""
+    """The key of a measurement: the model's weights, their dtype and device, the threads, the libraries."""
     told = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         told.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
@@ -96,7 +96,7 @@ def write(tuned: Tuned, folder: Path | None = None) -> Path:
 
 
 def tuned_for(model: Any) -> Tuned | None:
-    """What was found for a live model; None if nothing was, or for other weights or another machine.
+    """The result for a live model; None if there is none, or for other weights or another machine.
 
     A file that cannot be read is passed over with a warning.
     """

@@ -1,4 +1,4 @@
-"""What `mmspec new` writes: a distribution with one component that works, its test, its README, its workflow.
+"""The files of `mmspec new`: a distribution with one component that works, its test, its README, its workflow.
 
 The templates are `string.Template`s; a file of `any` goes into every plugin, one of `drafter`, `rule` or `target` into
 plugins of that kind. The module is called `module.py` there.

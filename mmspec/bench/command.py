@@ -1,4 +1,4 @@
-"""What all benchmark commands share: output folders are checked first; then a progress bar, tables, and the files."""
+"""The common part of all benchmark commands: folders are checked first; then a progress bar, tables, the files."""
 
 from collections.abc import Callable
 from dataclasses import replace

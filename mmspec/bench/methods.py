@@ -1,4 +1,4 @@
-"""What a benchmark runs: methods, by name or by modality, and the user's own prompts, in a file of JSON lines."""
+"""The subjects of a benchmark: methods, by name or by modality, and the user's own prompts, in a file of JSON lines."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -50,7 +50,7 @@ MOST = 1000
 
 
 def counted_or_read(given: str, most: int = 10, chats: bool = False) -> tuple[int, list[Any] | None]:
-    """What `--prompts` says: how many prompts there are, and the user's own if it names a file.
+    """The meaning of `--prompts`: a number of prompts, and the user's own if it names a file.
 
     Raises:
         ValueError: It is neither a number from 1 to `most` nor a file of prompts.

@@ -21,7 +21,7 @@ from mmspec.report.result import PLAIN, Limits, Result, Row
 
 @dataclass(frozen=True)
 class Modality:
-    """What a benchmark has to know of a kind of pipelines."""
+    """Facts of a kind of pipelines for benchmarks."""
 
     kind: str  # of the result
     unit: str  # word for what a method drafts and a pass emits

@@ -102,7 +102,7 @@ def by_depth(reports: Sequence[Report]) -> list[int]:
 
 
 def biases(reports: Sequence[Report | None]) -> dict[str, float]:
-    """How far a lossy rule was from the target, mean over calls that say so; empty for an exact rule."""
+    """Distances of a lossy rule from the target, mean over calls that say so; empty for an exact rule."""
     measured = [asdict(report.bias) for report in reports if report is not None and report.bias is not None]
     names = measured[0] if measured else ()
     return {name: round(statistics.mean(bias[name] for bias in measured), 6) for name in names}

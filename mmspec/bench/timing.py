@@ -1,4 +1,4 @@
-"""What a machine is, how long calls and a target's passes take on it, and the tree whose passes pay there."""
+"""Facts about a machine, times of calls and of a target's passes on it, and the tree whose passes pay there."""
 
 import platform
 import statistics

@@ -14,7 +14,7 @@ from mmspec.report.terminal import table, terminal
 
 
 class Layout(Protocol):
-    """What plugins return from the hook `mmspec_layouts`, as the command line uses it."""
+    """The answer of plugins to the hook `mmspec_layouts`, as the command line uses it."""
 
     name: str
     summary: str

@@ -91,7 +91,7 @@ def _device() -> str:
 
 
 def _kernels() -> str:
-    """What runs the rules: Triton's kernels, or why they do not run."""
+    """The code that runs the rules: Triton's kernels, or why they do not run."""
     import torch
 
     from mmspec.core.kernels import why_not
@@ -111,7 +111,7 @@ def _models() -> Iterator[tuple[str, str | None]]:
 
 
 def _damage(file: Path) -> str | None:
-    """What is wrong with a file of weights: its header is read, and its length compared with the header; or None."""
+    """The damage of a file of weights: its header is read, and its length compared with the header; or None."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -32,7 +32,7 @@ FIRST = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """What a benchmark saw of a method."""
+    """The figures of a method in a benchmark."""
 
     setting: str  # what was decoded and how
     acceptance_length: float  # units per pass of the target
@@ -78,7 +78,7 @@ def show(name: str, every: bool, json: bool) -> None:
 
 
 def fits_of(registry: Registry, name: str) -> Fits:
-    """What fits a model; only its config is read.
+    """The methods that fit a model; only its config is read.
 
     The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
 
@@ -102,7 +102,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
 
 
 def _refusal(target: TargetSpec, seen: Outline) -> str:
-    """Why the target does not take the model, as far as it can be told without the weights."""
+    """The reason why the target does not take the model, as far as it can be told without the weights."""
     factory = target.load()
     try:
         if seen.built:
@@ -117,7 +117,7 @@ def _refusal(target: TargetSpec, seen: Outline) -> str:
 
 
 def _refuse_slots(config: Any) -> None:
-    """What the self-check would find of a model that is too large to try, as far as its config tells."""
+    """The self-check's likely findings of a model that is too large to try, as far as its config tells."""
     if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
         raise ValueError(f"{config.model_type!r} measures distance by cache slot (ALiBi), which a tree breaks")
 
@@ -166,7 +166,7 @@ def _keys(parts: Pairing) -> tuple[list[str], list[str], bool]:
 
 
 def _made(parts: Pairing) -> str:
-    """Why drafter or rule cannot be made of their defaults, as one that wants texts; "" if they can be."""
+    """The reason why drafter or rule cannot be made of their defaults, as one that wants texts; "" if they can be."""
     try:
         for part in filter(None, (parts.drafter, parts.rule)):
             declared = part.load_options()
@@ -179,7 +179,7 @@ def _made(parts: Pairing) -> str:
 
 
 def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
-    """What `mmspec.enable` would say: a refusal, or why it chose what it chose."""
+    """The words of `mmspec.enable`: a refusal, or the reason of its choice."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -213,7 +213,7 @@ def _expected(results: list[Result], method: str) -> list[Expected]:
 
 
 def first(found: Fits, order: list[str]) -> list[Fit]:
-    """What to try first: exact methods of the target's own plugin and of the home of all, without plain decoding.
+    """The methods to try first: exact ones of the target's own plugin and of the home of all, without plain decoding.
 
     Those that need nothing come first, then those that need a head, then those that need a draft model; the fastest
     that were measured before the others, heads that ship for the model before those that the user has to find; the

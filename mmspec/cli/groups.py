@@ -1,4 +1,4 @@
-"""What commands of several plugins share: their group, and, where they train, how a stopped run is resumed."""
+"""Parts of commands of several plugins: their group, and, where they train, how a stopped run is resumed."""
 
 import os
 import signal

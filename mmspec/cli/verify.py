@@ -122,7 +122,7 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
 
 
 def _speed(comparison: "Comparison") -> str:
-    """What the seconds of the warm calls say."""
+    """The speed-up by the seconds of the warm calls, in words."""
     speedup = comparison.speedup()
     if speedup is None:
         return "speed: too few calls to say, as each is a model's first one; call generate once more"

@@ -120,7 +120,7 @@ class Script:
 GRACE = 5.0
 """Seconds from the signal to end until the process is killed."""
 ENDED = 128
-"""What a shell adds to the number of the signal that ended a process."""
+"""The number that a shell adds to the number of the signal that ended a process."""
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -24,7 +24,7 @@ class ComparedCall:
 
     @property
     def counts(self) -> bool:
-        """Whether mmspec decoded it."""
+        """True if mmspec decoded it."""
         return self.ours is not None and not self.ours.left_alone and not self.ours.raised
 
 
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def half(self) -> bool:
-        """Whether mmspec decoded a call of a model in half precision without one shape, equal or not."""
+        """True if mmspec decoded a call of a model in half precision without one shape, equal or not."""
         return any(call.ours.half and not call.ours.width for call in self.decoded if call.ours)
 
     @property

@@ -104,7 +104,7 @@ def _first_difference(row: int, ours: Sequence[int], theirs: Sequence[int], run:
 
 
 def _chances(run: Stock, row: int, position: int) -> Tensor:
-    """What the argmax is taken of: scores, or log(p / E) with the block E of Exp(1) that multinomial drew then."""
+    """The numbers of the argmax: scores, or log(p / E) with the block E of Exp(1) that multinomial drew then."""
     scores = run.scores[position]
     if not run.do_sample:
         return scores[row]

@@ -27,7 +27,7 @@ class Finding:
 
 
 def differing(plain: Recording, ours: Recording) -> bool:
-    """Whether anything is not the same: calls, ids, lines."""
+    """True if anything is not the same: calls, ids, lines."""
     return (
         len(plain.calls) != len(ours.calls)
         or any(not _same(plain, ours, call.number) for call in plain.calls)
@@ -89,12 +89,12 @@ def of_stdout(plain: Recording, ours: Recording, again: Recording | None, differ
 
 
 def any_differs(found: list[Finding]) -> bool:
-    """Whether the ids of some call differ."""
+    """True if the ids of some call differ."""
     return any(finding.kind in _DIFFERENT for finding in found)
 
 
 def _is_not_supported(ours: RecordedCall) -> bool:
-    """Whether transformers can decode the call, and mmspec refuses it without documenting that."""
+    """True if transformers can decode the call, and mmspec refuses it without documenting that."""
     return bool(ours.left_alone) and not ours.documented and not ours.raised
 
 
@@ -139,7 +139,7 @@ def _same(plain: Recording, ours: Recording, number: int) -> bool:
 
 
 def _began_alike(plain: Recording, ours: Recording, one: RecordedCall, other: RecordedCall) -> bool:
-    """Whether both calls began with the same prompt and generators."""
+    """True if both calls began with the same prompt and generators."""
     import torch
 
     a, b = plain.ids.get(one.number), ours.ids.get(one.number)

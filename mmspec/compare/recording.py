@@ -49,7 +49,7 @@ def save(folder: Path, calls: list[RecordedCall], ids: Mapping[int, "Tensor"]) -
 
 @dataclass(frozen=True)
 class Recording:
-    """What `save` wrote, and what the script printed."""
+    """The calls that `save` wrote, and the lines that the script printed."""
 
     folder: Path  # the folder of the files
 
@@ -69,7 +69,7 @@ class Recording:
 
     @cached_property
     def stdout(self) -> list[bytes]:
-        """What the script printed, by line, with line ends."""
+        """The script's output, by line, with line ends."""
         return (self.folder / STDOUT).read_bytes().splitlines(keepends=True)
 
     @property

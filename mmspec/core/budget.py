@@ -1,4 +1,4 @@
-"""What the drafts of a call may be, and how deep the next one after what a policy kept of the last one.
+"""Bounds of a call's drafts, and of the next one after what a policy kept of the last one.
 
 On the CPU refused nodes are cut from a draft before it is verified. Elsewhere reading how many are kept would be a
 wait. There the number comes with the round's one sync, and bounds the *next* draft: one node deeper than what was kept,
@@ -41,7 +41,7 @@ class Budget:
             self._kept, self._asked = torch.where(done, 0, kept), draft.index.deepest
 
     def wanted(self) -> list[Tensor]:
-        """What the next sync has to read for `arrived`: `[batch]` int64, or nothing."""
+        """The tensors that the next sync has to read for `arrived`: `[batch]` int64, or none."""
         return [] if self._kept is None else [self._kept]
 
     def arrived(self, read: list[list[int]]) -> None:

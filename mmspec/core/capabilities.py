@@ -43,7 +43,7 @@ class OneShape(Protocol):
 
     @property
     def prefers_one_shape(self) -> bool:
-        """Whether width costs little there, and widths round differently: on CUDA in half precision."""
+        """True if width costs little there, and widths round differently: on CUDA in half precision."""
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         """`start` for a call whose passes after the prefill all have `width` nodes.
@@ -79,7 +79,7 @@ class Exporting(Protocol):
     """A target that can convert its cache into the model's own format."""
 
     def export(self, cache: Any, sequences: Tensor, emitted: Tensor) -> Any:
-        """What unmodified decoding would leave in `past_key_values`; None if that is not possible.
+        """The cache that unmodified decoding would leave in `past_key_values`; None if that is not possible.
 
         Args:
             cache: The target's cache of the call.
@@ -127,7 +127,7 @@ class RunsTarget(Protocol):
 
     @property
     def runs_target(self) -> bool:
-        """Whether they are; asked after `bind`."""
+        """True if they are passes of the target; asked after `bind`."""
 
 
 @runtime_checkable
@@ -167,13 +167,13 @@ class WithNetwork(Protocol):
 
 
 class Lesson(Protocol):
-    """What a drafter learns between calls (`mmspec.core.learning`)."""
+    """A drafter's lesson between calls (`mmspec.core.learning`)."""
 
     def weights(self) -> Sequence[nn.Parameter]:
         """The weights that learning changes, in place; never the target's."""
 
     def loss(self, units: Tensor, counted: Tensor) -> Tensor:
-        """How far the drafter's distributions are from the target's, along a text: a scalar with a gradient.
+        """The distance of the drafter's distributions from the target's, along a text: a scalar with a gradient.
 
         Args:
             units: The text, `[batch, unit]` int64.
@@ -207,7 +207,7 @@ class Learns(Protocol):
     """A drafter with a network that can be trained between calls."""
 
     def lesson(self, loss: str, depth: int) -> Lesson:
-        """What it learns for the target that it is bound to.
+        """Its lesson for the target that it is bound to.
 
         Args:
             loss: The kind of the loss.
@@ -240,7 +240,7 @@ class Advising(Protocol):
 
 @runtime_checkable
 class TargetAware(Protocol):
-    """What takes something from the target: every drafter, and a rule that needs its codebook, say."""
+    """A part that takes something from the target: every drafter, and a rule that needs its codebook, say."""
 
     def bind(self, target: Target) -> None:
         """Take what the rule needs from the target; called once, before any call.

@@ -200,7 +200,7 @@ class Decoder:
         return warp
 
     def _way(self, warp: Warp, source: Source | None) -> Way | None:
-        """How the rounds of a call are to be captured; None: not at all."""
+        """The way in which the rounds of a call are to be captured; None: not at all."""
         way = self.captures.way
         refusal = self.captures.refusal(warp, source) if way == "recorded" else ""
         if refusal:

@@ -20,7 +20,7 @@ a round that bakes nothing in is compiled in half of the time, and found in torc
 
 
 def freezable(model: nn.Module) -> bool:
-    """Whether all weights of a model are float32 on a CPU, belong to torch's own classes, and are few enough."""
+    """True if all weights of a model are float32 on a CPU, belong to torch's own classes, and are few enough."""
     weights = list(model.parameters())
     plain = all(type(w) is nn.Parameter and w.device.type == "cpu" and w.dtype == torch.float32 for w in weights)
     return plain and sum(weight.nbytes for weight in weights) <= MOST

@@ -39,7 +39,7 @@ def checked(draft: Any, state: State, vocab: int | None) -> Draft:
 
 
 def form_error(draft: Any, root: Tensor) -> str:
-    """What is wrong with the form of a draft, not rooted yet, behind roots `[batch, *unit]`; "" if nothing is."""
+    """The fault in the form of a draft, not rooted yet, behind roots `[batch, *unit]`; "" if nothing is."""
     if not isinstance(draft, Draft):
         return f"propose returned a {type(draft).__name__}, not a Draft (Draft.chain, Draft.tree, Draft.empty)"
     units = draft.units
@@ -65,7 +65,7 @@ def form_error(draft: Any, root: Tensor) -> str:
 
 
 def _distribution_error(draft: Draft, vocab: int | None) -> str:
-    """Why a draft's distribution does not suit the target's units; "" if it does."""
+    """The reason why a draft's distribution does not suit the target's units; "" if it does."""
     distribution = _drawn_from(draft)
     if distribution is None or isinstance(distribution, PointMass):
         return ""
@@ -115,5 +115,5 @@ def _in_vocabulary(draft: Draft, vocab: int) -> Draft:
 
 
 def _readable(values: Tensor) -> bool:
-    """Whether the host can read the values without a sync."""
+    """True if the host can read the values without a sync."""
     return values.device.type == "cpu"

@@ -12,7 +12,7 @@ class TakesNull(Protocol):
     """A target whose `start` reads a prompt under `NULL_INPUTS` and then returns unconditional scores, too."""
 
     def takes_null(self, inputs: Mapping[str, Any], null: Mapping[str, Any]) -> bool:
-        """Whether both prompts can be decoded as two halves of one batch.
+        """True if both prompts can be decoded as two halves of one batch.
 
         Args:
             inputs: The prompt, as `start` takes it.

@@ -60,7 +60,7 @@ class ReadsHidden(Protocol):
 
 @dataclass(frozen=True)
 class Lent:
-    """What a target lends to a head; nothing of it is changed."""
+    """The parts that a target lends to a head; none of them is changed."""
 
     embedding: nn.Embedding  # the table of the units, with `weight [vocab, width]`
     output: nn.Module  # from states at `FINAL` to logits
@@ -90,4 +90,4 @@ class Lends(GivesHidden, Protocol):
         """Number of unit ids."""
 
     def lend(self) -> Lent:
-        """What heads use of the model, which may have been moved or cast since the last call."""
+        """The parts of the model that heads use, which may have been moved or cast since the last call."""

@@ -40,7 +40,7 @@ CLIP = 1.0
 
 @dataclass(frozen=True)
 class Learning:
-    """How a drafter learns between calls.
+    """Settings of a drafter that learns between calls.
 
     Attributes:
         every: Calls between lessons.
@@ -89,7 +89,7 @@ class Row:
 
 
 def was_corrected(step: Step) -> Tensor:
-    """Whether the last unit that a round emitted in a row took the place of a drafted one: `[batch]` bool."""
+    """True if the last unit that a round emitted in a row took the place of a drafted one: `[batch]` bool."""
     draft, verdict = step.draft, step.verdict
     path = nn.functional.pad(verdict.path.clamp(min=0), (1, 0))  # the root first
     last = take_nodes(path, verdict.length[:, None])
@@ -98,7 +98,7 @@ def was_corrected(step: Step) -> Tensor:
 
 
 class Notes:
-    """What is noted of one call; it observes rounds, and asks the device for nothing before the call is over."""
+    """The notes of one call; it observes rounds, and asks the device for nothing before the call is over."""
 
     def __init__(self, learning: Learning) -> None:
         self._learning = learning
@@ -151,7 +151,7 @@ class Learner:
 
     @cached_property
     def lesson(self) -> Lesson:
-        """What the drafter learns; a copy of the learner makes its own.
+        """The drafter's lesson; a copy of the learner makes its own.
 
         Raises:
             ValueError: The drafter cannot learn for this target.

@@ -1,4 +1,4 @@
-"""What a round changes: the rows' units and how far each row is, as tensors alone.
+"""The state that a round changes: the rows' units and how far each row is, as tensors alone.
 
 The functions are pure but for the history, which is written in place. They have no host sync and no shape that depends
 on data, so that the eager loop and a captured round share them.
@@ -75,7 +75,7 @@ class Live:
 
     @property
     def room(self) -> Tensor:
-        """How deep each row may draft, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
+        """The depth of each row's drafts, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
         room = self.limit - self.emitted - 1
         if self.context is not None:
             room = torch.minimum(room, self.context - self.known + self.pads)
@@ -151,7 +151,7 @@ def first_nonfinite(draft: Draft, scores: Scores, verdict: Verdict, emitted: Ten
 
 
 def nonfinite_message(step: Step | None, row: int, position: int, emitted: int) -> str:
-    """What is wrong with new unit `position` of a row that was drawn in `step`, as its distribution explains it.
+    """The fault of new unit `position` of a row that was drawn in `step`, as its distribution explains it.
 
     `emitted` is the number of units that the row has emitted, this round's included.
     """

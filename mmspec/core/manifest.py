@@ -1,4 +1,4 @@
-"""What the core itself offers: the rules. They come through the same door as a plugin's, and import no torch."""
+"""The core's own offers: the rules. They come through the same door as a plugin's, and import no torch."""
 
 from collections.abc import Iterable
 

@@ -34,7 +34,7 @@ class Substream(IntEnum):
 
 
 class ContinuousNoise(Protocol):
-    """What distributions of continuous units may read of a `Noise`; results are float32."""
+    """The part of a `Noise` that distributions of continuous units may read; results are float32."""
 
     def substream(self, substream: Substream) -> "ContinuousNoise":
         """The same addresses in another substream."""
@@ -221,7 +221,7 @@ def unmoved(device: torch.device) -> Iterator[None]:
 
 
 class RaceNoise:
-    """What such noise refuses; its kinds have `exponential` and `at`."""
+    """The refusals of such noise; its kinds have `exponential` and `at`."""
 
     name: ClassVar[str]  # the noise, for errors
     advice: ClassVar[str]  # what would do, for errors

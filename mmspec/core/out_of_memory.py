@@ -8,7 +8,7 @@ CUDA call, in the libraries of CUDA."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left, on any device."""
+    """True if an error says that there is no memory left, on any device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)

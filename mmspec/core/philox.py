@@ -51,7 +51,7 @@ def uniform_of(words: Tensor) -> Tensor:
 
 
 def _launches(device: torch.device) -> bool:
-    """Whether Triton's kernels draw; where torch traces, its compiler makes one of what it finds."""
+    """True if Triton's kernels draw; where torch traces, its compiler makes one of what it finds."""
     return kernels.available(device) and not torch.compiler.is_compiling()
 
 

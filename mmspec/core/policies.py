@@ -1,4 +1,4 @@
-"""How many units to draft. Under `match` a policy can never change the output.
+"""Policies: how many units to draft. Under `match` a policy can never change the output.
 
 A policy decides before the draw: `budget` before drafting, `trim` by scores that were known before a node's own unit
 was drawn. Dropping a node because of its own unit would bias every rule that uses q.

@@ -1,4 +1,4 @@
-"""Which logits processors may run on a draft.
+"""Logits processors that may run on a draft.
 
 A draft needs scores after units that may never be emitted, several at once and in no fixed order. A processor allows
 that if it is a pure function of (ids, scores):
@@ -62,12 +62,12 @@ def drafts_forbidden_by(processors: Iterable[Any]) -> tuple[str, ...]:
 
 
 def is_elementwise(processor: Any) -> bool:
-    """Whether a processor does not read the ids."""
+    """True if a processor does not read the ids."""
     return _kind(processor) == ELEMENTWISE
 
 
 def knows_rows(processor: Any) -> bool:
-    """Whether a processor may tell rows of the batch apart by their index: then it gets all of them, in order."""
+    """True if a processor may tell rows of the batch apart by their index: then it gets all of them, in order."""
     cls = type(processor)
     if cls.__module__ != _HOME or cls.__name__ in _KNOWS_ROWS:
         return True

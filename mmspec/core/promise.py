@@ -143,7 +143,7 @@ def _plain_width(target: Target, nodes: int | None) -> int | None:
 
 
 def _shows_trees(target: Target, drafter: Drafter) -> bool:
-    """Whether the rounding of later passes shows which units came in a tree: measured on CUDA, in half precision.
+    """True if the rounding of later passes shows which units came in a tree: measured on CUDA, in half precision.
 
     A commit moves the keys of a tree's units to other slots, which changes the order of sums; on a CPU these are
     float64. The keys of a chain stay where they are.
@@ -152,7 +152,7 @@ def _shows_trees(target: Target, drafter: Drafter) -> bool:
 
 
 def _differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
-    """Whether equal calls may part: measured on CUDA, in half precision, in passes of one node over two rows.
+    """True if equal calls may part: measured on CUDA, in half precision, in passes of one node over two rows.
 
     Why is not known; a plain loop of torch's own calls does the same there. Passes of more nodes repeat themselves.
     Under guidance a pass has two rows for every row of the call; without a width no such promise is made.
@@ -161,7 +161,7 @@ def _differs_from_itself(target: Target, rows: int, width: int | None) -> bool:
 
 
 def in_half_precision(target: Target, on_cpu: bool = True) -> bool:
-    """Whether a target has weights in half precision; those on a CPU count if they may be `on_cpu`."""
+    """True if a target has weights in half precision; those on a CPU count if they may be `on_cpu`."""
     model = target.model if isinstance(target, RunsModel) else None
     weights = model.parameters() if isinstance(model, nn.Module) else ()  # a target's model may be a table
     half = (torch.float16, torch.bfloat16)

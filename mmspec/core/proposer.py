@@ -1,4 +1,4 @@
-"""What a decoder proposes: what its drafter drafts and its policy keeps, round by round.
+"""The proposals of a decoder, round by round: what its drafter drafts and its policy keeps.
 
 Neither can end a call. A fault of theirs is an exception, or a draft of another form (`mmspec.core.guard`): the round
 goes on without a draft, and one warning per call says why. Out-of-memory errors are raised, and so is every fault under

@@ -1,4 +1,4 @@
-"""What the loop asks of a target and of a drafter. Implement these; inherit nothing."""
+"""The protocols of a target and of a drafter. Implement these; inherit nothing."""
 
 from typing import Any, Protocol
 

@@ -154,7 +154,7 @@ def _digest(call: str, *parts: Tensor) -> int:
 
 
 def _message(state: State, draft: Draft | None) -> Tensor:
-    """What a rank tells the others: the header, then units, validity and parents of the drafted nodes, padded."""
+    """A rank's message to the others: the header, then units, validity and parents of the drafted nodes, padded."""
     assert state.step is not None
     checksum = _digest("", state.root, state.emitted, state.done, state.step.verdict.path)
     message = torch.zeros(

@@ -33,7 +33,7 @@ def tallied(valid: Tensor, length: Tensor, active: Tensor) -> tuple[Tensor, Tens
 
 @dataclass(frozen=True)
 class Bias:
-    """What a lossy rule did to the output: the distance of the emitted units' distribution from the target's.
+    """The bias of a lossy rule in the output: the distance of the emitted units' distribution from the target's.
 
     A rule that measures states in its verdict, for every node, the total variation between the distribution of the unit
     that it emits there and the target's, and by how much its acceptance exceeds an exact rule's. Both are summed over
@@ -53,7 +53,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds of a call's output (`mmspec.core.promise`)."""
+    """The promise of a call's output (`mmspec.core.promise`)."""
 
     exactness: str
     width: int | None  # of the plain decoding that the output equals to the bit; None: there is none
@@ -149,7 +149,7 @@ class Report:
 
     @property
     def bias(self) -> Bias | None:
-        """What a lossy rule did to the output; None if the rule is exact, or did not measure."""
+        """The bias of a lossy rule; None if the rule is exact, or did not measure."""
         if self._bias_sums is None:
             return None
         tv, excess_acceptance, decided = self._bias_sums.tolist()
@@ -162,7 +162,7 @@ class Report:
 
     @property
     def accepted_by_depth(self) -> list[int]:
-        """How often a node of depth 1, 2, … was accepted."""
+        """The number of times that a node of depth 1, 2, … was accepted."""
         counted = [] if self._accepted is None else self._accepted.tolist()
         return [a + b for a, b in zip_longest(counted, self._read[1:], fillvalue=0)]
 
@@ -172,12 +172,12 @@ class Report:
 
     @property
     def equivalent_passes(self) -> int:
-        """How often the target's weights were read after prefill: by its passes, and by drafters that share them."""
+        """Times that the target's weights were read after prefill: by its passes, and by drafters that share them."""
         return self.rounds + self.inner_passes
 
     @property
     def shape(self) -> str:
-        """What equality with plain decoding holds, in half precision, too."""
+        """The equality with plain decoding that holds, in half precision, too."""
         if self.exactness == "lossless":
             return f"with plain in distribution{self._rounding}, not in units: these depend on the drafts"
         if self.exactness != "invariant":
@@ -196,7 +196,7 @@ class Report:
 
     @property
     def _may_differ(self) -> bool:
-        """Whether a near-tie may change an output that is plain decoding's otherwise."""
+        """True if a near-tie may change an output that is plain decoding's otherwise."""
         return self.half and self.exactness == "invariant" and self.width is None and self.k > 0
 
     @property

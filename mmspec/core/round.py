@@ -103,7 +103,7 @@ def settled(
     rule: Rule,
     round: Round,
 ) -> tuple[Live, Step]:
-    """What follows a pass, whose `output` it is; other arguments and results as in `play_round`."""
+    """The part of a round that follows a pass, whose `output` it is; other arguments and results as in `play_round`."""
     scores = warp(output, draft, Prefix(live.history, (), live.emitted))
     after, step = decided(live, draft, scores, rule, round)
     target.commit(cache, step.verdict.path, step.count)

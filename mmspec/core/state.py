@@ -22,7 +22,7 @@ from mmspec.core.warp import Warp
 
 @dataclass
 class HostCopy:
-    """What the host read of a call's rows at the last sync."""
+    """The host's copy of a call's rows at the last sync."""
 
     emitted: list[int]
     done: list[bool]
@@ -32,7 +32,7 @@ class HostCopy:
 
 @dataclass
 class Capture:
-    """How captured rounds stand to a call (`mmspec.core.compile.choice`)."""
+    """A call's relation to captured rounds (`mmspec.core.compile.choice`)."""
 
     round: Any = None  # the one that runs it; None: the eager loop does
     way: str | None = None  # how its rounds are to be captured; None: the eager loop runs it
@@ -97,7 +97,7 @@ class State:
 
     @property
     def pads(self) -> Tensor:
-        """How many of the prompt's units are padding: `[batch]` int64."""
+        """The number of the prompt's units that are padding: `[batch]` int64."""
         return self.live.pads
 
     @property
@@ -149,7 +149,7 @@ class State:
 
     @property
     def room(self) -> Tensor:
-        """How deep each row may draft, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
+        """The depth of each row's drafts, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
         return self.live.room
 
     @property
@@ -175,12 +175,12 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Whether every row was done, or waited at a pause, at the last sync."""
+        """True if every row was done, or waited at a pause, at the last sync."""
         return all(self.host.done)
 
     @property
     def waits(self) -> bool:
-        """Whether the call stands at a pause."""
+        """True if the call stands at a pause."""
         return self.finished and self.reach < self.limit
 
     def go_on(self, pause: int | None) -> None:
@@ -234,7 +234,7 @@ class State:
         self.arrived(self.counts().tolist())
 
     def counts(self) -> Tensor:
-        """What the host wants to know after a round, in one tensor `[number]` of int64, for `arrived`."""
+        """The numbers that the host wants after a round, in one tensor `[number]` of int64, for `arrived`."""
         more = [*(() if self.host.pads else (self.pads,)), *self.budget.wanted()]
         if self.counted is None:
             return torch.cat([self.emitted, self.done.long(), self.live.nonfinite, *more])

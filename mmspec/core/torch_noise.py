@@ -71,7 +71,7 @@ class TorchSource:
         self._ring = torch.empty(0, rows, 0, device=device)
         """Of every row the numbers of consecutive positions: `[position % places, row, size]`."""
         self._first, self._end = [0] * rows, [0] * rows
-        """Which positions these are: from `_first` up to `_end`."""
+        """The positions: from `_first` up to `_end`."""
         self._sheltering = False
         self._fresh = PhiloxSource.seeded(generator.initial_seed() & (2**63 - 1), rows, device)
 
@@ -141,7 +141,7 @@ class TorchSource:
 
     @property
     def disturbed(self) -> bool:
-        """Whether anything else drew from the generator since the last block."""
+        """True if anything else drew from the generator since the last block."""
         return not torch.equal(self._generator.get_state(), self._states[-1])
 
     def finish(self, steps: int) -> None:

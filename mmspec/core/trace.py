@@ -54,7 +54,7 @@ class Trace:
         return {"rows": [[asdict(round) for round in rounds] for rounds in self.rows]}
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text in colours of its rounds, each of which opens to show its draft."""
+        """The display of a notebook: the text in colours of its rounds, each of which opens to show its draft."""
         return _page(self.rows, self.spell)
 
 

@@ -1,4 +1,4 @@
-"""What a trace keeps of a round: the units that it emitted, and its draft."""
+"""The trace of a round: the units that it emitted, and its draft."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class TracedNode:
 
 @dataclass(frozen=True)
 class TracedRound:
-    """What a round did in one row."""
+    """The trace of a round in one row."""
 
     first: int  # number of its first unit among those that the row emitted
     units: tuple[int, ...]  # the units that it emitted, the bonus or replacement last

@@ -218,7 +218,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided.
+    """The decision of a rule.
 
     Attributes:
         path: `[batch, depth]` int64: accepted node ids after the root, -1 padded.

@@ -21,7 +21,7 @@ from mmspec.registry.numbers import integers, numbers, required
 
 @dataclass(frozen=True, eq=False)
 class Warp:
-    """How scores become a distribution."""
+    """The way from scores to a distribution."""
 
     processors: Sequence[Processor] = field(default_factory=tuple)  # transformers' logits processors, in order
     sample: bool = True  # draw (True), or take the likeliest unit (a point mass)
@@ -147,7 +147,7 @@ class Warp:
 
 
 def _locked(values: Tensor) -> bool:
-    """Whether torch refuses to write into a tensor here."""
+    """True if torch refuses to write into a tensor here."""
     return values.is_inference() and not torch.is_inference_mode_enabled()
 
 

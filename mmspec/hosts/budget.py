@@ -36,7 +36,7 @@ from mmspec.registry.warn import warn
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How chunks are chosen."""
+    """The choice of chunks."""
 
     chunk: int = 8  # slots of a chunk
     renew: int = 0  # rounds of drafting after which the chunks are ranked anew; 0: never
@@ -44,7 +44,7 @@ class Retrieval:
 
 @dataclass
 class BudgetedCache(TransformersTargetCache):
-    """What the small target keeps of one round of drafting."""
+    """The memory that the small target keeps of one round of drafting."""
 
     # The chunks of every layer that holds keys; None for layers with a window. Empty: nothing is retrieved.
     rankings: list[Ranking | None] = field(default_factory=list)

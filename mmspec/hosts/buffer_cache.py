@@ -115,7 +115,7 @@ class BufferCache(SlotCache):
 
 
 def captured_shape(model: nn.Module, call: SlotCache, most: int) -> tuple[Any, ...]:
-    """What two calls of a model share if one captured round over `most` slots a row can serve both.
+    """A key that two calls of a model share if one captured round over `most` slots a row can serve both.
 
     A captured round runs the code that the model had when it was traced or recorded: hooks that were set since, or
     adapters that were switched, need another one.

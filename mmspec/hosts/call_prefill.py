@@ -1,4 +1,4 @@
-"""How a call of a transformers model begins: its slots are made, and the prompt is read in one of three ways.
+"""The beginning of a call of a transformers model: its slots are made, and the prompt is read in one of three ways.
 
 Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
 else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
@@ -52,7 +52,7 @@ class PrefillTarget(Protocol):
 
 
 class _Read(NamedTuple):
-    """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
+    """The result of reading a prompt: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
 
     And the number of prompts that were read, if several rows have one.
     """
@@ -157,7 +157,7 @@ class CallPrefill:
             places = target.places(stock, given)
             following = stock.following() if places is None else places[..., 0]
         slots = self._slots(stock.mask, kept)
-        prefill.adopt(slots, stock.cache, stock.mask, following)
+        prefill.adopt(self.passes, slots, stock.cache, stock.mask, following)
         slots.places, slots.origin = places, slots.length
         if not target.drafting:  # a draft model need not be exact
             with model_lock(model_info.model):
@@ -221,7 +221,7 @@ class Distinct:
 
     @property
     def repeated(self) -> bool:
-        """Whether rows have the same prompt."""
+        """True if rows have the same prompt."""
         return len(self.ids) < len(self.prompt)
 
     def to_rows(self, values: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def refuse_device(device: Any) -> None:
 
 
 def half_on_gpu(model: nn.Module) -> bool:
-    """Whether a model's weights are on CUDA in half precision."""
+    """True if a model's weights are on CUDA in half precision."""
     first = next(model.parameters(), None)
     return first is not None and first.device.type == "cuda" and first.dtype in (torch.float16, torch.bfloat16)
 
@@ -83,7 +83,7 @@ def inference() -> AbstractContextManager[Any]:
 
 
 def is_cut(weight: Any) -> bool:
-    """Whether a weight is spread over several ranks, and has a part of its numbers in this process."""
+    """True if a weight is spread over several ranks, and has a part of its numbers in this process."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return False
     from torch.distributed.tensor import DTensor  # takes long to import, and only ranks need it

@@ -25,7 +25,7 @@ Sites = Sequence[tuple[dict[str, Any], str]]
 """Pairs of a module's globals and one name in them."""
 
 _running: Traceable[Run] = Traceable("mmspec_recurrent")
-"""What runs the operations of the pass that runs, or is traced, here."""
+"""The object that runs the operations of the pass that runs, or is traced, here."""
 _lock = threading.Lock()
 _STATE_UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods of a cache that only recurrent layers call."""
@@ -84,7 +84,7 @@ def running(ops: Mapping[str, TreeOp], cache: SlotCache, branches: Branches) -> 
 
 
 def original(names: Mapping[str, Any], name: str) -> Any:
-    """What a name in a module's globals is bound to outside of passes."""
+    """The value of a name in a module's globals outside of passes."""
     patched, now = _patched.get((id(names), name)), names[name]
     return now if patched is None or now is not patched.dispatch else patched.original
 

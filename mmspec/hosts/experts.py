@@ -41,7 +41,7 @@ class Experts:
         return cls(tuple(configs.values()), largest)
 
     def batched(self, units: int) -> bool:
-        """Whether passes over so many units can make batched products: some layers can, and the copies fit."""
+        """True if passes over so many units can make batched products: some layers can, and the copies fit."""
         return 0 < self.unit_bytes * units <= MOST
 
     @contextmanager
@@ -71,13 +71,13 @@ def one_by_one(model: Any) -> str | None:
 
 
 def _loops(forward: Any) -> bool:
-    """Whether a forward is given the experts of every unit, and asks which ones there are."""
+    """True if a forward is given the experts of every unit, and asks which ones there are."""
     code = forward.__code__ if inspect.isfunction(forward) else None
     return code is not None and "top_k_index" in code.co_varnames and "nonzero" in code.co_names
 
 
 def _is_layer(module: Any) -> bool:
-    """Whether transformers dispatches a module's products; its decorator sets these attributes."""
+    """True if transformers dispatches a module's products; its decorator sets these attributes."""
     return {"has_gate", "is_transposed", "num_experts"} <= vars(module).keys()
 
 

@@ -127,6 +127,9 @@ def _converted(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cac
     for number, states in cache.recurrent.items():
         for order, state in states.states("conv").items():
             into.layers[number].update_conv_state(state, state_idx=order, conv_kernel_size=state.shape[-1])
-        for order, state in states.states("recurrent").items():
-            into.layers[number].update_recurrent_state(state.float(), state_idx=order)
+        own, layer = states.states("recurrent"), into.layers[number]
+        if len(own) > len(layer.recurrent_states):  # a layer with heads (Zamba) keeps them as one
+            own = {0: torch.stack([*own.values()], 1)}
+        for order, state in own.items():
+            layer.update_recurrent_state(state.float(), state_idx=order)
     return into

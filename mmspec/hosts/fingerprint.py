@@ -112,7 +112,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _own_code(modules: list[nn.Module]) -> Iterator[Hashable]:
-    """What modules run beside the code of their classes, and where."""
+    """The code that modules run beside the code of their classes, and where."""
     for place, module in enumerate(modules):
         hooks, before, forward = module._forward_hooks, module._forward_pre_hooks, vars(module).get("forward")
         if hooks or before or forward is not None:

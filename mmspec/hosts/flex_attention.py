@@ -35,7 +35,7 @@ LEAST_WIDTH = 16
 """The least width of a head that the kernel takes."""
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Whether a node sees a place: row, head, node, place → bool, all of them 0-d."""
+"""True if a node sees a place: row, head, node, place → bool, all of them 0-d."""
 
 WORD = 64
 """Bits of a word."""
@@ -142,7 +142,7 @@ def _size(places: int) -> int:
 
 
 def fits(passes: Passes, slots: SlotCache) -> bool:
-    """Whether compiled passes of a model over a cache can attend through FlexAttention."""
+    """True if compiled passes of a model over a cache can attend through FlexAttention."""
     device = slots.length.device
     states = [each for layer in slots.owning for each in (layer.keys, layer.values)]
     return (

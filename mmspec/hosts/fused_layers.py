@@ -55,7 +55,7 @@ class FusedLayers:
 
 
 def rotated(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """What a function of rotary embeddings returns, in one launch where a kernel covers the call."""
+    """The result of a function of rotary embeddings, in one launch where a kernel covers the call."""
     plain = not args and not kwargs and q.dim() == k.dim() == 4 and cos.dim() == 3 and not torch.compiler.is_compiling()
     alike = {x.dtype for x in (q, k, cos, sin)} == {q.dtype} and q.dtype in HALVES and kernels.available(q.device)
     if not (plain and alike and {x.stride(-1) for x in (q, k, cos, sin)} == {1} and cos.shape[-1] == q.shape[-1]):
@@ -86,7 +86,7 @@ def _may_be_norm(module: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def _is_norm(norm: Any) -> bool:
-    """Whether a module computes what the kernel does, up to the rounding of one result."""
+    """True if a module computes what the kernel does, up to the rounding of one result."""
     try:
         x = torch.randn(4, len(norm.weight), device=norm.weight.device, generator=_numbers(norm.weight)).to(norm.weight)
         found, expected = _normalised(norm, x).float(), type(norm).forward(norm, x).float()
@@ -96,7 +96,7 @@ def _is_norm(norm: Any) -> bool:
 
 
 def _is_rotary(function: Any, weight: Tensor) -> bool:
-    """Whether a function rotates as the kernel does, up to the rounding of its products."""
+    """True if a function rotates as the kernel does, up to the rounding of its products."""
     numbers, width = _numbers(weight), 32
     q, k = (torch.rand(2, n, 5, width, device=weight.device, generator=numbers).to(weight) for n in (3, 1))
     angle = 6.0 * torch.rand(2, 5, width // 2, device=weight.device, generator=numbers).repeat(1, 1, 2)

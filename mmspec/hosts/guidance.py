@@ -103,7 +103,7 @@ class GuidedCache:
 
 
 class OneShapeTarget:
-    """What targets have in common whose `model` runs in one shape, too.
+    """The common part of targets whose `model` runs in one shape, too.
 
     A subclass defines `_begin`, which is `start`, with a cache whose passes have one shape if `fixed`.
     """
@@ -130,7 +130,7 @@ class OneShapeTarget:
 
 
 class GuidedTarget(OneShapeTarget):
-    """What such targets have in common whose cache is a `GuidedCache`."""
+    """The common part of such targets whose cache is a `GuidedCache`."""
 
     def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)

@@ -71,16 +71,9 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
         ValueError: The logits of nodes differ from those of whole paths.
     """
     model_info, model = passes.model_info, passes.model_info.model
-    found, ends, agreed = foreign(model), dict[int, str](), dict[str, Agreement]()
-    for length, name in sorted(lengths(model_info).items()):
-        masked = passes.manner == "interface" and length in windows(model_info.layers())
-        if LONGEST - MARGIN < length < min(units, end_of(model_info) or units) and not masked:
-            ends[length] = f"in a text of more than {length} units ({name} of its config)"
-    if found:
-        ends[_bucket(model_info, units)] = (
-            f"in a text of {units} units (as {found} computes, which is not transformers')"
-        )
-    for length, where in ends.items():
+    found, agreed = foreign(model), dict[str, Agreement]()
+    for length, why in _lengths_of(passes, units, found).items():
+        where = f"in a text of more than {min(length, units)} units ({why})"
         ragged = bool(found) and rows > 1 and passes.rows is None
         results, key = _right.of(model), (length, ragged, passes.manner, arithmetic(model))
         if key in results:
@@ -90,13 +83,26 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
             draws = range(DRAWS if model_info.has_experts else 1)
             apart, most = min(_apart(passes, length, draw, ragged) for draw in draws)
         if not apart <= most:
+            fewer = "fewer tokens, or for one row at a time" if ragged else "fewer tokens"
             raise ValueError(
                 f"{type(model).__name__} cannot verify drafts exactly {where}, so it is refused there: logits of tree "
                 f"nodes differ by {apart:.1e} from whole paths' logits, where rounding explains {most:.1e}; ask for "
-                f"fewer tokens{', or for one row at a time' * ragged}, or disable() first"
+                f"{fewer}, or disable() first"
             )
         agreed[where] = results[key] = Agreement(apart, most)
     return agreed
+
+
+def _lengths_of(passes: Passes, units: int, found: str) -> dict[int, str]:
+    """The lengths at which a text of so many units is compared, and why; `found` is code that is no library's."""
+    model_info = passes.model_info
+    masked = windows(model_info.layers()) if passes.manner == "interface" else ()
+    end, named = min(units, end_of(model_info) or units), sorted(lengths(model_info).items())
+    ends = {size: f"{name} of its config" for size, name in named if size < end and size not in masked}
+    beyond = {length: why for length, why in ends.items() if length > LONGEST - MARGIN}
+    why = f"as {found} computes, which is not transformers'" if found else next(reversed(ends.values()), "")
+    # Far beyond a length more may be wrong than next to it.
+    return {**beyond, _bucket(model_info, units): why} if why else beyond
 
 
 def foreign(model: nn.Module) -> str:

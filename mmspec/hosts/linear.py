@@ -61,7 +61,7 @@ class Packed:
     copy: Tensor  # the copy in oneDNN's layout
 
     def matches(self, weight: Tensor) -> bool:
-        """Whether the weight is unchanged as far as torch counts writes."""
+        """True if the weight is unchanged as far as torch counts writes."""
         return self.version == weight._version and self.address == weight.data_ptr()
 
 
@@ -140,7 +140,7 @@ class Kernels(tuple[Kernel, ...]):
 
     @cached_property
     def left(self) -> bool:
-        """Whether passes of one shape take torch's own product: a compiler bakes so few weights in."""
+        """True if passes of one shape take torch's own product: a compiler bakes so few weights in."""
         return self.single and sum(kernel.layer.weight.nbytes for kernel in self) <= frozen.MOST
 
     def forwards(self, rows: int, at_once: bool) -> list[Any]:
@@ -153,7 +153,7 @@ class Kernels(tuple[Kernel, ...]):
 
     @cached_property
     def single(self) -> bool:
-        """Whether weights are float32, for which torch has another product."""
+        """True if weights are float32, for which torch has another product."""
         return bool(self) and self[0].layer.weight.dtype == torch.float32
 
     def named(self, fixed: bool) -> str:
@@ -231,7 +231,7 @@ def _on_intel() -> bool:
 
 
 def _plain(layer: nn.Linear) -> bool:
-    """Whether a layer is large enough, in a dtype that oneDNN multiplies, with its own forward and counted writes."""
+    """True if a layer is large enough, in a dtype that oneDNN multiplies, with its own forward and counted writes."""
     weight = layer.weight
     half = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     known = weight.device.type == "cpu" and (weight.dtype == torch.float32 or half)

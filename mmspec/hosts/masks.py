@@ -118,7 +118,7 @@ class PassGeometry:
         return self._around[ring]
 
     def shared(self, make: Callable[..., Made], mask: Any, *form: Any) -> Made:
-        """What `make(mask, *form)` returns for a mask of this pass; kept, because layers of one kind share it.
+        """The result of `make(mask, *form)` for a mask of this pass; kept, because layers of one kind share it.
 
         A layer on another device gets a copy of the mask for itself, which no other layer will bring: it is not kept.
         """

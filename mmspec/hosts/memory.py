@@ -30,7 +30,7 @@ from mmspec.registry.warn import warn
 
 @dataclass(frozen=True)
 class CacheCost:
-    """What a model's cache holds of one slot of one row."""
+    """The contents of a model's cache in one slot of one row."""
 
     # Of every layer that holds keys: the bytes of keys and values, and its window (None: it sees all slots)
     layers: tuple[tuple[int, int | None], ...]
@@ -84,7 +84,7 @@ class Memory:
 
 
 def cost(passes: Passes) -> CacheCost:
-    """What a slot of a model's cache costs, read off the tensors of a pass over one unit."""
+    """The cost of a slot of a model's cache, read off the tensors of a pass over one unit."""
     model = passes.model_info.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:

@@ -47,7 +47,7 @@ class LanguagePart:
 
     @property
     def final_norm(self) -> nn.Module:
-        """What turns the last layer's states into those that the output layer reads.
+        """The module that turns the last layer's states into those that the output layer reads.
 
         Raises:
             ValueError: The decoder has no norm behind its layers.
@@ -126,12 +126,12 @@ class ModelInfo:
 
     @property
     def has_experts(self) -> bool:
-        """Whether layers choose among experts: such products may round by how many units an expert gets."""
+        """True if layers choose among experts: such products may round by how many units an expert gets."""
         return _counts_experts(self.config.to_dict())
 
     @property
     def reads_both_ways(self) -> bool:
-        """Whether a prompt's units may attend to later ones, as `token_type_ids` say: a prefix of zeros (PaliGemma).
+        """True if a prompt's units may attend to later ones, as `token_type_ids` say: a prefix of zeros (PaliGemma).
 
         Such a prompt is read by the model's own prefill; what is written behind it attends backwards alone.
         """
@@ -153,7 +153,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 
 def _counts_experts(settings: Mapping[str, Any]) -> bool:
-    """Whether a configuration, or a part of it (DBRX), has experts."""
+    """True if a configuration, or a part of it (DBRX), has experts."""
     inner = [value for value in settings.values() if isinstance(value, dict)]
     return any(settings.get(name) for name in EXPERTS) or any(map(_counts_experts, inner))
 
@@ -178,7 +178,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def has_recurrent_layers(model: Any) -> bool:
-    """Whether transformers' cache for a model has a layer with a recurrent or convolution state."""
+    """True if transformers' cache for a model has a layer with a recurrent or convolution state."""
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in DynamicCache(config=model.config).layers)
 
 
@@ -245,21 +245,21 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
 
 
 def _has_position_table(model: Any) -> bool:
-    """Whether the language part has an embedding of positions, judged by the names of its embeddings."""
+    """True if the language part has an embedding of positions, judged by the names of its embeddings."""
     tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
     text = [name for name in tables if not any(sense in name for sense in OTHER_SENSES)]
     return any("pos" in last or last == "wpe" for last in (name.rpartition(".")[2] for name in text))
 
 
 def _stateful(model: Any) -> bool:
-    """Whether some layer keeps a recurrent state; a hybrid architecture may be configured with attention alone."""
+    """True if some layer keeps a recurrent state; a hybrid architecture may be configured with attention alone."""
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["unknown"]
     attention = all("attention" in kind and "linear" not in kind for kind in kinds)
     return bool(getattr(model, "_is_stateful", False)) and not attention
 
 
 def _holds_keys_alone(layer: Any) -> bool:
-    """Whether an empty cache layer will hold keys and values, or nothing; an indexed one has a place for more."""
+    """True if an empty cache layer will hold keys and values, or nothing; an indexed one has a place for more."""
     return (isinstance(layer, DynamicLayer) and vars(layer).keys() <= _KEYS) or type(layer).__name__ in _EMPTY_LAYERS
 
 

@@ -1,4 +1,4 @@
-"""What the target over transformers models offers; apart from the target, because manifests import no torch."""
+"""The offers of the target over transformers models; apart from the target, because manifests import no torch."""
 
 ATTENTION = frozenset({"discrete", "tree", "text", "grow", "truncate", "hidden"})
 """Of a model with key-value attention alone."""

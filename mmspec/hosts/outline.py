@@ -94,7 +94,7 @@ def _from_config(config: Any) -> PreTrainedModel:
 
 
 SECONDS = 1.5
-"""How long the hub may take to answer, DNS lookup included; its own client retries six times with pauses."""
+"""The seconds that the hub may take to answer, DNS lookup included; its own client retries six times with pauses."""
 
 
 def refuse_unreachable(name: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from mmspec.core.once import once
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock, tree_attention
+from mmspec.hosts.devices import device_of
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
 from mmspec.hosts.fused_layers import FusedLayers
@@ -59,17 +60,27 @@ class Passes:
         return sites(self.model_info.model, self.model_info.ops)
 
     @once
+    def operations(self) -> dict[int, int]:
+        """The operations with a recurrent state, by layer: counted in a pass over one unit."""
+        device = device_of(self.model_info.model)
+        cache = SlotCache(self.model_info.layers(), 1, 1, device)
+        if cache.recurrent:
+            self(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
+        kinds = {number: [kind for kind, _ in layer.operations] for number, layer in cache.recurrent.items()}
+        return {number: each.count("recurrent") for number, each in kinds.items()}
+
+    @once
     def cache_argument(self) -> str:
         return cache_name(self.model_info.model)
 
     @once
     def keeps_logits(self) -> bool:
-        """Whether the model computes only the logits that are asked for."""
+        """True if the model computes only the logits that are asked for."""
         return names_argument(self.model_info.model, "logits_to_keep")
 
     @once
     def takes_positions(self) -> bool:
-        """Whether the model's forward takes positions."""
+        """True if the model's forward takes positions."""
         return accepts_argument(self.model_info.model, "position_ids")
 
     def __call__(
@@ -192,13 +203,13 @@ def cache_name(model: Any) -> str:
 
 
 def accepts_argument(model: Any, argument: str) -> bool:
-    """Whether the model's forward names an argument or has `**kwargs`."""
+    """True if the model's forward names an argument or has `**kwargs`."""
     kind: Any = type(model)
     return names_argument(model, argument) or _arguments(kind)[1]
 
 
 def names_argument(model: Any, argument: str) -> bool:
-    """Whether the model's forward names an argument; `generate` passes positions only to such models."""
+    """True if the model's forward names an argument; `generate` passes positions only to such models."""
     kind: Any = type(model)
     return argument in _arguments(kind)[0]
 

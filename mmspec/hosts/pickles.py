@@ -100,7 +100,7 @@ def refuse_second(found: Mapping[str, Any], key: str) -> None:
 
 
 def unfit(weights: Tensor) -> str:
-    """Why a tensor is no weight whose numbers are stored one behind the other; "" if it is one."""
+    """The reason why a tensor is no weight whose numbers are stored one behind the other; "" if it is one."""
     if weights.layout != torch.strided or weights.is_quantized or weights.is_complex():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
     if not weights.is_meta and weights.numel() * weights.element_size() > weights.untyped_storage().nbytes():

@@ -30,7 +30,7 @@ PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "
 
 
 def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
-    """Whether a prompt is ids and padding alone: no other inputs, no holes in its mask, no positions of the user."""
+    """True if a prompt is ids and padding alone: no other inputs, no holes in its mask, no positions of the user."""
     cache = inputs.get("past_key_values")
     if cache is not None and holds_units(cache):
         return False
@@ -45,7 +45,7 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
 
 
 def holds_units(cache: Cache) -> bool:
-    """Whether a cache of transformers holds keys or states."""
+    """True if a cache of transformers holds keys or states."""
     states = (getattr(layer, "has_previous_state", None) for layer in cache.layers)
     if any(isinstance(each, dict) and any(each.values()) for each in states):
         return True
@@ -113,11 +113,11 @@ def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, m
     new = mask[:, past:]
     if not bool(new.all()):
         raise ValueError("behind an earlier turn's cache there must be no padding among the new units")
-    adopt(cache, given, mask[:, :past], _counted(mask)[:, past])
+    adopt(passes, cache, given, mask[:, :past], _counted(mask)[:, past])
     return prefill_chunks(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new)
 
 
-def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:
+def adopt(passes: Passes, cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:
     """Copy a cache that transformers filled. Padding on the left is dropped; holes further in keep their slots.
 
     Layers with a window hold only their last columns; their earlier slots stay empty, and no mask makes them visible.
@@ -150,7 +150,7 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     holes[:, last] = False  # it took the padding, and will be a unit's slot when the cache grows
     for number, recurrent in cache.recurrent.items():
         recurrent.adopt("conv", filled.layers[number].conv_states)
-        recurrent.adopt("recurrent", filled.layers[number].recurrent_states)
+        recurrent.adopt("recurrent", filled.layers[number].recurrent_states, passes.operations[number])
     cache.holes = holes if bool(holes.any()) else None
 
 

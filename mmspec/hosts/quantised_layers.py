@@ -64,7 +64,7 @@ class QuantisedLayers:
 
     @property
     def warning(self) -> str:
-        """What a user should know of a target that quantises activations; "" of others."""
+        """A warning for users of a target that quantises activations; "" of others."""
         if not self.activations:
             return ""
         what = "what else is in its pass" if self.shared else "the width of its pass"
@@ -99,7 +99,7 @@ def _is_linear(layer: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether a layer is torch's own, over a weight of floating-point numbers."""
+    """True if a layer is torch's own, over a weight of floating-point numbers."""
     own = "forward" in vars(layer) and "_hf_hook" not in vars(layer)
     return type(layer) is nn.Linear and not _has_packed_weight(layer) and not own
 
@@ -110,7 +110,7 @@ def _has_packed_weight(layer: Any) -> bool:
 
 
 def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:
-    """Whether a layer quantises its inputs, and whether it does so by what other rows hold.
+    """Two answers: a layer quantises its inputs; it does so by what other rows hold.
 
     None: it is as precise as the model's dtype and has a plain weight, or it mixes rows.
     """

@@ -90,8 +90,11 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
             else:
                 own.state.copy_(each.state)
 
-    def adopt(self, kind: str, states: dict[int, Tensor | None]) -> None:
-        """Copy states of a kind that transformers computed."""
+    def adopt(self, kind: str, states: dict[int, Tensor | None], operations: int = 0) -> None:
+        """Copy states of a kind that transformers computed; of more operations than states, the first holds all."""
+        first = states.get(0)
+        if first is not None and operations > len(states):
+            states = dict(enumerate(first.unbind(1)))
         for number, state in states.items():
             if state is not None:
                 self.operations[kind, number] = OperationState(None, self._copied(kind, state))

@@ -100,7 +100,7 @@ class ReferencePaths:
         return float((logits - whole)[rows].abs().max()) if rows else 0.0
 
     def allow_rings(self, manner: Manner, tolerance: float) -> bool:
-        """Whether the model has layers with a window, each of which is given the mask of its window."""
+        """True if the model has layers with a window, each of which is given the mask of its window."""
         if manner != "interface" or not windows(self.model_info.layers()):
             return False
         try:

@@ -1,4 +1,4 @@
-"""What TriForce's retrieval cache keeps (arXiv 2404.11912, section 4.1): chunks of a key cache, ranked by a query.
+"""The contents of TriForce's retrieval cache (arXiv 2404.11912, section 4.1): chunks of a key cache, ranked by a query.
 
 The published code reads so (`RetrievalCache.init_graph_cache`): the keys of the prefill are split into chunks. A
 chunk's key is the mean of its keys; its score is the query of the last prompt token times that key, without a softmax.

@@ -244,7 +244,7 @@ def _own_steps(model_info: ModelInfo, paths: ReferencePaths) -> tuple[str, float
 
 
 def _on_a_grid(model_info: ModelInfo, paths: ReferencePaths) -> str:
-    """What is wrong with positions behind an image grid, if the model's forward computes positions itself; or ""."""
+    """The fault of positions behind an image grid, if the model's forward computes positions itself; or ""."""
     if model_info.placed or not names_argument(model_info.model, "image_grid_thw"):
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
@@ -305,5 +305,5 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _moved(before: Any, now: Any) -> bool:
-    """Whether a buffer is on another device now, because offloading moved the model."""
+    """True if a buffer is on another device now, because offloading moved the model."""
     return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device

@@ -113,7 +113,7 @@ class SlotCache(Cache):
 
     @property
     def exact(self) -> bool:
-        """Whether passes sum in float64, so that a unit's scores do not show how the units came into the cache.
+        """True if passes sum in float64, so that a unit's scores do not show how the units came into the cache.
 
         Only a call of one shape profits from it. Elsewhere than on a CPU, float64 costs too much.
         """

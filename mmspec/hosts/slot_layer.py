@@ -29,7 +29,7 @@ Places = tuple[Tensor, Tensor, Tensor]
 
 
 class Slots(Protocol):
-    """What a layer reads of its cache (`mmspec.hosts.slot_cache.SlotCache`)."""
+    """The part of its cache that a layer reads (`mmspec.hosts.slot_cache.SlotCache`)."""
 
     most: int
     capacity: int
@@ -260,7 +260,7 @@ def windows(layers: Sequence[Any]) -> set[int]:
 
 
 def _suffice(given: Cache | None, layers: Sequence[Any]) -> bool:
-    """Whether the cache that a call will return needs no more of a layer with a window than the window."""
+    """True if the cache that a call will return needs no more of a layer with a window than the window."""
     if given is None or type(given) is not DynamicCache:  # the call returns a cache that we make
         return True
     windowed = [number for number, layer in enumerate(layers) if isinstance(layer, DynamicSlidingWindowLayer)]

@@ -137,7 +137,7 @@ class StockGenerate:
 
 
 def position_jump(positions: Tensor) -> str:
-    """What is wrong with positions `[batch, unit]` or `[axes, batch, unit]`; "" if they increase by one everywhere."""
+    """The fault of positions `[batch, unit]` or `[axes, batch, unit]`; "" if they increase by one everywhere."""
     counted = positions[..., :1] + torch.arange(positions.shape[-1], device=positions.device)
     wrong = (positions != counted).any(-1)
     if not bool(wrong.any()):

@@ -119,7 +119,7 @@ def _part_class(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> t
 
 
 def _plain(name: str) -> bool:
-    """Whether a name is a public identifier, and no path."""
+    """True if a name is a public identifier, and no path."""
     return name.isidentifier() and not name.startswith("_")
 
 

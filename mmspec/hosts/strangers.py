@@ -45,7 +45,7 @@ def telling(folder: Path) -> Iterator[None]:
 
 
 def head_of(folder: Path) -> str:
-    """What is said of a head's folder; "" of any other."""
+    """The words about a head's folder; "" of any other."""
     try:
         config, keys = read_json(folder / CONFIG), stored_tensors(folder, file_names(STEMS)).keys()
     except ValueError:
@@ -55,7 +55,7 @@ def head_of(folder: Path) -> str:
 
 
 def kind_of(folder: Path) -> str:
-    """What a folder is; "" where its files are those of a model."""
+    """The kind of a folder, in words; "" where its files are those of a model."""
     weights = sorted(path.name for path in folder.glob(f"*{SAFE}"))
     for sign, kind in (*SIGNS[:-1], *(() if weights else (*SIGNS[-1:], *WITHOUT))):
         if any(folder.glob(sign)):

@@ -1,4 +1,4 @@
-"""What the target over transformers models keeps of one call."""
+"""The cache of the target over transformers models, for one call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class TransformersTargetCache:
 
     @property
     def guided(self) -> bool:
-        """Whether every row has an unconditional half, in the second half of the slots."""
+        """True if every row has an unconditional half, in the second half of the slots."""
         return self.prompts is not None
 
     @property

@@ -31,7 +31,7 @@ def refuse_training(model: nn.Module, role: str = "model") -> None:
 
 
 def _difference(module: Any) -> str:
-    """What a module does only in training mode; "" if nothing."""
+    """The work that a module does only in training mode; "" if nothing."""
     if isinstance(module, _DropoutNd):
         return f"drops units at random (p={module.p})" if module.p else ""
     if isinstance(module, _BatchNorm):

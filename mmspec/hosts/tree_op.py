@@ -150,7 +150,7 @@ class KeptNodes:
         return found.masked_fill(none.to(values.device).reshape(-1, *(1,) * (found.dim() - 1)), 0)
 
     def outside(self, nodes: int) -> Tensor:
-        """Which of the draft's `nodes` nodes are not kept: `[batch, node]` bool; cached for all layers."""
+        """The draft's nodes, of `nodes`, that are not kept: `[batch, node]` bool; cached for all layers."""
         if nodes not in self._outside:
             each = self.nodes[..., None] == torch.arange(nodes, device=self.nodes.device)
             self._outside[nodes] = ~(each & self.mask[..., None]).any(1)

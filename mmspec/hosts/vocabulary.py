@@ -97,7 +97,7 @@ class VocabularyMap:
 
 
 def alike(target_tokenizer: Any, draft_tokenizer: Any) -> bool:
-    """Whether two tokenizers of transformers are one: the ids that both have stand for the same tokens."""
+    """True if two tokenizers of transformers are one: the ids that both have stand for the same tokens."""
     words, own = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
     both = [(token, i) for token, i in words.items() if i < len(own)]
     return sum(own.get(token) == i for token, i in both) >= ALIKE * len(both)

@@ -65,7 +65,7 @@ class StoredTensor:
 
     @property
     def is_integer(self) -> bool:
-        """Whether its numbers are integers or booleans."""
+        """True if its numbers are integers or booleans."""
         return self.dtype == "BOOL" or self.dtype[0] in "IU"
 
 
@@ -138,7 +138,7 @@ def stored_tensors(folder: Path, names: Sequence[str] = FILES) -> dict[str, Stor
 
 
 def wrong_in(path: Path, error: Exception) -> str:
-    """What is wrong in a file of weights that could not be read."""
+    """The fault in a file of weights that could not be read."""
     pointer = path.is_file() and path.stat().st_size < FEW and path.read_bytes().startswith(POINTER)
     return f"{path.name} is a pointer of git LFS; `git lfs pull` fetches the file" if pointer else shown(error)
 
@@ -272,13 +272,13 @@ def _quantised(config: Mapping[str, Any]) -> bool:
 
 
 def _constant(key: str, tensor: StoredTensor) -> bool:
-    """Whether a tensor is a mask or a table, which models compute themselves and older files contain."""
+    """True if a tensor is a mask or a table, which models compute themselves and older files contain."""
     mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
     return bool(mask or CONSTANT.search(key))
 
 
 def _multi_token(key: str, stored: Mapping[str, StoredTensor]) -> bool:
-    """Whether a tensor is of a layer for multi-token prediction, by its name or by what is beside it."""
+    """True if a tensor is of a layer for multi-token prediction, by its name or by what is beside it."""
     beside = BESIDE.match(key)
     return bool(MULTI_TOKEN.search(key)) or bool(beside and f"{beside[0]}{PROJECTION}" in stored)
 
@@ -298,7 +298,7 @@ def differences(**keys: Collection[str]) -> str:
 
 
 def _same(key: str, own: str) -> bool:
-    """Whether two keys are equal, up to the prefix of a base model."""
+    """True if two keys are equal, up to the prefix of a base model."""
     return key == own or key.endswith(f".{own}") or own.endswith(f".{key}")
 
 

@@ -1,1 +1,1 @@
-"""What modality plugins share and the core does not know."""
+"""Parts that modality plugins share and the core does not know."""

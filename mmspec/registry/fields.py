@@ -1,4 +1,4 @@
-"""What the fields of a spec may hold: each is checked once, when the spec is written down, by the field's name."""
+"""The values that fields of a spec may hold: each is checked once, as the spec is written down, by the field's name."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ def check(spec: Any, whose: str) -> None:
 
 
 def imported(path: str, whose: str) -> Any:
-    """What stands at `"module:Attribute"`.
+    """The object at `"module:Attribute"`.
 
     Raises:
         ImportError: It cannot be imported; names whose it is.

@@ -34,7 +34,7 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 @hookspec
 def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
-    """How parity fixtures run (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""
+    """The runners of parity fixtures (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""
 
 
 @hookspec

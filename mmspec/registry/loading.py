@@ -120,7 +120,7 @@ def _import_file(place: Path) -> Any:
 
 
 def _explained(error: BaseException, place: Path) -> str:
-    """What was raised, in one line, and at which line of the author's file, if it was raised there."""
+    """The error in one line, with the line of the author's file, if it was raised there."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
     kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
     return f"{kind}{one_line(error)}" + (f" ({place.name}:{lines[-1]})" if lines else "")

@@ -152,7 +152,7 @@ class Registry:
 
     @contextmanager
     def blaming(self, name: str, hook: str) -> Iterator[None]:
-        """What fails inside the block is noted on a plugin, with a warning; it raises under `MMSPEC_STRICT`."""
+        """A block whose errors are noted on a plugin, with a warning; it raises under `MMSPEC_STRICT`."""
         try:
             yield
         # A hook that calls sys.exit() is as broken as one that raises.

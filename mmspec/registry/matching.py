@@ -1,4 +1,4 @@
-"""Which method fits which target: set arithmetic on words, before anything is imported.
+"""The methods that fit a target: set arithmetic on words, before anything is imported.
 
 A rule's needs are met by the target or the drafter, a drafter's by the target or the rule, a method's own by any of the
 three. A drafter that offers `tree` drafts trees, so its target has to verify them. `missing_words` is the whole of it;
@@ -68,7 +68,7 @@ class Pairing:
 
     @property
     def exactness(self) -> str:
-        """What the pair promises: no more than the method does, and no more than the rule does."""
+        """The promise of the pair: no more than the method does, and no more than the rule does."""
         return max(self.method.exactness, self.rule.exactness, key=EXACTNESS.index)
 
     @property
@@ -86,7 +86,7 @@ class Pairing:
         return missing_words(offers, self.drafter, self.rule, self.method.needs)
 
     def says(self, missing: frozenset[str]) -> str:
-        """Who needs the missing words: `drafter 'suffix' needs discrete`."""
+        """The parts that need the missing words: `drafter 'suffix' needs discrete`."""
         wants: list[tuple[Spec, frozenset[str]]] = [(self.method, self.method.needs), (self.rule, self.rule.needs)]
         if self.drafter:
             wants.insert(1, (self.drafter, self.drafter.needs | self.drafter.offers & _TREE))

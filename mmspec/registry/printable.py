@@ -32,7 +32,7 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, as one printable line; a very long one is cut."""
+    """The words of an error, as one printable line; a very long one is cut."""
     try:
         return shown(error, LONGEST)
     except Exception:

@@ -16,7 +16,7 @@ Exactness = Literal["invariant", "lossless", "lossy", "synthetic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What every component has.
+    """The fields of every component.
 
     Attributes:
         kind: `target`, `drafter`, `rule`, `method` or `adapter`.
@@ -130,7 +130,7 @@ class TargetSpec(FactorySpec):
 
 @dataclass(frozen=True, kw_only=True)
 class PartSpec(FactorySpec):
-    """What drafters and rules have in common: they need words of others, and offer words to others.
+    """The common part of drafters and rules: they need words of others, and offer words to others.
 
     Attributes:
         needs: Words that others have to offer (`mmspec.registry.plugin.WORDS`): the target, and beside it the rule for
@@ -183,7 +183,7 @@ class DrafterSpec(PartSpec):
     wrt: str = ""
 
     def is_for(self, config: Mapping[str, Any], keys: Collection[str]) -> bool:
-        """Whether a stored model is a head that this drafter drafts with.
+        """True if a stored model is a head that this drafter drafts with.
 
         Args:
             config: The entries of its `config.json`; none where it has no such file.
@@ -307,7 +307,7 @@ class AdapterSpec(FactorySpec):
     k: int | None = None
 
     def takes(self, model: object) -> bool:
-        """Whether the adapter is for this live object.
+        """True if the adapter is for this live object.
 
         Raises:
             ImportError: The function `fits` cannot be imported; names the adapter.

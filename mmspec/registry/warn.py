@@ -16,7 +16,7 @@ def warn(message: str) -> None:
 
 
 def _level(frame: FrameType) -> int:
-    """How far up the user's frame is, ours being 1; ours where there is none, as on the command line."""
+    """The distance to the user's frame, ours being 1; ours where there is none, as on the command line."""
     above: FrameType | None = frame
     level = 1
     while above is not None:

@@ -1,1 +1,1 @@
-"""What a run did and what it cost."""
+"""The figures of a run, and its cost."""

@@ -118,7 +118,7 @@ def modes(result: Result) -> View:
 
 
 def limits(result: Result) -> list[View]:
-    """What the hardware and the drafts would allow, beside what was measured."""
+    """The bounds by hardware and drafts, beside what was measured."""
     limits = result.limits
     sizes = sorted(keys_of((limits.v_of_n, limits.F_hw)), key=int)
     passes = [(n, _number(limits.v_of_n, n), _number(limits.F_hw, n)) for n in sizes]

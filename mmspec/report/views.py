@@ -106,7 +106,7 @@ def _speed(result: Result, setting: str) -> View:
 
 
 def _how(peer: Peer) -> str:
-    """How a peer was run, and the setting that was chosen for it."""
+    """The way in which a peer was run, and the setting that was chosen for it."""
     choice = f"{peer.chosen}, on a part of the prompts the fastest of {' / '.join(peer.tried)}" if peer.tried else ""
     return "; ".join(part for part in (peer.note, choice) if part)
 

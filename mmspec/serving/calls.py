@@ -42,7 +42,7 @@ class Watched:
 
 
 class Call:
-    """What transformers' manager takes for a model: `generate`, once.
+    """An object that transformers' manager takes for a model: `generate`, once.
 
     The request's seed is the call's.
     """
@@ -104,5 +104,5 @@ class Managers(GenerationState):
 
 
 def _escaped(error: Exception) -> str:
-    """What an error says, fit for between the quotation marks into which transformers puts it in a stream."""
+    """The words of an error, fit for between the quotation marks into which transformers puts it in a stream."""
     return json.dumps(message_of(error, status_of(error)))[1:-1]

@@ -26,7 +26,7 @@ TEXTS = ("text", "content", "reasoning_content")
 
 
 class Speculating(BaseHandler):
-    """What both handlers do otherwise than transformers'; it stands before one of them in a class's bases."""
+    """The part that both handlers do otherwise than transformers'; it stands before one of them in a class's bases."""
 
     fields: type[Text]  # the fields of a request
     model_manager: Models

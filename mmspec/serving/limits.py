@@ -1,4 +1,4 @@
-"""How much one request may ask for: refused before anything is decoded, so that no client can take all of a machine."""
+"""Limits of a request: more is refused before anything is decoded, so that no client can take all of a machine."""
 
 from dataclasses import dataclass
 

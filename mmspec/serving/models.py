@@ -1,4 +1,4 @@
-"""What is served: language models with their decoders, and pipelines that draw. All are loaded first.
+"""The models that are served: language models with their decoders, and pipelines that draw. All are loaded first.
 
 Nothing is loaded, or let go, on a request's word, as the manager of `transformers serve` does.
 """
@@ -111,7 +111,7 @@ class Models(ModelManager):
         return served.model, served.processor
 
     def get_gen_models(self, cache_dir: str | None = None) -> list[dict[str, Any]]:
-        """What `/v1/models` lists: what is served, and nothing about other models on this machine."""
+        """The list of `/v1/models`: what is served, and nothing about other models on this machine."""
         return [{"id": n, "object": "model", "created": self._since, "owned_by": "mmspec"} for n in self._served]
 
     def shutdown(self) -> None:

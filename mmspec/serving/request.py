@@ -125,7 +125,7 @@ def status_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException, status: int) -> str:
-    """What an error says, in one printable line."""
+    """The words of an error, in one printable line."""
     if status == FULL:
         return "there is not enough memory for this request; ask for less"
     return one_line(error) if status < FAULT else f"{type(error).__name__}: {one_line(error)}"
@@ -185,7 +185,7 @@ class Door:
 
 
 def _receive(body: bytes, left: asyncio.Event) -> Receive:
-    """What the application receives: the body, and then, when the client leaves, that it has."""
+    """The messages that the application receives: the body, and then, when the client leaves, that it has."""
     given = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

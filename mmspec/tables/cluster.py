@@ -67,7 +67,7 @@ def on_ray(
 
 
 class _Worker:
-    """What a worker's process holds: its own pipeline, loaded by the first batch."""
+    """The contents of a worker's process: its own pipeline, loaded by the first batch."""
 
     def __init__(self, rows: Rows, worker: Callable[[Rows], Any] | None) -> None:
         self.compute = rows if worker is None else worker(rows)

@@ -90,7 +90,7 @@ class Leaning(Around):
 
 
 def _where_q_is_larger(p: Any, q: Any, unit: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Whether `unit [batch, 1, *unit]` lies where q > p, and p's mass there: `[batch]` each.
+    """True if `unit [batch, 1, *unit]` lies where q > p, and p's mass there: `[batch]` each.
 
     None if p and q are neither both categorical nor both Gaussian.
     """

@@ -1,4 +1,4 @@
-"""What a toy's output must follow, computed without the decoder: exact joints and greedy decoding."""
+"""The law that a toy's output must follow, computed without the decoder: exact joints and greedy decoding."""
 
 import itertools
 from collections.abc import Callable

@@ -36,7 +36,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the output agrees; a skipped fixture is not a failure."""
+        """True if the output agrees; a skipped fixture is not a failure."""
         return self.skipped or not self.note
 
 

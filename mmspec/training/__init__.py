@@ -1,1 +1,1 @@
-"""What the plugins' training recipes share: the loop, losses, and work folders."""
+"""The common parts of the plugins' training recipes: the loop, losses, and work folders."""

@@ -35,7 +35,7 @@ _TINY = 1e-8
 
 @dataclass(frozen=True)
 class DraftLoss:
-    """Which loss, and how much every depth of a draft counts. A kind that there is not is a `ValueError`."""
+    """The loss, and the weight of every depth of a draft. A kind that there is not is a `ValueError`."""
 
     kind: Kind = "kl"  # see the module
     hard: float = 0.0  # share of −log q(unit) beside it, in [0, 1]

@@ -19,7 +19,7 @@ SCALE = 0.2325
 
 @dataclass(frozen=True)
 class MARFiles:
-    """What MAR's weights do not tell."""
+    """Settings that MAR's weights do not tell."""
 
     num_heads: Annotated[int, Field(ge=1, le=1024)] | None = field(
         default=None, metadata={"help": "attention heads of an unpublished width"}

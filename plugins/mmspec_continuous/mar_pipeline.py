@@ -49,7 +49,7 @@ class MARPipeline(Pipeline):
 
     @property
     def interrupt(self) -> bool:
-        """Whether the running call is to stop: `pipe._interrupt = True` stops it behind a set."""
+        """True if the running call is to stop: `pipe._interrupt = True` stops it behind a set."""
         return self._interrupt
 
     def __init__(self, transformer: MAR, vae: AutoencoderKL) -> None:

@@ -1,4 +1,4 @@
-"""What the components of the continuous plugin are; its classes read their facts here. Imports no torch."""
+"""The specs of the continuous plugin; its classes read their facts here. Imports no torch."""
 
 from mmspec.registry import AdapterSpec, DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
@@ -123,7 +123,7 @@ PIPELINES = ("mmspec_continuous.mar_pipeline:MARPipeline",)
 
 
 def denoises(model: object) -> bool:
-    """Whether an object has the parts of a diffusers pipeline that denoises: a network and a scheduler with steps.
+    """True if an object has the parts of a diffusers pipeline that denoises: a network and a scheduler with steps.
 
     Whether the scheduler's steps have the distribution that is needed, the factory says, with the reason.
     """

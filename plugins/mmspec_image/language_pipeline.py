@@ -1,4 +1,4 @@
-"""What pipelines share whose model is one of transformers' language models: loading, and prompts as ids.
+"""The common part of pipelines whose model is one of transformers' language models: loading, and prompts as ids.
 
 Emu3 and the Chameleon family write pictures into texts: their prompts ask for a size, and a constraint says which ids
 may follow (`WrittenPipeline`).

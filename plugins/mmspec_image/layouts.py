@@ -25,7 +25,7 @@ from mmspec_image.targets.llamagen import LlamaGenTarget
 
 @dataclass(frozen=True)
 class LlamaGenFiles:
-    """What LlamaGen's weights do not tell."""
+    """Settings that LlamaGen's weights do not tell."""
 
     grid: Annotated[int, Field(ge=1, le=1024)] = field(
         metadata={"help": "codes per side: 16 of the 256-pixel files, 24 of 384 pixels, 32 of 512 pixels"}
@@ -42,7 +42,7 @@ def llamagen(transformer: LlamaGenTransformer, vq: LlamaGenVQ) -> TextToImagePip
 
 @dataclass(frozen=True)
 class LuminaFiles:
-    """What Lumina-mGPT's weights do not tell."""
+    """Settings that Lumina-mGPT's weights do not tell."""
 
     size: Annotated[int, Field(ge=32, le=8192)] = field(
         metadata={"help": "pixels per side it was trained to draw, as its name says: 512, 768 or 1024"}

@@ -1,4 +1,4 @@
-"""How each model's authors draw with it, in the programs of their release: what a call uses where it does not say.
+"""The settings of each model's authors, in the programs of their release: what a call uses where it does not say.
 
 `docs/models/README.md` shows this table.
 """

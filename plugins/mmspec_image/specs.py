@@ -1,4 +1,4 @@
-"""What the components of the image plugin are; its classes read their facts here. Imports no torch."""
+"""The specs of the image plugin; its classes read their facts here. Imports no torch."""
 
 from mmspec.kits.text.manifest import DEFAULT_METHODS
 from mmspec.registry import DefaultMethod, DrafterSpec, RuleSpec, TargetSpec

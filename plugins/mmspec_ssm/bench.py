@@ -1,4 +1,4 @@
-"""What benchmarks measure: the methods of language models, and STree."""
+"""The subjects of benchmarks: the methods of language models, and STree."""
 
 from collections.abc import Mapping
 from typing import Any

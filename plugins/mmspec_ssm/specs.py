@@ -1,4 +1,4 @@
-"""What the components of the ssm plugin are; its classes read their facts here. Imports no torch."""
+"""The specs of the ssm plugin; its classes read their facts here. Imports no torch."""
 
 from mmspec.hosts import offers
 from mmspec.kits.text.manifest import DEFAULT_METHODS

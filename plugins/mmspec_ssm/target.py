@@ -37,7 +37,7 @@ class RecurrentTarget(TransformersTarget):
 
 
 def fits(model: Any) -> bool:
-    """Whether transformers' cache for a model has a layer with a recurrent or convolution state."""
+    """True if transformers' cache for a model has a layer with a recurrent or convolution state."""
     try:
         return has_recurrent_layers(model)
     except Exception:  # transformers has no cache for the model

@@ -1,4 +1,4 @@
-"""What benchmarks measure: methods of language models."""
+"""The subjects of benchmarks: methods of language models."""
 
 from collections.abc import Mapping
 from typing import Any

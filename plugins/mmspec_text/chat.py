@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmspec.kits.text.pipeline import TextStream
 
 HELP, LEAVE = "/help", ("/exit", "/quit")
-"""What can be said to the command and not to the model."""
+"""The words that are for the command and not for the model."""
 
 
 def chat(

@@ -21,7 +21,7 @@ _QUESTIONS = (
     ("SmolLM2 answers", "What is the capital of France, and what is it known for?", 0.7),
 )
 _EAGLE = {"model": "mmspec/smollm2-eagle3", "k": 2, "form": "chain"}
-"""What the demo asks a real model, as title, question and temperature; and how its head drafts."""
+"""The demo's questions to a real model, as title, question and temperature; and how its head drafts."""
 
 
 def add(app: typer.Typer) -> None:
@@ -53,7 +53,7 @@ def demo() -> None:
 
 
 def _subject(model: str) -> Any:
-    """What `mmspec bench text` measures."""
+    """The subject of `mmspec bench text`."""
     from mmspec.kits.text.bench.settings import Subject
     from mmspec_text.bench import methods_of
 

@@ -1,4 +1,4 @@
-"""What drafters with trained heads are, and their methods; as in `mmspec_text.specs`. Imports no torch."""
+"""The specs of drafters with trained heads, and of their methods; as in `mmspec_text.specs`. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ READS: Mapping[str, Any] = {
     "needs": frozenset({"discrete", "hidden"}),
     "offers": frozenset({"chain", "tree", "q"}),
 }
-"""What a head that reads the target's hidden states needs and offers."""
+"""The needs and offers of a head that reads the target's hidden states."""
 EAGLE = DrafterSpec(
     name="eagle",
     factory="mmspec_text.drafters.eagle:Eagle",

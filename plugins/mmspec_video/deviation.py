@@ -1,4 +1,4 @@
-"""How a lossy method altered frames: how many differ from plain decoding's, and by which distance, where measured."""
+"""Frames that a lossy method altered: how many differ from plain decoding's, and by which distance, where measured."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1, le=8192)] | None
 
 @dataclass(frozen=True)
 class OasisFiles:
-    """What Oasis's weights do not tell; sizes are needed for unpublished ones only."""
+    """Settings that Oasis's weights do not tell; sizes are needed for unpublished ones only."""
 
     action_vectors: list[list[float]] | None = field(
         default=None, metadata={"help": "the action space: one vector of 25 numbers an action; default: presets"}

@@ -24,7 +24,7 @@ class Sampler(Protocol):
 
     @property
     def noisy(self) -> bool:
-        """Whether steps after the first draw noise, too."""
+        """True if steps after the first draw noise, too."""
 
     def time(self, step: int) -> float:
         """Time that the network reads at a step; step 0 is pure noise."""

@@ -1,4 +1,4 @@
-"""What the components of the video plugin are; its classes read their facts here. Imports no torch."""
+"""The specs of the video plugin; its classes read their facts here. Imports no torch."""
 
 from mmspec.registry import DefaultMethod, DrafterSpec, RuleSpec, TargetSpec
 

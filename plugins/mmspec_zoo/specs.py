@@ -1,4 +1,4 @@
-"""What the components of the zoo are; its classes read their facts here. Imports no torch."""
+"""The specs of the zoo; its classes read their facts here. Imports no torch."""
 
 from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 

@@ -21,7 +21,7 @@ from mmspec.hosts.devices import device_of
 from mmspec.hosts.model_info import ModelInfo
 
 PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
-"""How the names of the classes of a layer's attention, and of its feed-forward part, end."""
+"""Ends of the names of the classes of a layer's attention, and of its feed-forward part."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,14 @@ def test_every_protocol_is_listed_and_all_its_members_are_described(path: str) -
             assert ast.get_docstring(member), f"{path}.{member.name} has no docstring"
 
 
+def test_a_docstring_says_what_a_thing_is() -> None:
+    """A noun or a verb is its beginning, not a question."""
+    questions = re.compile(r'"""(What|Whether|How|Which|Who|Why) ')
+    for file in [*(ROOT / "mmspec").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]:
+        found = questions.search(file.read_text())
+        assert not found, f"{file.relative_to(ROOT)}: {found and found[0]}"
+
+
 def test_what_is_listed_exists_once() -> None:
     assert len(LISTED) == len(set(LISTED))
     for path in LISTED:

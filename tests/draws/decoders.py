@@ -134,10 +134,14 @@ def draw_decoder(dice: random.Random) -> Case:
         spread = dice.choice([SOFTER.get(name, SPREAD)] * 3 + [0.2])
         known = keys(RECIPES[name].configuration())
         count = dice.choice([0, 1, 1, 2, 2, 3])
-        lengths = [key for key in known if LENGTH.search(key)]
+        pools = [
+            [*known],
+            [key for key in known if LENGTH.search(key)],
+            [key for key in known if _switches(known[key])],
+        ]
         settings: dict[str, Any] = {}
         for _ in range(count):
-            key = dice.choice(lengths if lengths and dice.random() < 0.3 else list(known))
+            key = dice.choice(dice.choice(pools) or pools[0])
             try:
                 present = configured(name, settings).configuration()
                 value = another(present, key, dice) if key in keys(present) else None
@@ -160,6 +164,11 @@ def draw_decoder(dice: random.Random) -> Case:
         if dice.random() < 0.1:
             case |= {"own": dice.choice(list(OWNED)), "own_from": dice.randint(4, 120)}
         return case
+
+
+def _switches(value: Any) -> bool:
+    """Whether a value chooses between ways to compute: flags, names, lists of them."""
+    return isinstance(value, bool | str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
 def _near(dice: random.Random, ends: list[int]) -> int:

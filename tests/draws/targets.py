@@ -206,7 +206,8 @@ def written(model: PreTrainedModel, inputs: dict[str, Tensor], run: Stock, case:
     how = METHODS[case["method"]](model, run.ids[:, inputs["input_ids"].shape[1] :])
     with mmspec.enable(model, **how, **more):
         torch.manual_seed(0)
-        return model.generate(**inputs, **call_of(case)), torch.get_rng_state()
+        out = model.generate(**inputs, **call_of(case), return_dict_in_generate="dict" in case)
+        return getattr(out, "sequences", out), torch.get_rng_state()
 
 
 CLAIM = Targets()

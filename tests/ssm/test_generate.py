@@ -96,6 +96,18 @@ def test_rows_end_at_different_times(name: str) -> None:
         assert_same(model.generate(**prompts(), **call), expected)
 
 
+def test_a_conversation_of_a_model_whose_layers_have_heads() -> None:
+    """Zamba runs an operation for every head, and keeps their states as one."""
+    model, ids = build("zamba"), prompts(1)["input_ids"]
+    call = dict(do_sample=False, max_new_tokens=8)
+    with mmspec.enable(model, "plain"):
+        first = model.generate(ids, **call, return_dict_in_generate=True)
+        longer = torch.cat([first.sequences, ids[:, :3]], 1)
+        second = model.generate(longer, **call, past_key_values=first.past_key_values)
+    assert torch.equal(first.sequences, model.generate(ids, **call))
+    assert torch.equal(second, model.generate(longer, **call))
+
+
 PROJECTED, BIASED, CONVOLVED = (dict.fromkeys([name], True) for name in ("mamba_proj_bias", "use_bias", "conv_bias"))
 LEAKS = {
     **dict.fromkeys(("bamba", "jamba", "falcon_h1", "zamba"), PROJECTED),

@@ -317,6 +317,14 @@ def test_a_window_that_the_first_check_does_not_reach(dtype: torch.dtype) -> Non
             TransformersTarget(small("gpt_neo", **own, window_size=12))
 
 
+def test_what_is_wrong_far_behind_a_length() -> None:
+    """Doge drops units beyond its window, counted in slots: next to the window, hardly any."""
+    target = TransformersTarget(small("doge", keep_window_size=100))
+    target.start(torch.randint(3, VOCAB, (1, 80)), 20, 4)
+    with pytest.raises(ValueError, match=r"text of more than \d+ units \(keep_window_size of its config\)"):
+        target.start(torch.randint(3, VOCAB, (1, 300)), 20, 4)
+
+
 def test_lengths_of_a_configuration() -> None:
     """Of settings of transformers, those that name a length from which on a class may do something else."""
     own = dict(window_size=7, floor_scale=9, num_local_experts=3, max_window_layers=4, block_size=5, hidden_size=64)
@@ -335,7 +343,7 @@ def test_a_model_that_counts_padding_is_refused_with_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["git", "big_bird", "llama"])
 def test_masks_are_read_in_the_same_way_in_half_precision(name: str) -> None:
-    """The own attention of GIT and BigBird adds a mask to scores: as 0 and 1 it is off by less than bfloat16 is."""
+    """The own attention of GIT and BigBird adds a mask to scores; read as 0 and 1, the error is small in bfloat16."""
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     manners = {TransformersTarget(build(name).to(dtype)).passes.manner for dtype in dtypes}
     assert manners == {"interface" if name == "llama" else "explicit"}

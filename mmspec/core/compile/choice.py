@@ -1,4 +1,4 @@
-"""Which calls of a decoder run on a captured round, and what happens where none is possible.
+"""The choice of a captured round for a call, and the way back where none is possible.
 
 What cannot be captured is decoded by the eager loop, with one warning that says why.
 """
@@ -37,7 +37,7 @@ from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
-"""How rounds are captured. None: on CUDA recorded as they are, each as one graph, where possible; elsewhere not at all.
+"""Ways to capture rounds. None: on CUDA recorded as they are, each as one graph, where possible; elsewhere not at all.
 True: compiled by torch, and on CUDA recorded, where possible. `auto`: where that is faster. False: not at all."""
 
 Way = Literal["compiled", "recorded"]
@@ -76,12 +76,12 @@ class Captures:
 
     @cached_property
     def pool(self) -> Pool[CapturedRound]:
-        """What is captured; made when the first round is, so that other models carry none."""
+        """The captured rounds; made when the first round is, so that other models carry none."""
         return pool_of(self.target, self.rule)
 
     @property
     def way(self) -> Way | None:
-        """How rounds are to be captured, with the model where it is now; None: not at all."""
+        """The way in which rounds are to be captured, with the model where it is now; None: not at all."""
         if self.compile:
             return "compiled"
         if self.compile is None and _recordable(self.target) and not isinstance(self.drafter, WithinPasses):
@@ -189,7 +189,7 @@ class Captures:
             warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
     def refusal(self, warp: Warp, source: Source | None) -> str:
-        """Why a call, unlike others of the decoder, cannot be captured; "" if it can. No source: the decoder's kind."""
+        """A sentence on why a call, unlike others, cannot be captured; "" if it can. No source: the decoder's kind."""
         reading = [type(p).__name__ for p in warp.processors if not is_elementwise(p)]
         if reading:
             return f"{', '.join(reading)} read the history on the host"
@@ -246,7 +246,7 @@ class Captures:
 
 
 def _recordable(target: Target) -> bool:
-    """Whether passes of a target may be recorded: they have one shape, and its model lies on a device with graphs."""
+    """True if passes of a target may be recorded: they have one shape, and its model lies on a device with graphs."""
     if not (isinstance(target, Capturable) and isinstance(target, OneShape) and isinstance(target, RunsModel)):
         return False
     first = next(target.model.parameters(), None)
@@ -254,14 +254,14 @@ def _recordable(target: Target) -> bool:
 
 
 def _exact_on_cpu(target: Target) -> bool:
-    """Whether a target's weights are float32 on a CPU."""
+    """True if a target's weights are float32 on a CPU."""
     weights = target.model.parameters() if isinstance(target, RunsModel) else ()
     kinds = {(weight.device.type, weight.dtype) for weight in weights}
     return kinds == {("cpu", torch.float32)}
 
 
 def warp_key(warp: Warp) -> Hashable:
-    """What a plan bakes in of a warp. Processors of one class with equal settings are the same."""
+    """The part of a warp that a plan bakes in. Processors of one class with equal settings are the same."""
     settings = tuple(
         (type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in warp.processors
     )

@@ -83,7 +83,7 @@ class OneLaunch(Generic[Result]):
 
     @property
     def recorded(self) -> bool:
-        """Whether there is a graph, which needs nothing but its buffers."""
+        """True if there is a graph, which needs nothing but its buffers."""
         return self._graph is not None
 
     def __call__(self) -> Result:

@@ -43,7 +43,7 @@ Key = tuple[str, Hashable]
 
 
 class Pool(Generic[Held]):
-    """What is captured of calls, by shape. A copy is empty, because what is captured holds buffers and weights."""
+    """Captured rounds of calls, by shape. A copy is empty, because what is captured holds buffers and weights."""
 
     def __init__(self) -> None:
         self._shapes: dict[Key, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
@@ -87,7 +87,7 @@ class Pool(Generic[Held]):
         self._eager.discard(key)
 
     def lend(self, key: Key, state: State, capture: Callable[[], Held | None]) -> Held | None:
-        """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
+        """The captured round of such calls, for this call alone, which is loaded; None if they are not captured.
 
         A call may have several, and go back to one of them. The key is how it is captured, and the shape of the call;
         `capture` captures it anew and loads the call, or returns None if the eager loop is faster.
@@ -129,5 +129,5 @@ def pool_of(target: Target, rule: Rule) -> Pool[Any]:
 
 
 def _free(call: weakref.ref[State], state: State) -> bool:
-    """Whether a call can have what `call` had."""
+    """True if a call can have what `call` had."""
     return call() is None or call() is state

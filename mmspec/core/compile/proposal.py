@@ -1,4 +1,4 @@
-"""What the units of a draft were drawn from, in buffers of one shape, which a captured round reads.
+"""The distribution of a draft's units, in buffers of one shape, which a captured round reads.
 
 Drafts of one family share a captured round. A rule whose output does not depend on the draft (`invariant`) does not
 read a draft's distribution, and neither does any rule where the target is greedy; such rounds have no family.
@@ -27,7 +27,7 @@ WINDOW = Family(random=True, points=True)
 
 
 def takes(family: Family | None, other: Family | None) -> bool:
-    """Whether rounds of one family take drafts of another; a window's rounds take point masses alone, too."""
+    """True if rounds of one family take drafts of another; a window's rounds take point masses alone, too."""
     return family == other or (family == WINDOW and (other is None or not other.random))
 
 

@@ -38,7 +38,7 @@ class Capturable(Protocol):
     """
 
     def capture_key(self, cache: Any) -> Hashable:
-        """What the caches of two calls must share for one captured round to serve both."""
+        """A key that the caches of two calls must share for one captured round to serve both."""
 
     def held(self, cache: Any, nodes: int, index: TreeIndex | None) -> HeldCache:
         """An empty cache for captured rounds of calls like the one that has `cache`.
@@ -120,7 +120,7 @@ class DraftsInside(Protocol):
     everywhere: bool  # whether it drafts inside on a CPU, too, where a host that drafts waits for nothing
 
     def inside(self, k: int, state: State) -> InsideDrafts:
-        """What a captured round of such calls would hold, for drafts of budget `k`."""
+        """The memory in a captured round of such calls, for drafts of budget `k`."""
 
     def fits_inside(self, state: State) -> bool:
-        """Whether the call's next draft is one of those inside of captured rounds."""
+        """True if the call's next draft is one of those inside of captured rounds."""

@@ -41,7 +41,7 @@ READ_AT_ONCE = ("cpu",)
 
 
 def read_at_once(device: torch.device) -> bool:
-    """Whether the host reads a device's numbers without a wait."""
+    """True if the host reads a device's numbers without a wait."""
     return device.type in READ_AT_ONCE
 
 
@@ -75,16 +75,16 @@ class Plan:
 
     @property
     def key(self) -> Hashable:
-        """What the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
+        """A key that the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
         return self.shape, type(self.rule), self.family, self.lone, self.compiled, self.keyed
 
     @property
     def shape(self) -> Hashable:
-        """What the plans of two calls must share for one pass to serve both."""
+        """A key that the plans of two calls must share for one pass to serve both."""
         return self.call, self.rows, self.nodes, None if self.index is None else self.index.listed
 
     def holds(self, index: TreeIndex) -> bool:
-        """Whether a draft's tree is the plan's, or a part of it that comes first."""
+        """True if a draft's tree is the plan's, or a part of it that comes first."""
         if self.index is None or index.nodes == 1:
             return True
         whole, part = self.index.listed, index.listed
@@ -205,7 +205,7 @@ class CapturedRound:
         state.cache, state.live = self.cache.load(state.cache), live
 
     def fits(self, draft: Draft) -> bool:
-        """Whether a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""
+        """True if a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""
         plan = self.plan
         if plan.drafts is not None:  # it makes its own
             return False
@@ -223,7 +223,7 @@ class CapturedRound:
         state.report.sizes[self.plan.nodes] += 1
 
     def needs_no_counts(self, state: State) -> bool:
-        """Whether the numbers of a call's next round can be drawn before the host knows how far its rows are."""
+        """True if the numbers of a call's next round can be drawn before the host knows how far its rows are."""
         return not self.numbers.numel() or self.plan.keyed == "all" or isinstance(state.source, Unread)
 
     def launch(self, state: State, unread: int) -> None:

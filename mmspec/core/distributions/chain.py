@@ -121,7 +121,7 @@ class DenoisingChain:
         return finite_nodes(self.condition)
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """What is wrong with the draw of a node: the condition, or the first denoising step that is not finite."""
+        """The fault of the draw of a node: the condition, or the first denoising step that is not finite."""
         if not self.condition[row, node].isfinite().all():
             return "the condition of the denoising head is not finite"
         steps = self.schedule.steps
@@ -148,7 +148,7 @@ class DenoisingChain:
         return unrolled(where_nodes(follows, start, normals[:, :, 0]), self.schedule, self._mean, next_state)
 
     def _scaled_noise(self, normals: Tensor) -> Sequence[Tensor]:
-        """What every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
+        """The numbers that every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
         sigmas = on_device(self.schedule.sigmas, normals.device, normals.dtype)
         return (normals[:, :, 1:] * sigmas[:, None]).unbind(2)
 

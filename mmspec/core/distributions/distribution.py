@@ -54,7 +54,7 @@ class Distribution(Protocol):
         """Log of the largest probability at every node, 0 if the distribution has none: `[batch, node]` float32."""
 
     def finite(self) -> Tensor:
-        """Whether each node's distribution is valid, neither NaN nor without mass: `[batch, node]` bool."""
+        """True if each node's distribution is valid, neither NaN nor without mass: `[batch, node]` bool."""
 
 
 class DrawsUnits:
@@ -108,4 +108,4 @@ class Explaining(Protocol):
     """A distribution that can say why it is not a valid one."""
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """What is wrong at a node, for an error message, given `draws [batch, node, *draw]`; "" if nothing is."""
+        """The fault at a node, for an error message, given `draws [batch, node, *draw]`; "" if nothing is."""

@@ -68,7 +68,7 @@ class Gaussian(DrawsUnits):
         return finite
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """What is wrong with the distribution of a node."""
+        """The fault of the distribution of a node."""
         sigma = float(self._spread()[row, node].flatten()[0])
         if not 0 < sigma < torch.inf:
             return f"sigma is {sigma:g}, which must be positive: a noiseless token has no coupling"

@@ -59,7 +59,7 @@ def couple(target: Distribution, draft: Distribution | None, x: Tensor, noise: N
 
 
 def drawn_part(draft: Distribution | None, follows: Tensor) -> tuple[Distribution | None, Tensor]:
-    """What a draft was drawn from (None: all point masses), and where in `follows [batch, node]` it was drawn."""
+    """The distribution of a draft (None: all point masses), and where in `follows [batch, node]` it was drawn."""
     if isinstance(draft, Mixed):
         return drawn_part(draft.distribution, follows & draft.random)
     return (None if isinstance(draft, PointMass) else draft), follows

@@ -86,7 +86,7 @@ class GaussianMixture(DrawsUnits):
         return self.density.finite()
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """What is wrong with the distribution of a node."""
+        """The fault of the distribution of a node."""
         sigmas = self.sigmas[row, node]
         wrong = sigmas[~((sigmas > 0) & sigmas.isfinite())].flatten()
         if len(wrong):

@@ -38,7 +38,7 @@ class MixtureDensity:
         return self.means.shape[2] + 2 * self.means.shape[3]
 
     def finite(self) -> Tensor:
-        """Whether the mixture at each node is a distribution: `[batch, node]` bool."""
+        """True if the mixture at each node is a distribution: `[batch, node]` bool."""
         positive = finite_nodes(torch.where(self.sigmas > 0, self.sigmas, torch.nan))
         return finite_nodes(self.weights) & (self.weights.sum(-1) > 0) & finite_nodes(self.means) & positive
 

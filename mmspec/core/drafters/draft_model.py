@@ -118,7 +118,7 @@ class DraftModel:
         return own and self._may_be_inside(state)
 
     def _may_be_inside(self, state: State) -> bool:
-        """Whether neither a host sync ends drafts, nor the draft model's context."""
+        """True if neither a host sync ends drafts, nor the draft model's context."""
         shape = self.shape
         if not isinstance(self.model, Capturable) or not isinstance(self.model, RunsModel):
             return False
@@ -291,5 +291,5 @@ def _commit(model: Target | Capturable, memory: DraftModelMemory, step: Step) ->
 
 
 def _enough(shape: Shape) -> Callable[[Level], bool] | None:
-    """Whether no row's draft goes on, where drafts may end."""
+    """True if no row's draft goes on, where drafts may end."""
     return shape.ended if isinstance(shape, Ending) and shape.ends else None

@@ -24,7 +24,7 @@ from mmspec.core.warp import Warp
 
 
 class Rows(Protocol):
-    """What drafting reads of a call's rows: `mmspec.core.state.State` has it, and `LiveRows`."""
+    """The part of a call's rows that drafting reads: `mmspec.core.state.State` has it, and `LiveRows`."""
 
     @property
     def root(self) -> Tensor:

@@ -181,13 +181,13 @@ class WindowInside(InsideDrafts):
 
 
 def _is_dense(step: Step) -> bool:
-    """Whether a round's distributions are point masses or categorical over the whole vocabulary."""
+    """True if a round's distributions are point masses or categorical over the whole vocabulary."""
     distribution = step.scores.distribution
     return isinstance(distribution, PointMass) or (isinstance(distribution, Categorical) and distribution.ids is None)
 
 
 def _numbers(distribution: Distribution | None) -> Tensor:
-    """What a dense distribution consists of."""
+    """The parts of a dense distribution."""
     assert isinstance(distribution, Categorical | PointMass)
     return distribution.probs if isinstance(distribution, Categorical) else distribution.points
 

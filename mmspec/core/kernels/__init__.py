@@ -21,7 +21,7 @@ OLDEST = (7, 0)
 
 
 def available(device: torch.device) -> bool:
-    """Whether kernels run on a device; the answer does not change while the process lives."""
+    """True if kernels run on a device; the answer does not change while the process lives."""
     return not why_not(device.type, device.index)
 
 
@@ -31,7 +31,7 @@ def beside(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def why_not(kind: str, index: int | None = None) -> str:
-    """Why kernels do not run on a device, in one sentence; "" if they do. No index: the current device of the kind."""
+    """A sentence on why kernels do not run on a device; "" if they do. No index: the current device of the kind."""
     if (kind, index) not in _answers:
         _answers[kind, index] = _looked_up(kind, index)
     return _answers[kind, index]

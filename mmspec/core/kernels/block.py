@@ -1,4 +1,4 @@
-"""What block verification computes over the vocabulary: the mass of every residual, and one race a row.
+"""The numbers that block verification computes over the vocabulary: the mass of every residual, and one race a row.
 
 Reference: `mmspec.core.rules.block`. Its coins, weights and stopping nodes are small, and stay in torch.
 """

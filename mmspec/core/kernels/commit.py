@@ -63,6 +63,6 @@ def move_accepted(
 
 
 def _entry(states: Tensor) -> tuple[int, ...]:
-    """What the kernel reads of a tensor."""
+    """The part that the kernel reads of a tensor."""
     assert states.stride(3) == 1
     return states.data_ptr(), *states.stride()[:3], *states.shape[1:]

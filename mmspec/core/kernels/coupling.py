@@ -19,7 +19,7 @@ UNIT, COIN, RESIDUAL = (tl.constexpr(int(s)) for s in (Substream.UNIT, Substream
 
 @triton.jit
 def residual_value(residual, p, e):
-    """What decides a race over a residual. Where there is none at all, by rounding, the race is one over p.
+    """The numbers that decide a race over a residual. Where there is none at all, by rounding, the race is one over p.
 
     A unit outside the residual counts -E / p, less than any in it; the order of these is that of p / E.
     """

@@ -1,4 +1,4 @@
-"""Which case of a rule its kernels cover: the result of one or two launches, or None where torch has to do it.
+"""The cases of rules that kernels cover: the result of one or two launches, or None where torch has to do it.
 
 A kernel needs a device that runs it, counter-based noise, and distributions over a whole vocabulary. These do not
 change within a call, so that all rounds of a call take the same way.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """What kernels over two distributions read: p, q, and the call's noise."""
+    """The inputs of kernels over two distributions: p, q, and the call's noise."""
 
     p: Tensor
     q: Tensor

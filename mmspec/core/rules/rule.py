@@ -62,7 +62,7 @@ class ByPosition(Protocol):
 
 
 def draws_by_position(rule: Rule) -> bool:
-    """Whether a rule draws with noise by position, which drafts share, and reads no distribution of a draft."""
+    """True if a rule draws with noise by position, which drafts share, and reads no distribution of a draft."""
     return rule.exactness == "invariant" or (isinstance(rule, ByPosition) and rule.by_position)
 
 

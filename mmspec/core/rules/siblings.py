@@ -29,7 +29,7 @@ class Tried(NamedTuple):
 
 
 class Trial(Protocol):
-    """What a rule makes of a child; the walk, and torch, call it at every step."""
+    """A rule's judgement of a child; the walk, and torch, call it at every step."""
 
     def __call__(self, rest: Tensor, x: Tensor, child: Tensor) -> Tried:
         """Try one child of every row.
@@ -74,7 +74,7 @@ def siblings_walked(draft: Draft, distribution: Categorical, round: Round, trial
 
 
 def residual(rest: Tensor, left: Tensor) -> Tensor:
-    """What a refused child leaves, normalised; r itself if rounding leaves nothing. All are `[batch, node, vocab]`."""
+    """The rest behind a refused child, normalised; r if rounding leaves nothing. All are `[batch, node, vocab]`."""
     # A sum to a single number is cut among threads, and is rounded otherwise than that of a row among others.
     total = left.expand(-1, max(2, left.shape[1]), -1).sum(-1, keepdim=True)[:, : left.shape[1]]
     return torch.where(total > 0, left / total, rest)

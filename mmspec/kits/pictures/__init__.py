@@ -1,4 +1,4 @@
-"""What pipelines, targets and benchmarks over pictures share: prompts, guidance, the call loop, callbacks.
+"""The common parts of pipelines, targets and benchmarks over pictures: prompts, guidance, the call loop, callbacks.
 
 There are two ways to draw. A *raster* transformer has no words: it reads a condition, then cells of a picture alone,
 row by row from the top left (LlamaGen, continuous tokens, the frames of a token world); `raster` makes its passes. A

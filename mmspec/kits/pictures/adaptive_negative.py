@@ -147,7 +147,7 @@ class AdaptiveNegative:
         return cls(VisionJudge(model, processor, question, **how), negative_prompt, most)
 
     def during(self, pipe: Any, every: int = 1) -> dict[str, Any]:
-        """What a pipeline of diffusers is called with, so that the judge is asked behind every `every`-th step.
+        """The arguments of a pipeline of diffusers, so that the judge is asked behind every `every`-th step.
 
         It sees what the network predicts as the picture, from the second step on. The pipeline has to show callbacks
         both halves of its prompts, without masks (Stable Diffusion, XL, 3), and its steps must draw no noise.

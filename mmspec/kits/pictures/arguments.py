@@ -13,7 +13,7 @@ Labels = int | Sequence[int] | Tensor
 
 
 class Sampling(NamedTuple):
-    """How a model's authors draw with it: what a call uses where it does not say."""
+    """The settings with which a model's authors draw: what a call uses where it does not say."""
 
     guidance_scale: float
     temperature: float = 1.0
@@ -26,12 +26,12 @@ class Sampling(NamedTuple):
 
     @property
     def guided(self) -> bool:
-        """Whether there is an unconditional half."""
+        """True if there is an unconditional half."""
         return self.guidance_scale > 1
 
 
 def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) -> int:
-    """How many prompts a call has.
+    """The number of prompts of a call.
 
     Raises:
         ValueError: No prompt was given, two forms of it were, or it has the wrong type.

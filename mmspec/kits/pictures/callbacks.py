@@ -14,7 +14,7 @@ from mmspec.registry.numbers import integers, numbers, required
 
 NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
 WORDS = "negative_prompt"
-"""What a callback may return instead of tensors: words for every row, None where it stays as it is."""
+"""An answer of a callback instead of tensors: words for every row, None where it stays as it is."""
 TENSORS = ("tokens", "accepted", "preview", NULL, NULL_MASK)
 
 Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]

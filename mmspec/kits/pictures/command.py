@@ -1,4 +1,4 @@
-"""What commands that draw pictures share. Nothing heavy is imported before a command runs.
+"""The common part of commands that draw pictures. Nothing heavy is imported before a command runs.
 
 Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Guiding(NamedTuple):
-    """What the pictures of a call show, and what guidance leads away from; the conditions of targets have it."""
+    """The condition of a call's pictures, and the one that guidance leads away from; targets' conditions have it."""
 
     given: Tensor  # one row a picture: classes `[batch]`, features `[batch, n, width]`, or ids of a prompt `[batch, n]`
     mask: Tensor | None  # `[batch, n]`: positions that are not padding; None: all

@@ -132,7 +132,7 @@ def table_rows(tracks: Mapping[str, Track]) -> Iterator[tuple[str, ...]]:
 
 
 def against(track: Track, plain: Track) -> str:
-    """How a row's pictures compare with plain decoding's, in words."""
+    """A comparison of a row's pictures with plain decoding's, in words."""
     pairs = [(own.units[0], other.units[0]) for own, other in zip(track.every, plain.every, strict=True)]
     same, report = sum(torch.equal(own, other) for own, other in pairs), track.every[0].report
     assert report is not None

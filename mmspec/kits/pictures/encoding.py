@@ -21,7 +21,7 @@ Given = tuple[Prompt, Tensor | None, Tensor | None]
 
 
 def draws_classes(transformer: Any) -> bool:
-    """Whether a model's condition is a class; a configuration without `model_type` means captions."""
+    """True if a model's condition is a class; a configuration without `model_type` means captions."""
     return transformer.config.get("model_type") == "c2i"
 
 

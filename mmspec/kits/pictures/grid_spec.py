@@ -1,4 +1,4 @@
-"""What the units of a picture are, where a language model writes it: stages of cells, and ids between and behind them.
+"""The units of a picture that a language model writes: stages of cells, and ids between and behind them.
 
 A stage is a grid of cells in raster order; a small preview may precede the picture. A row may end with an id of its
 own. Everything else follows from this: which units are known in advance, where units lie, which cell is above another.

@@ -112,7 +112,7 @@ class Layout:
 
     @staticmethod
     def _config(part: Part, file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a part's `load` takes beside its file."""
+        """The arguments of a part's `load` beside its file."""
         config = {key: given[key] for key in part.config if key in given}
         return config if part.beside is None else config | dict(part.beside(_folder(file)))
 

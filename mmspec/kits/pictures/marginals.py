@@ -1,4 +1,4 @@
-"""How much of a state of a diffusers scheduler is picture and how much is noise."""
+"""The shares of picture and of noise in a state of a diffusers scheduler."""
 
 from typing import Any
 

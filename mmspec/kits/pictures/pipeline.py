@@ -1,4 +1,4 @@
-"""What all pipelines over pictures share: a call from its arguments over prompts and rounds to pictures."""
+"""The common part of all pipelines over pictures: a call from its arguments over prompts and rounds to pictures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ OUTPUTS = ("pil", "np", "pt", "latent")
 
 
 class Asked(NamedTuple):
-    """What a call asks the target for."""
+    """The part of a call that the target is asked for."""
 
     inputs: Any  # the prompt, as the target's `start` takes it
     layout: GridSpec  # the units of a picture
@@ -69,7 +69,7 @@ class PicturePipeline(Pipeline):
 
     @property
     def interrupt(self) -> bool:
-        """Whether the running call is to stop; a callback sets `pipe._interrupt = True`."""
+        """True if the running call is to stop; a callback sets `pipe._interrupt = True`."""
         return self._interrupt
 
     @property
@@ -79,7 +79,7 @@ class PicturePipeline(Pipeline):
 
     @property
     def sampling(self) -> Sampling:
-        """How a call draws where it does not say."""
+        """The settings of a call that does not name its own."""
         raise NotImplementedError
 
     def decode_units(self, units: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class PicturePipeline(Pipeline):
             raise ValueError(f"this model draws {own}, not {other}")
 
     def warp_of(self, sampling: Sampling) -> Warp | None:
-        """How units are drawn; None: from the target's distribution as it is.
+        """The sampling of units; None: from the target's distribution as it is.
 
         Raises:
             ValueError: A number is out of its range, or the model has no use for it.
@@ -114,14 +114,14 @@ class PicturePipeline(Pipeline):
         return Warp.sampling(temperature, top_k, top_p, guidance=scale if sampling.guided else None)
 
     def asked(self, condition: Any, warp: Warp | None) -> Asked:
-        """What a call with a condition (`encode_prompt`) asks the target for."""
+        """The target's inputs for a call with a condition (`encode_prompt`)."""
         target = self.decoder().target
         assert isinstance(target, Gridded)
         return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
     def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What guidance leads away from (`Guiding.null`) and its mask, with other words for some rows; None: the row's
-        stays.
+        """The condition that guidance leads away from (`Guiding.null`) and its mask, with other words for some rows;
+        None: the row's stays.
 
         Raises:
             ValueError: The model does not know a word, one is empty, or there are not as many as rows.
@@ -138,7 +138,7 @@ class PicturePipeline(Pipeline):
         return null, mask
 
     def away(self, words: str) -> Guiding:
-        """What guidance leads away from for one picture and these words (`given` and `mask`)."""
+        """The condition that guidance leads away from for one picture and these words (`given` and `mask`)."""
         guiding: Guiding = self.encode_prompt(words, guided=False).guiding
         return guiding
 

@@ -41,7 +41,7 @@ class RasterModel(Protocol):
 
 
 class Passed(NamedTuple):
-    """What a pass returns."""
+    """The output of a pass."""
 
     scores: Tensor  # `[physical, node, …]`
     states: Tensor | None  # `[physical, node, width]`, what drafters read beside them; None: nothing
@@ -111,7 +111,7 @@ class Raster:
         return self.passed(self._pass(cache.slots, units, cache.index(draft.index), first))
 
     def passed(self, hidden: Tensor) -> Passed:
-        """What a pass returns, from hidden states `[physical, node, dim]`."""
+        """The output of a pass, from hidden states `[physical, node, dim]`."""
         return Passed(self.score(hidden), self._read(hidden))
 
     def _read(self, hidden: Tensor) -> Tensor | None:
@@ -210,5 +210,5 @@ def embedded(model: RasterModel, condition: Condition) -> tuple[Tensor, Tensor |
 
 
 def _holes(mask: Tensor, capacity: int) -> Tensor:
-    """Which slots hold padding: `[row, capacity]` bool."""
+    """The slots that hold padding: `[row, capacity]` bool."""
     return torch.nn.functional.pad(~mask.bool(), (0, capacity - mask.shape[1]))

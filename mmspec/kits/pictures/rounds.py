@@ -1,4 +1,4 @@
-"""Which round of a call emitted each unit, also as colours; and the picture of a call that was stopped, filled in."""
+"""The round that emitted each unit of a call, also as colours; the picture of a call that was stopped, filled in."""
 
 from dataclasses import dataclass, field
 

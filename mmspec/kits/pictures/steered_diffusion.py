@@ -26,7 +26,7 @@ SERVED = (
 )
 """Schedulers whose steps draw no noise, as they are called by default."""
 POOLED = ("pooled_prompt_embeds", "add_text_embeds")
-"""What a pipeline calls the pooled states of its prompts, which stand beside the others."""
+"""A pipeline's name for the pooled states of its prompts, which stand beside the others."""
 Ask = Callable[[Sequence[Image.Image], int, int, str], Sequence[str | None]]
 """As `AdaptiveNegative.ask`."""
 
@@ -65,7 +65,7 @@ class SteeredDiffusion:
     _before: tuple[Tensor, float, float] | None = field(default=None, init=False)
 
     def __call__(self, pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        """What guidance leads away from, with the words for every row.
+        """The condition that guidance leads away from, with the words for every row.
 
         Raises:
             ValueError: The call has no guidance, or draws no pictures, or the words have another shape than the

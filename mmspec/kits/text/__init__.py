@@ -1,4 +1,4 @@
-"""What plugins of language models share.
+"""The common parts of plugins of language models.
 
 * `pipeline`: `TextPipeline`.
 * `demo`: `mmspec demo` commands.

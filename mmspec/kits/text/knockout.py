@@ -23,7 +23,7 @@ SHARE = 0.4
 SURE, SLOWER = 3, 0.15
 """Prompts after which a way may have to leave, and by how much slower than the fastest one it is then, at least."""
 FINALISTS = 3
-"""How many go on after the first round, beside those that stay."""
+"""The number of ways that go on after the first round, beside those that stay."""
 JUDGED, MOST = 2, 6
 """The least and the most rounds that decide."""
 EVERY = 20.0
@@ -33,7 +33,7 @@ STUDENT = (63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
 
 
 class Range(NamedTuple):
-    """How many times as fast a way is as another one, and the 99 % interval."""
+    """The speed of a way as a multiple of another one's, and the 99 % interval."""
 
     low: float
     middle: float
@@ -45,7 +45,7 @@ class Range(NamedTuple):
 
 
 def faster(seconds: Sequence[float], base: Sequence[float], prompts: int) -> Range:
-    """How many times as fast a way is as the base: both took these seconds for the same runs, round after round.
+    """The speed of a way as a multiple of the base's: both took these seconds for the same runs, round after round.
 
     A prompt counts once, by the geometric mean of its rounds: the interval is over prompts. Fewer than `SURE` tell
     nothing by themselves; then it is over runs.
@@ -118,13 +118,13 @@ class Race:
             self.say(f"round {self.rounds} of those that are left: {', '.join(self.left)}")
 
     def over(self, name: str, base: str) -> Range:
-        """How many times as fast as the base a racer is: where both are left, by the rounds that decide."""
+        """The speed of a racer as a multiple of the base's: where both are left, by the rounds that decide."""
         first = len(self.tasks) if self.rounds and {name, base} <= set(self.left) else 0
         own, other = (self.racers[each].seconds[first:] for each in (name, base))
         return faster(own, other[: len(own)], len(self.tasks))
 
     def clearly(self, name: str, base: str, gain: float) -> bool:
-        """Whether a racer is faster than the base, by `gain` and more, beyond doubt: in every round that decides."""
+        """True if a racer is faster than the base, by `gain` and more, beyond doubt: in every round that decides."""
         found, size = self.over(name, base), len(self.tasks)
         rounds = range(size, size * (1 + self.rounds), size)
         sums = ([sum(self.racers[each].seconds[at : at + size]) for at in rounds] for each in (name, base))

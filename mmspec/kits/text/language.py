@@ -1,4 +1,4 @@
-"""What pipelines of language models share: a model, its tokenizer, how both are loaded, and what they are asked."""
+"""The common part of pipelines of language models: a model and its tokenizer, their loading, and questions to them."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence

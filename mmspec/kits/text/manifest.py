@@ -1,4 +1,4 @@
-"""What `auto` chooses for a text model, for the manifests of plugins with text targets; imports no torch."""
+"""The choices of `auto` for a text model, for the manifests of plugins with text targets; imports no torch."""
 
 from mmspec.registry import DefaultMethod
 

@@ -39,7 +39,7 @@ class TreeForm:
 
     @property
     def advice(self) -> str:
-        """What a user is told whose rule does not take drafts of this form."""
+        """Advice for a user whose rule does not take drafts of this form."""
         chosen = "rerank" in self.build_shape().needs
         return "; form=chain, heap, branching and beam keep their distribution" if chosen else ""
 

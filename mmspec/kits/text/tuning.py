@@ -1,4 +1,4 @@
-"""Which method pays for a language model on this machine and these prompts: the ways that race, and what is kept.
+"""The method that pays for a language model on this machine and these prompts: the ways that race, and what is kept.
 
 A method is kept only if it is faster, beyond doubt, than what `auto` takes without it: in every round that decides, and
 in an interval over prompts. Else `auto` stays as it was.
@@ -23,7 +23,7 @@ from mmspec.report.result import PLAIN
 from mmspec.shipped import heads_of
 
 NOW = "auto, as it is"
-"""What the others are compared with, since it is what they would replace."""
+"""The way that the others are compared with, since it is what they would replace."""
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"method": PLAIN},
     "prompt-lookup, k=5": {"method": "prompt-lookup", "k": 5},
@@ -34,7 +34,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "token-recycling, 16 nodes": {"method": "token-recycling", "k": 5, "nodes": 16},
     "token-recycling, 32 nodes": {"method": "token-recycling", "k": 6, "nodes": 32},
 }
-"""What needs neither a head nor a draft model, with the arguments of `enable`."""
+"""The ways that need neither a head nor a draft model, with the arguments of `enable`."""
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "chains of 2": {"k": 2, "width": 1, "nodes": 2},
     "chains of 3": {"k": 3, "width": 1, "nodes": 3},
@@ -65,7 +65,7 @@ GAIN = 0.03
 
 
 def contestants(model: Any, compiled: bool) -> tuple[dict[str, Racer], dict[str, Mapping[str, Any]]]:
-    """Who races, and the arguments of `enable` of those that can be chosen; methods that do not fit are left out."""
+    """The racers, and the arguments of `enable` of those that can be chosen; methods that do not fit are left out."""
     heads = heads_for(model)
     chosen = {**CANDIDATES, **heads}
     if compiled:
@@ -133,7 +133,7 @@ def tune(
 
 
 def verdict(race: Race, chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str | None, str]:
-    """Who of `chosen` is kept after a race, or None, and why, in words."""
+    """The one of `chosen` that is kept after a race, or None, and the reason, in words."""
     if not race.rounds:
         least = race.needed / 60 * (2 + JUDGED)
         return None, f"Too little time to say: auto stays as it was. It takes about --minutes {max(1, least):.0f} here."

@@ -28,7 +28,7 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-"""What every answer says: nothing is loaded from elsewhere, and no other page shows this one."""
+"""The headers of every answer: nothing is loaded from elsewhere, and no other page shows this one."""
 VIOLATION = 1008
 """The code with which sockets are closed that break a rule."""
 

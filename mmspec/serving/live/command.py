@@ -1,4 +1,4 @@
-"""What commands that open pages share: the port, what has to be installed, and the address to open."""
+"""The common part of commands that open pages: the port, what has to be installed, and the address to open."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""What a page says, field by field. Nothing of it is trusted: a wrong field is a `ValueError`, which the page shows."""
+"""The messages of a page, field by field. None is trusted: a wrong field is a `ValueError`, which the page shows."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

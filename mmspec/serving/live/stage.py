@@ -1,4 +1,4 @@
-"""What a page shows, and what its server side is: a stage has one session for every open page."""
+"""A page and its server side: a stage has one session for every open page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

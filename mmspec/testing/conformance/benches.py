@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def discrete(self) -> bool:
-        """Whether units are ids."""
+        """True if units are ids."""
         return "discrete" in self.target.offers
 
     @property

@@ -1,4 +1,4 @@
-"""What a rule does with drafts whose distributions are broken (NaN), empty (no mass) or all mass on one unit.
+"""A rule over drafts whose distributions are broken (NaN), empty (no mass) or all mass on one unit.
 
 Such drafts occur where a draft model may emit none of its units (`bad_words_ids` with a small vocabulary).
 """

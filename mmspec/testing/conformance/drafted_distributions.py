@@ -1,4 +1,4 @@
-"""What a drafter that offers `q` promises: its units were drawn from the distribution that it reports.
+"""The promise of a drafter that offers `q`: its units were drawn from the distribution that it reports.
 
 Every unit is mapped to a number that is uniform if the unit was drawn from its distribution (the probability integral
 transform, randomised where a unit has mass). Then the numbers of a draft are uniform on a cube, whatever the
@@ -39,7 +39,7 @@ MOST = 25_000
 
 
 def _draws_anew(component: DrafterSpec) -> bool:
-    """Whether every round draws all of its units; a window that needs `redraw` keeps units from round to round."""
+    """True if every round draws all of its units; a window that needs `redraw` keeps units from round to round."""
     return "q" in component.offers and "redraw" not in component.needs
 
 

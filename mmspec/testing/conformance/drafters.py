@@ -1,4 +1,4 @@
-"""What a drafter promises: drafts that can be verified, whatever happens; it changes nothing that is not its own."""
+"""The promises of a drafter: drafts that can be verified, whatever happens; it changes nothing that is not its own."""
 
 from mmspec.testing.conformance.play import Alternating, K, Played, Player, plain, refuse_differing, unlike
 from mmspec.testing.conformance.promise import Broken, Untried, offers, promise

@@ -1,4 +1,4 @@
-"""How exact a rule is: its claim is measured, and a claim that is too strong fails.
+"""The exactness of a rule: its claim is measured, and a claim that is too strong fails.
 
 `invariant` means equality with plain decoding for the same seed, `lossless` the exact joint of several units. Both hold
 for every shape of draft that the rule takes.

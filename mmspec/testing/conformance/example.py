@@ -1,4 +1,4 @@
-"""What a component is tried on where the kit's own toys are not enough.
+"""Examples on which a component is tried where the kit's own toys are not enough.
 
 The kit tries drafters and rules on toy targets: a Markov chain, a text with memory, a picture of codes, a Gaussian
 picture. Give your factory (a class or a function) an attribute `example` if it needs something else:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Example:
-    """What a component is tried on. Every field may be left out.
+    """An example on which a component is tried. Every field may be left out.
 
     Attributes:
         options: The component's options: a value of the dataclass that its manifest names; default: all defaults.

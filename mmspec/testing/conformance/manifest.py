@@ -1,4 +1,4 @@
-"""What a manifest promises: every name leads somewhere, what stands there says the same, and reading it is cheap."""
+"""The promises of a manifest: every name leads somewhere, what stands there says the same, and reading it is cheap."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ MEMBERS = {
     "drafter": ("offers", "needs", "bind", "width", "start", "propose", "observe"),
     "rule": ("exactness", "needs", "offers", "draft_noise", "accept"),
 }
-"""What the protocols in `mmspec.core` ask for."""
+"""The members that the protocols in `mmspec.core` ask for."""
 
 _IMPORT = """
 import importlib, importlib.util, sys, time
@@ -41,7 +41,7 @@ print(1e3 * (time.perf_counter() - began), *(m for m in ("torch", "transformers"
 
 @promise(*PARTS, "adapter")
 def factory_imports(subject: Subject) -> str:
-    """What the manifest names can be imported."""
+    """Everything that the manifest names can be imported."""
     began = time.perf_counter()
     subject.component.load()
     return f"{subject.component.factory} in {1e3 * (time.perf_counter() - began):.0f} ms"

@@ -1,4 +1,4 @@
-"""What a method promises, end to end: users write its name, and get this output."""
+"""The promise of a method, end to end: users write its name, and get this output."""
 
 from collections.abc import Mapping
 from dataclasses import fields

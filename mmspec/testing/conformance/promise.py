@@ -1,4 +1,4 @@
-"""What a promise is: a function that measures something on a component, and which components have to pass it."""
+"""A promise: a function that measures something on a component, and which components have to pass it."""
 
 import unittest
 from collections.abc import Callable
@@ -52,15 +52,15 @@ def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measu
 
 
 def is_exact(component: Any) -> bool:
-    """Whether a rule or a method says that its output follows the target's distribution."""
+    """True if a rule or a method says that its output follows the target's distribution."""
     return component.exactness in ("invariant", "lossless")
 
 
 def claims(*exactness: str) -> When:
-    """Whether a component claims one of these exactness words."""
+    """True if a component claims one of these exactness words."""
     return lambda component: component.exactness in exactness
 
 
 def offers(word: str) -> When:
-    """Whether a component offers a word."""
+    """True if a component offers a word."""
     return lambda component: word in component.offers

@@ -1,4 +1,4 @@
-"""What a rule promises whatever its exactness, and what every exact rule promises."""
+"""The promises of a rule whatever its exactness, and what every exact rule promises."""
 
 import random
 from collections import Counter
@@ -143,7 +143,7 @@ def _accepted(rule: Rule, target: Target, table: Tensor) -> Counter[str]:
 
 
 def _depends_on_q(rule: Rule) -> bool:
-    """Whether a verdict depends on the distribution that a draft reports."""
+    """True if a verdict depends on the distribution that a draft reports."""
     bench = markov()
     for decoder in _decoders(bench.target, [bench.drafters[shape]() for shape in ("chain", "tree without")], rule):
         state = decoder.start(bench.prompt([0] * 200), LIMIT, seed=1)
@@ -202,7 +202,7 @@ def _generators() -> tuple[Any, ...]:
 
 
 def _no_path(draft: Draft, distribution: Distribution, verdict: Verdict) -> str:
-    """Why a verdict is not a path of valid nodes from the root; "" if it is one."""
+    """The reason why a verdict is not a path of valid nodes from the root; "" if it is one."""
     rows = len(draft.units)
     wanted = {"length": (rows,), "unit": draft.units[:, 0].shape, "drawn": draft.units.shape}
     drawn = distribution.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn

@@ -18,7 +18,7 @@ Wanted = str | Spec | Iterable[str | Spec]
 
 
 class Settings(TypedDict, total=False):
-    """How checks are run; everything may be left out."""
+    """The settings of a run of checks; everything may be left out."""
 
     registry: Registry  # where names are looked up; default: what is installed
     # Why checks fail, by check or by `component/check`: they are shown as `xfail`, and must not pass

@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def matched(self) -> bool:
-        """Whether it is tried under `match`."""
+        """True if it is tried under `match`."""
         return isinstance(self.rule(), Match)
 
     @property

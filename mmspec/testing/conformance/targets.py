@@ -1,4 +1,4 @@
-"""What a target promises: a pass over a tree scores every node as if only its path had been read, and a commit keeps
+"""The promises of a target: a pass over a tree scores every node as if only its path had been read, and a commit keeps
 the accepted path and nothing else.
 """
 

@@ -27,7 +27,7 @@ FAILED = -1
 
 @dataclass
 class Log:
-    """What was recorded of a drafter or a rule."""
+    """The record of a drafter or a rule."""
 
     # Faults by check, a sentence each
     wrong: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

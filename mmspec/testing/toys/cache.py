@@ -1,4 +1,4 @@
-"""What the toy targets keep of a call: the committed units themselves."""
+"""The cache of the toy targets: the committed units themselves."""
 
 from dataclasses import dataclass
 

@@ -147,7 +147,7 @@ def prediction_in(output: Any) -> Tensor | None:
 
 
 def equal_nests(a: Any, b: Any) -> bool:
-    """Whether two nests have the same structure and equal leaves."""
+    """True if two nests have the same structure and equal leaves."""
     if a is b:
         return True
     if type(a) is not type(b):

@@ -38,7 +38,7 @@ class ConstantNoise(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Support:
-    """What is known about a class of schedulers that can be used."""
+    """Facts about a class of schedulers that can be used."""
 
     # Why this scheduler of the class cannot be used; "" where it can
     problem: Callable[[Any], str] = lambda scheduler: ""
@@ -195,7 +195,7 @@ def sample_of(result: Any) -> Tensor:
 
 
 def with_sample(result: Any, sample: Tensor) -> Any:
-    """What a scheduler's `step` returned, with another next state."""
+    """The result of a scheduler's `step`, with another next state."""
     if isinstance(result, tuple):
         return (sample, *result[1:])
     result.prev_sample = sample

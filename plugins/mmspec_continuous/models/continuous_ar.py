@@ -135,5 +135,5 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return run_blocks(self, x, position, mask, keys)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """What the head takes of hidden states `[batch, node, dim]`: `[batch, node, …]`."""
+        """The head's input from hidden states `[batch, node, dim]`: `[batch, node, …]`."""
         return self.token_head.project(self.norm(hidden))

@@ -100,8 +100,8 @@ class Denoiser(nn.Module):
 
     @staticmethod
     def guided(condition: Tensor, null: Tensor | None, scale: float | Tensor | None) -> Tensor:
-        """What `mean` takes: the condition `[batch, node, parts]`; under guidance, away from `null` by a scale for all
-        or `[batch]`, `[batch, node, 2, parts + 1]`, the scale last.
+        """The input of `mean`: the condition `[batch, node, parts]`; under guidance, away from `null` by a scale for
+        all or `[batch]`, `[batch, node, 2, parts + 1]`, the scale last.
         """
         if null is None:
             return condition

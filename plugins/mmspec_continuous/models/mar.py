@@ -89,7 +89,7 @@ class MAR(ModelMixin, ConfigMixin):
         return int(self.config.grid) ** 2
 
     def forward(self, tokens: Tensor, known: Tensor, wanted: Tensor, classes: Tensor) -> Tensor:
-        """What the head takes of places, `[row, wanted, dim]`.
+        """The head's input from places, `[row, wanted, dim]`.
 
         Args:
             tokens: `[row, known, token_dim]`.
@@ -269,7 +269,7 @@ def denoising(count: int, device: torch.device | str = "cpu") -> Steps:
 
 
 def _left(cells: int, left: int, progress: float) -> int:
-    """How many tokens are left behind a set: a cosine, at least one fewer than before, and at least one."""
+    """The number of tokens that are left behind a set: a cosine, at least one fewer than before, and at least one."""
     return max(1, min(left - 1, math.floor(cells * math.cos(math.pi / 2 * progress))))
 
 

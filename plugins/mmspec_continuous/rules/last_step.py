@@ -58,7 +58,7 @@ class LastStep:
         return self.mean + self.sigma * (across + along * line)
 
     def bias(self, tau: float, tries: int) -> tuple[Tensor, Tensor]:
-        """How far the rule's draw at each node is from the target's, given the shared noise.
+        """The distance of the rule's draw at each node from the target's, given the shared noise.
 
         Returns:
             Total variation between the rule's and the target's last step, and the rule's probability of accepting the

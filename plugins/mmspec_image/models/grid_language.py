@@ -18,8 +18,8 @@ from mmspec_image.sampling import AUTHORS
 
 @dataclass(frozen=True)
 class Grid:
-    """What a family of models writes, and how its authors ask for it. In prompts, `{rows}` and `{columns}` are counts
-    of codes, `{height}` and `{width}` pixels, `{high}` and `{wide}` words for the size.
+    """The layout that a family of models writes, and its authors' prompt. In prompts, `{rows}` and `{columns}` are
+    counts of codes, `{height}` and `{width}` pixels, `{high}` and `{wide}` words for the size.
     """
 
     prompt: str

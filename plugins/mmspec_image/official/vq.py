@@ -19,7 +19,7 @@ from mmspec.hosts.weight_files import key_files, read_tensors
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
 VQ = "model.vqmodel."
-"""What keys of a VQ begin with where it is stored with a language model of transformers."""
+"""The beginning of a VQ's keys where it is stored with a language model of transformers."""
 LEFT_OUT = ("loss.", "ema_")
 """Parts of keys of entries that only training reads."""
 NAMES = (

@@ -1,4 +1,4 @@
-"""What stands beside published weights: a `config.json`, and a tokenizer, which is refused without control words."""
+"""The files beside published weights: a `config.json`, and a tokenizer, which is refused without control words."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the relaxed rules share: a draft is accepted by the probability of a group, along a chain or a window. Lossy.
+"""The common part of relaxed rules: a draft is accepted by the probability of a group, along chain or window. Lossy.
 
 For every drafted unit x a rule gives a group G that contains x. If x was drawn from q, it is accepted with probability
 min(1, P(G) / Q), where the rule gives the denominator Q; a rejected draft is replaced by a draw from the rule's

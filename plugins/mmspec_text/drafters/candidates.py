@@ -60,7 +60,7 @@ class CandidatesOptions:
 
 @dataclass
 class CandidatesMemory:
-    """What the drafter keeps of one call."""
+    """The drafter's memory of one call."""
 
     generator: CandidateGenerator
     inputs: Any  # the inputs of the call
@@ -189,7 +189,7 @@ def _longest(state: State) -> int:
 
 
 def _greedily(state: State) -> dict[str, Any]:
-    """What generators with an assistant are given of a call: it drafts greedily."""
+    """The arguments of generators with an assistant: it drafts greedily."""
     text, ends = known_text(state), state.live.ends.tolist() or None
     how = GenerationConfig(do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=ends)
     return {"input_ids": text, "generation_config": how, "model_kwargs": {"attention_mask": torch.ones_like(text)}}

@@ -86,7 +86,7 @@ class Context(HeadCache):
 
     @torch.no_grad()
     def block(self, root: Tensor) -> Block:
-        """What the head says of the units behind the root `[batch]`."""
+        """The head's output for the units behind the root `[batch]`."""
         return Block(self.head, self.head.block(root, self.slots), self.head.sequel, self.head.confidence)
 
     def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
@@ -136,7 +136,7 @@ class DFlash(HeadDrafter):
 
 
 def dflash_features(head: DFlashCheckpoint, layers: int) -> Features:
-    """What a head reads of a target of so many layers; errors as in `features_of`.
+    """The features that a head reads of a target of so many layers; errors as in `features_of`.
 
     Where its config names no layers, the authors' choice is meant, but not in the layout of speculators: from the
     second layer to the last but three.

@@ -17,5 +17,5 @@ class TextDraftModel(SmallModelDrafter):
         super().__init__(options, "draft-model", Chain(options.sure))
 
     def lesson(self, loss: str, depth: int) -> ModelLesson:
-        """What the draft model learns between calls; arguments and errors as in `Learns`."""
+        """The draft model's lesson between calls; arguments and errors as in `Learns`."""
         return ModelLesson(self._small, self._target, loss)

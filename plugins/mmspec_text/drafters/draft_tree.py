@@ -22,5 +22,5 @@ class TextDraftTree(SmallModelDrafter):
         self.advice = "; form=heap, branching and beam keep their distribution and fit" if chosen else ""
 
     def lesson(self, loss: str, depth: int) -> ModelLesson:
-        """What the draft model learns between calls; arguments and errors as in `Learns`."""
+        """The draft model's lesson between calls; arguments and errors as in `Learns`."""
         return ModelLesson(self._small, self._target, loss)

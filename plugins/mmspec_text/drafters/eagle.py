@@ -98,7 +98,7 @@ class FamilyDrafter(HeadDrafter):
 
     @property
     def columns(self) -> slice:
-        """Which of the target's states the head reads."""
+        """The target's states that the head reads."""
         return self._features.columns(self._convention, self._target.hidden_size)
 
     @property
@@ -110,7 +110,7 @@ class FamilyDrafter(HeadDrafter):
 
 
 def eagle_features(head: Checkpoint, layers: int) -> Features:
-    """What a head reads of a target of so many layers; errors as in `features_of`."""
+    """The features that a head reads of a target of so many layers; errors as in `features_of`."""
     a, usual = head.architecture, (2, layers // 2, layers - 3)
     entry = LAYER_IDS if head.layout is DEEPSPEC else IDS
     if not a.projected:
@@ -133,7 +133,7 @@ class Eagle(FamilyDrafter):
         return RowsInside(self.network, self.shape, k, state)
 
     def lesson(self, loss: str, depth: int) -> EagleLesson:
-        """What the head learns between calls; arguments and errors as in `Learns`."""
+        """The head's lesson between calls; arguments and errors as in `Learns`."""
         if self.network.trimmed is not None:
             raise ValueError("a head learns with all rows of its output layer: leave out keep=")
         return EagleLesson(self.network, self._target, lambda: self._features.choices[self._convention], loss, depth)

@@ -42,7 +42,7 @@ class FalconOptions(HeadOptions):
 
 @dataclass
 class FalconMemory:
-    """What the head keeps of a call."""
+    """The head's memory of a call."""
 
     cache: "BlockCache"
     rows: Rows  # the features that it has not read yet, and before them the last block's; after a draft these alone
@@ -50,7 +50,7 @@ class FalconMemory:
     unread: bool = True  # whether there are some that it has not read
 
     def opened(self, state: State) -> tuple[TargetOutput, Feed]:
-        """How the next draft begins, as `HeadCache.opened` says."""
+        """The beginning of the next draft, as `HeadCache.opened` says."""
         if self.unread:
             block = self.cache.block
             self.cache.read(self.rows, self.rows.units(state))

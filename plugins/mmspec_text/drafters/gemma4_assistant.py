@@ -39,13 +39,13 @@ from mmspec_text.drafters.heads.values import positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 KINDS = ("gemma4_assistant", "gemma4_unified_assistant")
-"""What transformers calls the assistants."""
+"""The assistants' model types in transformers."""
 SLIDING = "sliding_attention"
 TABLE, ORDER = "model.embed_tokens.weight", "masked_embedding.token_ordering"
 
 
 def is_assistant(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is such an assistant."""
+    """True if a stored model is such an assistant."""
     return config.get("model_type") in KINDS
 
 
@@ -180,7 +180,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class Lookup:
-    """What one draft may read of its target."""
+    """The part of its target that one draft may read."""
 
     keys: Mapping[str, tuple[Tensor, Tensor]]  # by kind of layer: keys and values, `[batch, key heads, slot, width]`
     seen: Mapping[str, Tensor]  # by kind of layer: which slots hold known units, `[batch, 1, 1, slot]` bool

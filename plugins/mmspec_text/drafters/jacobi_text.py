@@ -38,7 +38,7 @@ class JacobiTextOptions:
 
 @dataclass(frozen=True)
 class CopiedUnit:
-    """What followed the latest n-gram before, at the same distance; the last unit where there was none."""
+    """The unit that followed the latest n-gram before, at the same distance; the last unit where there was none."""
 
     reach, traceable = 0, True
 

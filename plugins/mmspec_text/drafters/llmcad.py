@@ -52,7 +52,7 @@ class FallsBack(Rerank):
         return replace(level, score=score, valid=valid, carried=(level.carried, best >= self.threshold))
 
     def ended(self, level: Level) -> bool:
-        """Whether the draft of every row has ended."""
+        """True if the draft of every row has ended."""
         return not bool(level.carried[1].any())
 
 

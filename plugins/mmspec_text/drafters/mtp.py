@@ -114,7 +114,7 @@ class Mtp(GrowingDrafter):
 
     @property
     def loaded(self) -> Loaded | None:
-        """What was read, and how it did on the first prompt that was long enough; None before a target is bound."""
+        """A report of what was read and how it did on the first long prompt; None before a target is bound."""
         return None if self._layers is None else self._layers.report
 
     def wrap(self, target: Target) -> Target:

@@ -39,7 +39,7 @@ from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
 
 
 def is_pard(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a language model that fills in masks, and no head."""
+    """True if a stored model is a language model that fills in masks, and no head."""
     names = {key.removeprefix("model.") for key in keys}
     return "pard_token" in config and "embed_tokens.weight" in names and "fc.weight" not in names
 

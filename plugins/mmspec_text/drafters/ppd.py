@@ -128,7 +128,7 @@ RATES = (
     (0.263, 0.146, 0.081, 0.058, 0.043, 0.032, 0.026, 0.022, 0.019, 0.015),
     (0.164, 0.118, 0.081, 0.058),
 )
-"""What the authors measured for Vicuna 7B, as the trees in their repository have it."""
+"""The authors' measurements for Vicuna 7B, as the trees in their repository have it."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class LookupOfTexts:
 
 
 def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """What followed the best match, and whether there is one: `[batch, k]` each.
+    """The units that followed the best match, and whether there is one: `[batch, k]` each.
 
     Args:
         options: The lengths of n-grams.
@@ -113,7 +113,7 @@ def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Te
 
 
 def _matched(most: int, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
-    """How many units up to every position equal the end of the text: `[batch, column]` int64, 0 … `most`."""
+    """The number of units up to every position that equal the end of the text: `[batch, column]` int64, 0 … `most`."""
     order = torch.arange(history.shape[1], device=history.device)
     run = (order < last[:, None]) & (order >= pads[:, None])
     length = torch.zeros_like(history)

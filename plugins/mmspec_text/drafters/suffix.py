@@ -149,7 +149,7 @@ class Suffix:
         return memory.rows
 
     def guess(self, row: SuffixRow, text: Sequence[int]) -> Guess | None:
-        """What follows a text of this row, of which the end is read."""
+        """The continuation of a text of this row, of which the end is read."""
         sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
         return longest_of(sources, text[-self.options.max_match :])
 

@@ -53,7 +53,7 @@ class SuffixArray:
         return best
 
     def continuations(self, text: Sequence[int], most: int, length: int) -> tuple[np.ndarray, int]:
-        """What follows the longest suffix of a text that the corpus has, and `length` units behind it.
+        """The continuation of the longest suffix of a text that the corpus has, and `length` units behind it.
 
         Of more than `most` places, evenly spread ones are taken.
 

@@ -36,7 +36,7 @@ class Statistics(Protocol):
     """A source of counts."""
 
     def guess(self, text: Sequence[int]) -> Guess | None:
-        """What follows the longest known suffix of `text`; None if even the shortest suffix is unknown."""
+        """The continuation of the longest known suffix of `text`; None if even the shortest suffix is unknown."""
 
 
 class NgramCounts:

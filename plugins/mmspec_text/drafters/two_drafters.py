@@ -17,7 +17,7 @@ from mmspec.core.types import Draft, Step
 
 
 class TwoDrafters:
-    """What combinations have in common. The call's memory is a list that opens with first's and second's."""
+    """The common part of combinations. The call's memory is a list that opens with first's and second's."""
 
     offers = frozenset({"tree"})
 

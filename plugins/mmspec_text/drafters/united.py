@@ -41,7 +41,7 @@ BESIDE = {spec.name: spec for spec in (specs.SUFFIX, specs.PROMPT_LOOKUP, specs.
 USUAL_DEPTH = 5
 """Units that a model drafts per path where neither its files nor the user say."""
 KEPT = 0.9
-"""What a round's count is worth one round later."""
+"""The weight of a round's count one round later."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class UnitedOptions:
 
 @dataclass
 class Trust:
-    """What a retriever's chances were worth, by row."""
+    """The weight of a retriever's chances, by row."""
 
     right: Tensor  # `[batch]`: its units that were accepted behind accepted ones; older rounds count less
     promised: Tensor  # `[batch]`: the sum of the chances of all that might have been
@@ -306,7 +306,7 @@ class UnitedWithModel(United):
 
 
 def _first_of(options: UnitedOptions) -> Any:
-    """What drafts with the model, by name or by the model's files."""
+    """The drafter for the model, by name or by the model's files."""
     if options.first is not None:
         if options.first not in FIRST:
             raise ValueError(unknown("drafter of a model", options.first, list(FIRST)))

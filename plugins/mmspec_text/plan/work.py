@@ -1,4 +1,4 @@
-"""What a pass has to read and to compute, the least time for that, and where speculation stops paying, by formulas.
+"""The work of a pass, the least time for it, and where speculation stops paying, by formulas.
 
 * A pass over n nodes of B rows takes at least t(B, n) = max(bytes read / bandwidth, operations / arithmetic).
 * v(n) = t(B, n) / t(B, 1); a drafted unit costs c plain passes.
@@ -34,7 +34,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """What passes of a model read and compute."""
+    """The work of a model's passes."""
 
     shared: float  # bytes of weights that every pass reads
     routed: float  # bytes of all experts; 0 without experts
@@ -109,7 +109,7 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Drafting:
-    """How well drafts are accepted, and what they cost."""
+    """The acceptance of drafts, and their cost."""
 
     by_depth: Sequence[float]  # the probability that a row's path reaches depth 1, 2, …; as many as there may be drafts
     cost: float = 0.0  # c: the time of one drafted unit, in plain passes

@@ -62,11 +62,11 @@ class Chat:
         return [self._answer(messages[: turn + 1], ends, where, tools) for turn in turns]
 
     def asked(self, messages: Sequence[Mapping[str, Any]], where: str) -> Tensor:
-        """What the target is given to answer these messages, `[unit]` int64; errors as in `answers_in`."""
+        """The prompt for an answer to these messages, `[unit]` int64; errors as in `answers_in`."""
         return self._ids(self._rendered(messages, where, prompt=True))
 
     def opening(self) -> Tensor:
-        """What the template writes before a user's first question, `[unit]` int64.
+        """The template's tokens before a user's first question, `[unit]` int64.
 
         Raises:
             ValueError: It writes nothing there, or changes the question.

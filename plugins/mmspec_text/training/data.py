@@ -38,7 +38,7 @@ NO_PROMPTS = torch.zeros(0, 0, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class Data:
-    """What a drafter is trained on."""
+    """The data of a drafter's training."""
 
     sources: Sequence[Source]  # texts and answers; none if the target writes all of it
     held: Mapping[str, Batch]  # held-out sequences by name; if there are none, they are of what the target wrote
@@ -57,7 +57,7 @@ def read_data(
     recipe: DrafterRecipe,
     template: Mapping[str, Any] | None = None,
 ) -> Data:
-    """What a user gave.
+    """The data that a user gave.
 
     Args:
         files: Files of texts and conversations.
@@ -138,7 +138,7 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
 
 
 def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) -> Tensor:
-    """What the target is given to answer: beginnings of conversations that leave it at least half of its context."""
+    """The prompts that the target answers: beginnings of conversations that leave it at least half of its context."""
     asked = [row.ids[: row.given] for chat in chats for row in chat.rows if reach is None or 2 * row.given <= reach]
     if not asked:
         raise ValueError(f"no conversation leaves the target room for an answer: it reads {reach} tokens")
@@ -157,10 +157,9 @@ def _opening(tokenizer: PreTrainedTokenizerBase, vocab: int) -> int:
 
 
 def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int, where: str) -> list[int]:
+    ids: Any = line.get("ids")
     if isinstance(line.get("text"), str):
         ids = list(tokenizer(line["text"], add_special_tokens=False, verbose=False)["input_ids"])
-    else:
-        ids = line.get("ids")
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         there = ", ".join(map(shown, list(line)[:4])) or "nothing"
         raise ValueError(

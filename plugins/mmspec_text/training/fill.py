@@ -31,7 +31,7 @@ def fill_blocks(
     text: bool = True,
     recompute: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """What a model says of a text, and at the fillers behind some of its units.
+    """A model's scores of a text, and at the fillers behind some of its units.
 
     Args:
         model: A live causal language model of transformers.

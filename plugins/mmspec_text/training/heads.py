@@ -29,7 +29,7 @@ from mmspec_text.training.trained import Trained, Training, fit_drafter
 from mmspec_text.training.written import ends
 
 AGAIN = 2
-"""How often sequences come in a run, on average, where what the target says of them is kept."""
+"""The number of times that sequences come in a run, on average, where what the target says of them is kept."""
 
 
 def trained_head(begin: Begin, of: Training) -> Trained:
@@ -53,7 +53,7 @@ def trained_head(begin: Begin, of: Training) -> Trained:
 
 
 def kept(teacher: Teacher, of: Training, width: int) -> Callable[[Tensor, Tensor | None], Said]:
-    """What a teacher, with so many features, says; from a disk where sequences come again and there is room."""
+    """The lessons of a teacher with so many features; from a disk where sequences come again and there is room."""
     recipe, pieces = of.recipe, of.texts.pieces
     if pieces is None or recipe.steps * recipe.batches * recipe.batch < AGAIN * pieces:
         return teacher.said
@@ -91,7 +91,7 @@ def drafted_ids(
 
 @dataclass(frozen=True)
 class DepthMetrics:
-    """What a head does along a known text, at every depth of a draft."""
+    """The figures of a head along a known text, at every depth of a draft."""
 
     right: tuple[float, ...]  # how often its likeliest unit is the target's, given that it was at all depths before
     # α = Σ min(p, q), averaged over the rows that count: how often an exact rule takes a sampled unit

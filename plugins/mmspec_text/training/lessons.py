@@ -1,4 +1,4 @@
-"""What heads and draft models learn between calls: through the unroll and the losses of the training kit."""
+"""The lessons of heads and draft models between calls: through the unroll and the losses of the training kit."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ SHARED = ("embed_tokens.", "lm_head.")
 
 
 class EagleLesson:
-    """What an EAGLE head learns. It is a `Lesson`.
+    """The lesson of an EAGLE head. It is a `Lesson`.
 
     `boundaries` of its states are asked in every lesson, since a probe may change them; `depth` counts a draft's units.
 
@@ -56,7 +56,7 @@ class EagleLesson:
 
 
 class ModelLesson:
-    """What a draft model learns. It is a `Lesson`.
+    """The lesson of a draft model. It is a `Lesson`.
 
     Raises:
         ValueError: There is no such loss, the target is read with more than ids, or the two have other tokens.

@@ -61,7 +61,7 @@ def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
     config = model.config.get_text_config(decoder=True)
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None) or 4
     rope = getattr(config, "rope_parameters", None) or {}
-    kind = rope.get("rope_type")
+    kind = str(rope.get("rope_type"))
     read = ("rope_type", "rope_theta", *ROTARY.get(kind, ()))  # a head turns all of its numbers, as not all targets do
     copied = {"rope": {key: rope[key] for key in read if key in rope}} if kind in COPIED else {}
     return copied | {

@@ -41,7 +41,7 @@ from mmspec_text.training.written import CONTINUED, answered, questions
 
 OWN = "what the target wrote"
 OFTEN = 20
-"""How often a token may be seen in training without a warning."""
+"""The number of times that a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
 HEADS: Mapping[str, Begin] = dict(
     eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
@@ -167,7 +167,7 @@ def with_own(
 
 
 def layout_of(kind: DrafterKind, recipe: DrafterRecipe) -> str:
-    """What the folder of a trained drafter is, in a sentence."""
+    """A sentence about the folder of a trained drafter."""
     return KINDS[kind][1] or MEDUSA[not recipe.own_output]
 
 

@@ -1,4 +1,4 @@
-"""What a target says of a text: the features that a head reads, and its distribution behind every unit.
+"""A target's answers about a text: the features that a head reads, and its distribution behind every unit.
 
 A target is half of a step's work, and more. Sequences that come again in a run are read once: what the target said is
 kept on the disk, `features · 2 + TOP · 6` bytes a unit.
@@ -27,7 +27,7 @@ SPARE = 2
 
 
 class Said(NamedTuple):
-    """What a target says of texts."""
+    """A target's answers about texts."""
 
     features: Tensor  # `[batch, unit, width]`
     top: Top  # of its distribution behind every unit, over the ids that a head scores, `[batch, unit, k]`
@@ -51,7 +51,7 @@ class Teacher:
 
     @torch.no_grad()
     def _runs_mixed(self) -> bool:
-        """Whether the target runs under autocast, in which a drafter learns: some models of experts do not."""
+        """True if the target runs under autocast, in which a drafter learns: some models of experts do not."""
         device = self.model.device
         try:
             with torch.autocast(device.type, torch.bfloat16):
@@ -73,7 +73,7 @@ class Teacher:
 
     @torch.no_grad()
     def said(self, ids: Tensor, own: Tensor | None) -> Said:
-        """What a head learns of `ids [batch, unit]`.
+        """A head's lesson from `ids [batch, unit]`.
 
         `own` are the target's ids that the head scores, `[draft vocabulary]` int64, ascending; None: all. Probabilities
         are of the whole vocabulary.

@@ -36,11 +36,11 @@ class Stream:
         return (self.units,)
 
     def pieces(self, length: int) -> int | None:
-        """How many different sequences can be cut from it; None: too many to count, it is cut anywhere."""
+        """The number of different sequences that can be cut from it; None: too many to count, it is cut anywhere."""
         return None
 
     def sequences(self, length: int) -> float:
-        """How many sequences of at most so many units it makes, each unit in one of them."""
+        """The number of sequences of at most so many units that it makes, each unit in one of them."""
         return len(self.units) / length
 
     def cut(self, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -80,6 +80,6 @@ class Texts:
 
     @property
     def pieces(self) -> int | None:
-        """How many different sequences there are; None: they are cut anywhere."""
+        """The number of different sequences; None: they are cut anywhere."""
         each = [source.pieces(self.length) for source in self.sources]
         return None if None in each else sum(filter(None, each))

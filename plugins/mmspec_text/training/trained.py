@@ -1,4 +1,4 @@
-"""What a stage of training is given and what it returns, and the fit of a drafter of any kind.
+"""The input and the result of a stage of training, and the fit of a drafter of any kind.
 
 The reference of AdaSPEC's filter (arXiv 2510.19779) is a drafter like the one that is trained, after one epoch of
 forward KL. It begins with the same weights, and the drafter begins anew beside it, as in the paper: where the drafter

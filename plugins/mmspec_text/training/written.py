@@ -1,4 +1,4 @@
-"""What the target writes: continuations of texts, answers to questions, and the questions, too, where there are none.
+"""The target's texts: continuations of texts, answers to questions, and the questions, too, where there are none.
 
 A drafter meets the target's own text in use, in its chat template, at the user's temperature: so it is trained on it.
 A target that was trained on conversations writes a question itself where it is given the beginning of the user's turn
@@ -34,7 +34,7 @@ def answered(
     folder: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Answer]:
-    """What the target answers.
+    """The target's answers.
 
     Prompts are `[row, unit]` int64, with -1 before the shorter ones. An answer has at most `new` units, and ends at the
     end of a text. Temperature 0 is greedy. torch's generator is left as it was. `folder` keeps every finished batch, so

@@ -177,7 +177,7 @@ class Pane:
 
     @property
     def full(self) -> bool:
-        """Whether no further key can wait."""
+        """True if no further key can wait."""
         return len(self._pressed) >= PENDING
 
     def press(self, action: str) -> None:

@@ -165,7 +165,7 @@ class Denoiser:
         return torch.full(actions.shape, self.sampler.context_time, dtype=torch.float32, device=actions.device)
 
     def _read(self, actions: Tensor) -> Tensor:
-        """What the model reads of actions: their ids, or their vectors."""
+        """The model's input from actions: their ids, or their vectors."""
         vectors = self.model.vectors
         return actions if vectors is None else moved(vectors, actions.device)[actions]
 

@@ -230,7 +230,7 @@ class FramesTarget:
         return self.denoiser if self.check is None else self.check.denoiser(self.denoiser)
 
     def _keeps_keys(self, window: Window, more: int) -> bool:
-        """Whether keys stay valid after so many more frames: `exact` drops them once the window is full."""
+        """True if keys stay valid after so many more frames: `exact` drops them once the window is full."""
         cache, full = self.denoiser.cache, window.fullest + more > self.most
         return cache == "streaming" or (cache == "exact" and not full)
 

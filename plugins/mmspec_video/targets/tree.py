@@ -21,7 +21,7 @@ from mmspec_video.targets.window import Window
 Nodes = Sequence[Sequence[int]]
 """Nodes of every row, on the host: `[row][m]`."""
 Flags = list[list[bool]]
-"""What holds for every node: `[row][node]`."""
+"""The facts of every node: `[row][node]`."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class FrameTree:
 
     @property
     def rooted(self) -> list[bool]:
-        """Whether the root's frame is available, for every row."""
+        """True if the root's frame is available, for every row."""
         return [root >= 0 and made[root] for root, made in zip(self.root, self.available, strict=True)]
 
     @classmethod
@@ -97,7 +97,7 @@ class FrameTree:
             yield depth, [level] * len(there), wanted
 
     def missing(self, nodes: Nodes, wanted: Flags) -> Flags:
-        """Which of the wanted `nodes` have no frame."""
+        """The wanted `nodes` that have no frame."""
         rows = zip(nodes, wanted, self.available, strict=True)
         return [[want and not made[n] for n, want in zip(row, wants, strict=True)] for row, wants, made in rows]
 

@@ -172,7 +172,7 @@ def shortened(ids: Tensor, first: int, chunk: int, chunks: int, end: int) -> Ten
 
 
 def bm25(query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
-    """How well pieces of a text, ids `[n]` each, answer a query of ids: `[piece]`, 0 where they share none."""
+    """Scores of pieces of a text, ids `[n]` each, as answers to a query of ids: `[piece]`, 0 where they share none."""
     asked = query.unique()
     shared = [piece[torch.isin(piece, asked)] for piece in pieces]
     counts = torch.stack([torch.bincount(torch.searchsorted(asked, ids), minlength=len(asked)) for ids in shared])

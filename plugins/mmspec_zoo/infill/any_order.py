@@ -83,7 +83,7 @@ class Infill:
 
 @dataclass(frozen=True)
 class View:
-    """What one pass reads, and which positions it scores."""
+    """The units that one pass reads, and the positions that it scores."""
 
     ids: Tensor  # `[batch, length]` int64; what stands at a position that nobody sees is arbitrary
     # `[batch, length]` int64: a position is seen from positions of higher rank; the ones of rank 0 see one another
@@ -201,7 +201,7 @@ def _blanks(text: Sequence[int | None]) -> list[int]:
 
 
 def _mistake(order: Sequence[Any], blanks: Sequence[int]) -> str:
-    """What is wrong with an order."""
+    """The fault of an order."""
     known = [place for place in order if place not in blanks]
     twice = sorted({place for place in order if list(order).count(place) > 1})
     if known:

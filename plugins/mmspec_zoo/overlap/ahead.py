@@ -55,7 +55,7 @@ class Request:
         return Frontier(distribution, self.noise.at(position), none, not self.warp.sample, False)
 
     def ranks(self, distribution: Distribution, drafted: Tensor) -> Ranked:
-        """What may come at each node of the pending draft, the root and `drafted [batch, node - 1]`."""
+        """The outcomes at each node of the pending draft, the root and `drafted [batch, node - 1]`."""
         node = torch.arange(drafted.shape[1] + 1, device=drafted.device)
         children = 1 if self.branches == 1 else self.branches + 1  # one of them may be drafted
         units, score = likeliest(self.frontier(distribution, node[None]), children, SPREAD)
@@ -65,7 +65,7 @@ class Request:
     def of(
         cls, state: State, draft: Draft, count: int, noise: DraftNoise, *, vocab: int, branches: int, fan: Fan
     ) -> "Request":
-        """What a call asks in a round whose draft, a chain that is not rooted, is about to be verified."""
+        """A call's request in a round whose draft, a chain that is not rooted, is about to be verified."""
         widest, pending = draft.units.shape[1], draft.valid.sum(1)
         longest = state.prompt_length + max(state.host_emitted)
         units = torch.nn.functional.pad(state.history[:, :longest], (0, widest + count))
@@ -99,7 +99,7 @@ class Ahead:
     length: Tensor  # `[batch, branch]` int64: how many of them there are; 0: no such branch
 
     def kept(self, state: State, k: int) -> Draft:
-        """What of it continues the known units, at most `k` units: a chain, not rooted; invalid in rows that missed."""
+        """The part that continues the known units, at most `k`: a chain, not rooted; invalid in rows that missed."""
         widest = self.units.shape[2]
         slot, since = torch.arange(widest, device=self.units.device), (state.emitted - self.emitted)[:, None]
         place = state.prompt_length + self.emitted[:, None] + slot

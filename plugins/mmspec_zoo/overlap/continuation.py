@@ -25,7 +25,7 @@ from mmspec_zoo.overlap.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class Beginning:
-    """How a call's draft model begins."""
+    """The beginning of a call's draft model."""
 
     inputs: Any  # the target's prompt, as `start` takes it
     limit: int  # new units wanted per row

@@ -36,7 +36,7 @@ def written(message: Any) -> bytes:
 
 
 def read(message: bytes) -> Any:
-    """What was written, on this process's device.
+    """The message that was written, on this process's device.
 
     Raises:
         pickle.UnpicklingError: The message is damaged.

@@ -1,4 +1,4 @@
-"""Who runs a draft model, and when: executors, and the lane that every call has in one of them.
+"""The executors of draft models, and the lane that every call has in one of them.
 
 An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
 So an executor decides about speed alone, never about the output.

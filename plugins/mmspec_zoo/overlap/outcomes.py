@@ -16,7 +16,7 @@ from mmspec.core.distributions import take_nodes
 
 @dataclass(frozen=True)
 class Ranked:
-    """What may come at each node of a pending draft, the root first."""
+    """The outcomes at each node of a pending draft, the root first."""
 
     units: Tensor  # `[batch, node, child]` int64, the likeliest first; node i is followed by `drafted[:, i]`
     score: Tensor  # `[batch, node, child]`: log of the probability that the target goes on so
@@ -47,7 +47,7 @@ class Fan(Protocol):
     """Chooses outcomes; it can be pickled."""
 
     def value(self, ranked: Ranked) -> Tensor:
-        """How much each outcome is worth preparing for: `[batch, node, child]`; the largest are prepared for."""
+        """The worth of preparing for each outcome: `[batch, node, child]`; the largest are prepared for."""
 
 
 @dataclass(frozen=True)

@@ -95,11 +95,11 @@ class Overlapped:
         return draft
 
     def outcomes(self, width: int) -> int:
-        """How many outcomes are drafted for behind a draft of `width` units."""
+        """The number of outcomes that are drafted for behind a draft of `width` units."""
         return self.branches
 
     def _arrived(self, state: State, k: int) -> Draft:
-        """What the last request's answer has for the rows."""
+        """The part of the last request's answer that is for the rows."""
         ahead = _expected(state.memory)
         return Draft.empty(state.root) if ahead is None else ahead.kept(state, k).compact()
 
@@ -120,7 +120,7 @@ class Overlapped:
         return Draft.chain(units, valid=torch.where(missed[:, None], drafted.valid, valid))
 
     def _request(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> Request | None:
-        """What to ask behind a draft; None: there is no room for more."""
+        """The request behind a draft; None: there is no room for more."""
         count = min(k, state.most_room + 1, self._context(state) - draft.units.shape[1])
         if count <= 0:
             return None

@@ -165,7 +165,7 @@ class Judge:
         return replace(verdict, tv=altered, excess_acceptance=altered)
 
     def _right(self, scores: Scores) -> Tensor:
-        """Whether the judge accepts the drafted nodes: `[batch, node - 1]` bool."""
+        """True if the judge accepts the drafted nodes: `[batch, node - 1]` bool."""
         assert scores.hidden is not None, "the target was wrapped"
         if self.head.weight.device != scores.hidden.device:
             self.head = self.head.to(scores.hidden.device)

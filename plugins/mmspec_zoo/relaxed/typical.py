@@ -78,7 +78,7 @@ class Typical(DraftsAfresh):
         return replace(verdict, tv=tv, excess_acceptance=torch.where(some, 1 - children, 0.0))
 
     def bound(self, p: Tensor) -> Tensor:
-        """What the probability of a unit must exceed, `[…]`, for distributions `[…, vocab]`."""
+        """The threshold that the probability of a unit must exceed, `[…]`, for distributions `[…, vocab]`."""
         entropy = torch.special.entr(p).sum(-1)
         return (self.options.delta * (-entropy).exp()).clamp(max=self.options.epsilon)
 

@@ -93,7 +93,7 @@ class DynamicExit:
             memory.drafted(confidence, order < length[:, None], judged)
 
     def _shadow(self, step: Step, nodes: Tensor) -> Tensor:
-        """What every exit finds likeliest behind the nodes of a path: `[exit, batch, n]`."""
+        """The unit that every exit finds likeliest behind the nodes of a path: `[exit, batch, n]`."""
         hidden, output = step.scores.hidden, self._lent().output
         assert hidden is not None, "the target was wrapped"
         states = take_nodes(hidden, nodes).unflatten(-1, (len(self._exits), -1))
@@ -102,7 +102,7 @@ class DynamicExit:
 
 @dataclass
 class _Ends:
-    """Whether a draft is long enough: in all rows, its last unit was less sure than `least`."""
+    """True if a draft is long enough: in all rows, its last unit was less sure than `least`."""
 
     least: float  # the confidence
     state: State  # the call
@@ -130,7 +130,7 @@ def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> 
 
 
 def matches(shadow: Tensor, emitted: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """How many shadow tokens in a row were right, and how many were asked for that: `[exit]` float64, over all rows.
+    """Shadow tokens in a row that were right, and those that were asked for that: `[exit]` float64, over all rows.
 
     Each exit would have drafted `shadow [exit, batch, n]`; `count [batch]` of `emitted [batch, n]` came.
     """

@@ -53,7 +53,7 @@ class SkipSearch:
 
     @property
     def over(self) -> bool:
-        """Whether no further set is tried."""
+        """True if no further set is tried."""
         alone = not 0 < self.size < len(numbers_between(self.layers))  # then there is one set
         return alone or self.score >= ENOUGH or self.in_vain >= IN_VAIN or len(self.tried) >= MOST
 

@@ -145,7 +145,7 @@ class Swift:
         """Does nothing: a draft leaves nothing behind."""
 
     def _unsure(self, state: State, level: Level) -> bool:
-        """Whether the draft is long enough for every row that goes on."""
+        """True if the draft is long enough for every row that goes on."""
         return bool(((level.carried[:, 0] < self.options.sure) | state.done).all())
 
     def _matchness(self, state: State, numbers: frozenset[int]) -> float:

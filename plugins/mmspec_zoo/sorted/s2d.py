@@ -63,7 +63,7 @@ class StoppedChain(Chain):
         return replace(level, valid=valid, carried=valid)
 
     def ended(self, level: Level) -> bool:
-        """Whether the draft of every row has ended, on a CPU.
+        """True if the draft of every row has ended, on a CPU.
 
         Elsewhere asking would be another wait for every unit: there the smallest sub-model runs on, and nothing else.
         """

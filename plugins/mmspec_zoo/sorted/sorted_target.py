@@ -42,7 +42,7 @@ class SortedTargetCache:
 
     @property
     def late(self) -> bool:
-        """Whether more than `ROOM` units may wait for the last part."""
+        """True if more than `ROOM` units may wait for the last part."""
         return sum(each.most for each in self.waiting) > ROOM
 
 

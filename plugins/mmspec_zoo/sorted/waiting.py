@@ -18,7 +18,7 @@ from mmspec.core.types import Draft
 
 @dataclass
 class Waiting:
-    """What waits for one part of a model, in the rows of its cache."""
+    """The rows that wait for one part of a model, in the rows of its cache."""
 
     # `[row, place, hidden]`: committed units that wait, the draft's nodes that wait, and free places; a place behind
     # the last one is scratch

@@ -51,12 +51,12 @@ class NgramCache:
 
     @cached_property
     def possible(self) -> int:
-        """How many tokens of the target the cache may ever hold."""
+        """The number of tokens of the target that the cache may ever hold."""
         return int(self._fits.sum())
 
     @property
     def entries(self) -> dict[tuple[int, ...], int]:
-        """What the cache holds, the latest first; for looking at it on the host."""
+        """The contents of the cache, the latest first; for looking at it on the host."""
         held = self.tokens[self.tokens >= 0].tolist()
         return {tuple(key for key in self._keys[token].tolist() if key >= 0): token for token in held}
 
@@ -104,7 +104,7 @@ class Joined:
 
     @property
     def count(self) -> Tensor:
-        """How many units there are: `[batch]`."""
+        """The number of units: `[batch]`."""
         return self.begins.sum(1)
 
     def added(self, unit: Tensor, piece: Tensor, cache: NgramCache) -> "Joined":

@@ -133,7 +133,7 @@ class VocabTrim(DraftModel):
             self.model = CutHeadTarget(self._small, self.kept)
 
     def _wanted(self, vocab: int) -> int:
-        """How many ids are kept."""
+        """The number of ids that are kept."""
         keep, least = self.options.keep, len(self._special) + 1
         if keep is None:
             return max(-(-vocab // SHARE), least)

@@ -11,7 +11,7 @@ from mmspec.core.drafters.shapes.siblings import best_nodes
 
 
 class BestFirst:
-    """What shapes share that expand the most promising nodes of each level and verify the best of all candidates."""
+    """The common part of shapes that expand the most promising nodes of each level and verify the best candidates."""
 
     children: int  # most children of a node
     nodes: int  # nodes that are verified
@@ -59,7 +59,7 @@ def best_so_far(seen: Tensor | None, value: Tensor, nodes: int) -> Tensor:
 
 
 def promising(value: Tensor, best: Tensor, nodes: int) -> int:
-    """How many nodes of a level get children in the row that needs most; a child is worth at most `value [batch, n]`.
+    """The nodes of a level that get children in the row that needs most; a child is worth at most `value [batch, n]`.
 
     Off the CPU, and where drafts are compiled, this is an upper bound: what is grown too much is not chosen.
     """

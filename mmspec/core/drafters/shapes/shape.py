@@ -40,7 +40,7 @@ class Level:
 
 
 class Shape(Protocol):
-    """Which nodes a draft tree has."""
+    """The shape of a draft tree."""
 
     @property
     def offers(self) -> frozenset[str]:
@@ -86,4 +86,4 @@ class Ending(Protocol):
         """See the class."""
 
     def ended(self, level: Level) -> bool:
-        """Whether no row drafts behind this level."""
+        """True if no row drafts behind this level."""

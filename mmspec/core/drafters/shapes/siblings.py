@@ -38,7 +38,7 @@ def best_nodes(score: Tensor, nodes: int) -> Tensor:
 
 
 def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
-    """What each node was drawn from: its parent's distribution without the earlier siblings, renormalised.
+    """The distribution of each node: its parent's distribution without the earlier siblings, renormalised.
 
     `parent` is the index of a node's parent and `rank` how many siblings were drawn before it, `[batch, n]` or `[1,
     n]`; `children [batch, m, r]` are each parent's units in the order of their draws.

@@ -212,7 +212,7 @@ def _without_numbers(value: Any) -> Any:
 
 
 def _problem(weights: Tensor) -> str:
-    """Why a tensor is refused as a weight; "" if it is not."""
+    """The reason why a tensor is refused as a weight; "" if it is not."""
     if not weights.is_floating_point():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
     if problem := unfit(weights):

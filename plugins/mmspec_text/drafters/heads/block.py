@@ -47,7 +47,7 @@ class Scored:
 
 
 class Sequel(Protocol):
-    """How the units drafted before change the scores."""
+    """The change of the scores by the units drafted before."""
 
     def __call__(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits at nodes of one level.
@@ -68,7 +68,7 @@ Confidence = Callable[[Tensor, Tensor], Tensor]
 
 
 class Block:
-    """What a head returned for a block.
+    """The output of a head for a block.
 
     `states` are `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
     """

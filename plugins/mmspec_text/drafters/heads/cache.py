@@ -71,7 +71,7 @@ class HeadCache:
         return type(self)(head, len(self.open) // self.halves, self.most, self.open.device, self.halves, slots)
 
     def opened(self, root: Tensor) -> tuple[TargetOutput, Feed]:
-        """How a draft behind roots `[batch]` begins: the output there, one node, and what scores further nodes."""
+        """The beginning of a draft behind roots `[batch]`: the output there, one node, and a scorer of more."""
         return self.at_root(), self.grow
 
     def catch_up(self, rows: Rows, known: State | Live) -> None:

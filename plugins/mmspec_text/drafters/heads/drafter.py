@@ -1,4 +1,4 @@
-"""What drafters with a trained head share: rounds, options, whether the head fits its target, a trial on a prompt."""
+"""The common part of drafters with a trained head: rounds, options, the fit of head and target, a trial on a prompt."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -171,5 +171,5 @@ class HeadDrafter(GrowingDrafter):
         report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids, self.named_by)
 
     def _features_of(self, target: Lends) -> Features:
-        """What the head reads: if its kind says nothing else, the state that the target's output layer reads."""
+        """The features that the head reads: by default the state that the target's output layer reads."""
         return Features({"boundary": (FINAL,)})

@@ -1,4 +1,4 @@
-"""Which entries of a head's config are read, which ones change nothing, and which ones ask for what is not computed.
+"""The entries of a head's config: those that are read, that change nothing, that ask for what is not computed.
 
 An entry that changes numbers is read, or refused by name; one that is neither read nor known as harmless is named in a
 warning. What tensors show is compared with the file (`agree`).

@@ -1,4 +1,4 @@
-"""Which of the target's layer boundaries a head reads, in every meaning that its layer ids may have."""
+"""The boundaries of the target's layers that a head reads, in every meaning that its layer ids may have."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mmspec_text.drafters.heads.stored import Convention, HeadCheckpoint
 
 @dataclass(frozen=True)
 class Features:
-    """What a head may read."""
+    """The features that a head may read."""
 
     choices: dict[Convention, tuple[int, ...]]  # boundaries for each meaning that is possible, the likelier one first
 
@@ -28,7 +28,7 @@ class Features:
 def features_of(
     head: HeadCheckpoint, layers: int, field: str, order: Sequence[Convention], usual: Sequence[int] = ()
 ) -> Features:
-    """What a head reads of a target of so many layers.
+    """The features that a head reads of a target of so many layers.
 
     Args:
         head: The head.

@@ -1,4 +1,4 @@
-"""What a head that drafts one unit after another has to compute; `drafter.py` does the rest.
+"""The protocol of a head that drafts one unit after another; `drafter.py` does the rest.
 
 Row t of a head has the target's feature of unit x_t and the embedding of x_{t+1}; it predicts x_{t+2}. Behind the known
 units there is no feature: the head's own state takes its place.

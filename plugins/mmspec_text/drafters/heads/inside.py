@@ -143,7 +143,7 @@ def twin_of(head: Borrowing) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two heads have the same class, settings, target and weights."""
+    """True if two heads have the same class, settings, target and weights."""
     # The plain attributes of a head; those of torch begin with an underscore
     plain = [{name: it for name, it in vars(head).items() if not name.startswith("_")} for head in (one, other)]
     if type(one) is not type(other) or plain[0] != plain[1]:

@@ -37,7 +37,7 @@ class Latent:
 
     @classmethod
     def of(cls, stored: Stored, prefix: str, given: Mapping[str, Any]) -> "Latent | None":
-        """What a layer's tensors show; None where it has attention of another kind.
+        """The facts that a layer's tensors show; None where it has attention of another kind.
 
         Raises:
             ValueError: Tensors are missing, or are not so many equal heads.

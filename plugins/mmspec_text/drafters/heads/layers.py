@@ -1,4 +1,4 @@
-"""What networks of heads are made of: decoder layers over the slots of a cache, rotary positions, the target's modules.
+"""The parts of heads' networks: decoder layers over the slots of a cache, rotary positions, the target's modules.
 
 Names of parameters are the keys of checkpoints.
 """
@@ -132,7 +132,7 @@ def looked_up(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
 
 
 def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
-    """What the target's embedding returns for units; some modules scale, as Gemma's do by the root of the width.
+    """The target's embedding of units; some modules scale, as Gemma's do by the root of the width.
 
     All other heads read this: their authors' code calls the module (Hydra, DFlash), or they are layers of the model. A
     norm inside the module (`embed_norm`) is left out, as in transformers' own loop for DFlash.

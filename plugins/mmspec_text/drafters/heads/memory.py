@@ -1,4 +1,4 @@
-"""What a head keeps of a call, whatever it computes: its cache, and features that it has not read yet.
+"""A head's memory of a call, whatever it computes: its cache, and features that it has not read yet.
 
 Features of the prompt and of every accepted unit come from the target's own passes. Before a draft the head reads those
 that it has not read yet; then the draft grows level by level, as a draft model's does (`mmspec.core.drafters.growing`).
@@ -18,14 +18,14 @@ from mmspec_text.drafters.heads.rows import Rows
 
 @dataclass
 class HeadMemory:
-    """What a head keeps of a call."""
+    """A head's memory of a call."""
 
     cache: HeadCache
     unread: Rows | None  # features that it has not read yet; None after a draft
     columns: slice  # which of the target's states they are
 
     def opened(self, state: State) -> tuple[TargetOutput, Feed]:
-        """How the next draft begins, as `HeadCache.opened` says."""
+        """The beginning of the next draft, as `HeadCache.opened` says."""
         self.read(state)
         self.cache.slots.synced([*state.host_emitted] * self.cache.halves)
         return self.cache.opened(state.root)

@@ -26,11 +26,11 @@ ROTARY = {
 SWITCHED = ("qwen2", "qwen3")
 """Model types whose windows are off where `use_sliding_window` is not there."""
 ALIASES = {"su": "longrope", "mrope": "default"}
-"""What some configs call them. Positions of text are the same in all three parts of `mrope`."""
+"""Other names of theirs in configs. Positions of text are the same in all three parts of `mrope`."""
 
 
 def layer_kinds(given: Mapping[str, Any], layers: int, what: str) -> list[str]:
-    """What each of a head's first layers attends over: `FULL` or `SLIDING`; as in Qwen's configs if none are named."""
+    """The reach of each of a head's first layers: `FULL` or `SLIDING`; as in Qwen's configs if none are named."""
     kinds, slides = given.get("layer_types"), given.get("use_sliding_window")
     if slides is None and given.get("model_type") in SWITCHED:
         slides = False

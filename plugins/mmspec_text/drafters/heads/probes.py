@@ -149,7 +149,7 @@ class ProbedTarget:
 
 
 def behind_root(step: Step) -> Tensor:
-    """What the probes behind the last accepted node of a round hold, `[batch, probe, …]`; the root follows it."""
+    """The contents of the probes behind the last accepted node of a round, `[batch, probe, …]`; the root follows it."""
     found = step.scores.auxiliary
     assert found is not None, "the target scores probes in every pass of such a call"
     path = pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first

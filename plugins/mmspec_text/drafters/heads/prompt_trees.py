@@ -1,4 +1,4 @@
-"""Which candidates a pass of PPD verifies, and how many prompt tokens hang behind each: the dynamic sparse tree.
+"""The dynamic sparse tree of PPD: the candidates of a pass, and the number of prompt tokens behind each.
 
 Chen et al., arXiv 2405.18628: where k prompt tokens hang behind the last accepted node, the next draft has k levels: it
 is in state k. The candidates of a state are the likeliest tree of so many nodes and levels. Each of them gets all

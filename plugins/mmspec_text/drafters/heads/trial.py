@@ -54,7 +54,7 @@ class Trial:
 
     @property
     def feeds_normed(self) -> bool:
-        """Whether the state that is fed back is to be normalised, for a head that says something."""
+        """True if the state that is fed back is to be normalised, for a head that says something."""
         said = self.norm_output
         return said != (self.second.get(not said, 0.0) - self.second.get(said, 0.0) > CLEAR)
 
@@ -145,7 +145,7 @@ def _said(convention: Convention) -> str:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of a checkpoint: the report that a user reads when a head drafts badly."""
+    """The fate of a checkpoint: the report that a user reads when a head drafts badly."""
 
     name: str  # the head
     layout: str  # the layout in which it was stored

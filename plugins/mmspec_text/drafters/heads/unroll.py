@@ -31,12 +31,12 @@ AT_ONCE = 64
 
 @runtime_checkable
 class FillsBlocks(Protocol):
-    """What scores all units of a draft in one pass of a causal language model."""
+    """The part that scores all units of a draft in one pass of a causal language model."""
 
     share: float  # in training, of the roots behind which a unit is drafted, those where the next one is, too
 
     def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
-        """What it says behind roots of a text; see `drafted_blocks`."""
+        """Its output behind roots of a text; see `drafted_blocks`."""
 
 
 class _Kept:
@@ -53,7 +53,7 @@ class _Kept:
 
 
 class KeptSlots:
-    """What a head's network reads of a cache."""
+    """The part of a cache that a head's network reads."""
 
     def __init__(self, depth: int) -> None:
         self.layers = [_Kept() for _ in range(depth)]
@@ -63,7 +63,7 @@ class KeptSlots:
 
 
 def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
-    """What a head of any kind drafts along a text, told its units; arguments and errors as in `unrolled`.
+    """The drafts of a head of any kind along a text, told its units; arguments and errors as in `unrolled`.
 
     Yields:
         For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.

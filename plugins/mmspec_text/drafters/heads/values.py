@@ -86,7 +86,7 @@ def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:
 
 
 def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, ...], what: str) -> int:
-    """How many parts a head has: as many as its files hold.
+    """The number of a head's parts: as many as its files hold.
 
     `found` are the numbers of the parts in its files. The first of `names` in the config may name more, and too few.
 

@@ -204,7 +204,7 @@ def _confidence(given: Mapping[str, Any], head: Stored, hidden: int, rank: int) 
 
 
 def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) -> bool:
-    """Whether the root's row scores the first unit.
+    """True if the root's row scores the first unit.
 
     Configs say so (`sample_from_anchor`; SpecForge's `shift_label`), or the family does: all that DeepSpec trains is a
     DSpark model, with a Markov head or without one (`markov_rank: 0`), and its labels begin behind the root.
@@ -225,7 +225,7 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
 
 
 def _sight(given: Mapping[str, Any], kind: str, layout: Layout, what: str) -> Sight:
-    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind.
+    """The reach of rows in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind.
 
     JetSpec says `causal_head`; nothing else tells its heads from DFlash's.
     """

@@ -27,7 +27,7 @@ Sequel = Literal["vanilla", "gated", "rnn"]
 
 @dataclass(frozen=True)
 class Sight:
-    """What the rows of a block see in one layer."""
+    """The reach of a block's rows in one layer."""
 
     window: int | None = None  # rows of the known text that are seen; None: all
     causal: bool = False  # whether rows see only those before them in the block, and not all of it
@@ -87,7 +87,7 @@ ARCHITECTURES = (
     "Qwen3DSparkModel",
     "MuseGlimmerAssistantModel",
 )
-"""What configs call the models that are read; an architecture of another name is another family."""
+"""The model types of configs that are read; an architecture of another name is another family."""
 RENAMED = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm.", "midlayer.": "layers.0."}
 """Beginnings of keys, and what they are called here."""
 DFLASH = Layout("dflash", "output")
@@ -118,7 +118,7 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
 
 
 def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a head of this family, and no language model and no head of another one."""
+    """True if a stored model is a head of this family, and no language model and no head of another one."""
     return {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} <= {canonical(key) for key in keys}
 
 

@@ -151,7 +151,7 @@ class DFlashNetwork(HeadNetwork):
         return embedded(units, table, self.dtype) if scale is None else looked_up(units, table, self.dtype) * scale
 
     def _rows(self, roots: Tensor) -> Tensor:
-        """What enters the first layer, block after block: `[batch, row, hidden]`."""
+        """The input of the first layer, block after block: `[batch, row, hidden]`."""
         masked: Tensor | None = self.mask_embedding
         if masked is None:
             unknown = torch.full_like(roots[:1, :1], self.architecture.mask_token or 0)
@@ -232,7 +232,7 @@ class Convolution(nn.Module):
         self.kernel_projection = nn.Linear(a.hidden, 2 * a.taps * a.groups, bias=False)
 
     def entered(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What enters a part of a layer, `[batch, row, hidden]`, and the kernels for what leaves it."""
+        """The input of a part of a layer, `[batch, row, hidden]`, and the kernels for what leaves it."""
         first, second = self.kernel_projection(states).chunk(2, -1)
         return self.convolved(states, first, 0), second
 

@@ -107,7 +107,7 @@ MODELOPT = Layout("modelopt", "output")
 DEEPSPEC = Layout("deepspec", "output")
 LANTERN = Layout("lantern", "boundary")
 PICTURES = ("c2i", "t2i", "t2i2")
-"""What `input_type` says in LANTERN's configs: LlamaGen of classes, of captions, of captions at twice the side."""
+"""The meaning of `input_type` in LANTERN's configs: LlamaGen of classes, of captions, of captions at twice the side."""
 
 
 def canonical(key: str) -> str:
@@ -142,19 +142,19 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
 
 
 def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a head of this family, and no language model and no head of another one."""
+    """True if a stored model is a head of this family, and no language model and no head of another one."""
     names = {canonical(key) for key in keys}
     joins = "fc.weight" in names or bool(config.get("eagle_config"))
     return joins and not names.isdisjoint(ATTENTION) and names.isdisjoint(OTHERS)
 
 
 def is_parallel(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a head of P-EAGLE."""
+    """True if a stored model is a head of P-EAGLE."""
     return {"fc.weight", "mask_hidden"} <= {canonical(key) for key in keys}
 
 
 def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
-    """Whether a stored model is a head of Falcon."""
+    """True if a stored model is a head of Falcon."""
     names = {canonical(key) for key in keys}
     return {"lstm.weight_ih_l0", "layers.0.self_attn.q_proj.weight"} <= names
 

@@ -168,7 +168,7 @@ LAYERS = 2
 
 
 class Cells(nn.Module):
-    """What joins embedding and state in a head of Falcon: an LSTM that is run over every row alone.
+    """The part that joins embedding and state in a head of Falcon: an LSTM that is run over every row alone.
 
     Of a cell that begins with nothing, the weights on its own past (`weight_hh`) and the gate that forgets do nothing:
 

@@ -26,7 +26,7 @@ EXPERTS = ".experts."
 
 
 class _Holder(PreTrainedModel):
-    """What transformers fills: blocks under `layers`."""
+    """The attribute that transformers fills: blocks under `layers`."""
 
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
 
@@ -36,7 +36,7 @@ class _Holder(PreTrainedModel):
 
 
 def attention_kinds(model_info: ModelInfo, attention: str, count: int) -> list[str]:
-    """What each of `count` blocks attends over: `full_attention` or `sliding_attention`."""
+    """The reach of each of `count` blocks: `full_attention` or `sliding_attention`."""
     named = getattr(model_info.config, "mtp_layer_types", None)  # a config of transformers, which may say it
     if isinstance(named, Sequence) and not isinstance(named, str) and len(named) >= count:
         return list(named[:count])
@@ -126,7 +126,7 @@ def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
 
 
 CHAINED = "full_attention"
-"""What the first layer of a chain is. The others keep nothing of earlier units."""
+"""The first layer of a chain. The others keep nothing of earlier units."""
 KEEPING = (CHAINED, "linear_attention")
 """Kinds of layers that do."""
 

@@ -1,4 +1,4 @@
-"""What differs between the families of models whose checkpoints hold layers for multi-token prediction, as data.
+"""The differences between the families of models whose checkpoints hold layers for multi-token prediction, as data.
 
 A layer of depth i is
 
@@ -177,7 +177,7 @@ def plain_key(key: str) -> str:
 
 
 def is_of_layers(key: str, layers: int) -> bool:
-    """Whether a key, by `plain_key`, is one of layers for multi-token prediction behind so many of the target's."""
+    """True if a key, by `plain_key`, is one of layers for multi-token prediction behind so many of the target's."""
     start, _, rest = key.partition("model.layers.")
     number = rest.partition(".")[0] if not start else ""
     return any(trace in key for trace in TRACES) or (number.isdecimal() and int(number) >= layers)

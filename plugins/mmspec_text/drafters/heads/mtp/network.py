@@ -160,7 +160,7 @@ class Depth(nn.Module):
         self.block = block
 
     def joined(self, embedded: Tensor, states: Tensor) -> Tensor:
-        """What the block reads: `[batch, row, hidden]`."""
+        """The input of the block: `[batch, row, hidden]`."""
         parts = [self.embedding_norm(embedded), self.hidden_norm(states)]
         out: Tensor = self.projection(torch.cat(parts[::-1] if self.hidden_first else parts, -1))
         return out

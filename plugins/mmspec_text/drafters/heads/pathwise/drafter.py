@@ -64,7 +64,7 @@ class Last:
     feature: Tensor  # `[batch, 1, width]`: of the unit before the root
 
     def opened(self, known: State | Live) -> tuple[TargetOutput, Feed]:
-        """How the next draft begins, as `HeadCache.opened` says."""
+        """The beginning of the next draft, as `HeadCache.opened` says."""
         return walked_from(self.head, self.head.rooted(self.feature, known.root[:, None]))
 
     def observe(self, known: State | Live, step: Step) -> None:
@@ -86,7 +86,7 @@ class PrefixCache(HeadCache):
 
 
 def walked_from(head: PathHead, states: Tensor) -> tuple[TargetOutput, Feed]:
-    """How a draft begins behind roots with these states, `[batch, 1, size]`."""
+    """The beginning of a draft behind roots with these states, `[batch, 1, size]`."""
     walk = Walk(head, states)
     return walk.output(), walk.grow
 

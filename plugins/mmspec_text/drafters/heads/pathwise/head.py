@@ -69,7 +69,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class PathSizes:
-    """What all of these heads have."""
+    """The members of all of these heads."""
 
     units: int  # units of the longest path
     target_hidden: int  # numbers of the target's states
