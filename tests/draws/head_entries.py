@@ -85,6 +85,11 @@ READ = frozenset(
     }
 )
 """Entries that the reference takes, or of which the tensors tell."""
+CHANGING = (
+    *("attention_bias", "hidden_act", "logit_scale", "norm_before_fc", "norm_before_residual", "norm_output"),
+    *("rms_norm_eps", "tie_word_embeddings"),
+)
+"""Entries that change the numbers of many heads, which are drawn more often."""
 PLAIN: Mapping[str, Any] = {
     **dict.fromkeys(("logits_scaling", "embedding_multiplier", "residual_multiplier", "scale_emb"), 1),
     **dict.fromkeys(("is_neox_style", "next_layer_regular"), True),

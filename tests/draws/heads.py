@@ -34,7 +34,7 @@ from tests.draws.head_cases import (
     value_at,
 )
 from tests.draws.head_deep import ENDS, Deep
-from tests.draws.head_entries import FEATURES, OF_ALL, PLAIN, READ, REMOTE, TRAINING, is_named, universe
+from tests.draws.head_entries import CHANGING, FEATURES, OF_ALL, PLAIN, READ, REMOTE, TRAINING, is_named, universe
 from tests.draws.head_files import DTYPES, FORMS, ONE, rounded, write
 from tests.draws.head_kinds import KINDS, Prompted, Rowed
 from tests.draws.head_settings import rotary, values, windows
@@ -72,9 +72,11 @@ class Heads(Claim):
         config, way = kind.config, dice.random()
         own = [place for place in places(config) if place.split(".")[0] in NESTED or "." not in place]
         own = [place for place in own if place not in ("architectures", "speculators_model_type")]  # of the layout
+        rowed, layered = isinstance(kind, Rowed), "rms_norm_eps" in config or isinstance(kind, Rowed)
         if way < 0.05:
             w, _ = kind.weights({})
             key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
+            key = "lm_head.weight" if "lm_head.weight" in w and rowed and dice.random() < 0.3 else key
             return {dice.choice(("tensor.lack", "tensor.odd")): key}
         if isinstance(kind, Deep) and way < 0.6:
             return {f"config.{dice.choice(COUNTS)}": dice.choice((None, 0, 1, 2, 3))}
@@ -84,7 +86,6 @@ class Heads(Claim):
         if isinstance(kind, Deep) or way < 0.12:
             return {"tensor.more": dice.choice(more_tensors(kind))}
         found: dict[str, Any] = {}
-        rowed, layered = isinstance(kind, Rowed), "rms_norm_eps" in config or isinstance(kind, Rowed)
         if layered and way < 0.32:
             found = rotary(dice, layers or len_layers(kind))
             found = found if rowed else {key: value for key, value in found.items() if key not in WINDOWS}
@@ -94,7 +95,8 @@ class Heads(Claim):
             place = dice.choice(own)
             return {f"config.{place}": values(place.split(".")[-1], value_at(config, place), dice)}
         else:
-            named = dice.choice(sorted({*READ, *REMOTE})) if dice.random() < 0.75 else dice.choice(list(universe()))
+            known = sorted({*READ, *REMOTE}) if dice.random() < 0.6 else CHANGING
+            named = dice.choice(known if dice.random() < 0.75 else list(universe()))
             found = {named: values(named, universe().get(named), dice)}
             if named == "tie_word_embeddings" and rowed and dice.random() < 0.7:
                 return {**self._placed(kind, found), "shape.embedding": True, "tensor.lack": "lm_head.weight"}
