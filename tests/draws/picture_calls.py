@@ -13,6 +13,7 @@ from mmspec.registry.matching import fitting
 from tests.draws.claim import Case
 from tests.draws.option_values import options_of
 from tests.draws.picture_models import ACTIONS, KINDS
+from tests.support.examples.written import glm_prompt
 
 MORE: Mapping[str, Sequence[Any]] = {
     "guidance_scale": (1.0, 1.0, 1.5, 3.0, 7.5, 30.0, 1.0001, 0.5, 0.0, -1.0, float("inf"), float("nan")),
@@ -32,10 +33,14 @@ MORE: Mapping[str, Sequence[Any]] = {
     "num_frames": (1, 2, 0),
     "num_inference_steps": (1, 3, 0),
     "cache": ("exact", "streaming", "none", "all"),
+    "denoising_steps": (2, 5, 0),
     "player": (True,),
 }
 """Arguments of calls: the usual values first, and some that are refused."""
-PICTURE = [name for name in MORE if name not in ("num_frames", "num_inference_steps", "cache", "player")]
+SETS = ("num_inference_steps", "denoising_steps")
+PICTURE = [name for name in MORE if name not in ("num_frames", *SETS, "cache", "player")]
+MAR = ["guidance_scale", "temperature", "num_images_per_prompt", "output_type", *SETS]
+IDS = ["temperature", "top_k", "top_p"]
 FRAMES = ["temperature", "top_k", "top_p", "k", "output_type", "num_frames", "num_inference_steps", "cache", "player"]
 EVERY = ("guidance_scale", "temperature", "top_k", "top_p", "num_frames", "player", "cache", "num_inference_steps")
 """Arguments that calls often have."""
@@ -45,7 +50,10 @@ def drawn_call(model: str, dice: random.Random) -> Case:
     """Arguments of a call, as `call.…`."""
     kind, rows = KINDS[model], 0
     case: Case = {}
-    if kind.units == "frames":
+    if kind.units == "ids":
+        case |= {"call.rows": dice.randint(1, kind.rows), "call.preview": [dice.randint(1, 3), dice.randint(1, 3)]}
+        case["call.seed"] = dice.randrange(1000)
+    elif kind.units == "frames":
         rows = dice.randint(1, kind.rows)
         case |= {"call.rows": rows, "call.given": dice.choice([1, 1, 2, 3])}
         case["call.actions"] = [dice.randrange(ACTIONS) for _ in range(dice.choice([1, 2, 4]))]
@@ -55,7 +63,7 @@ def drawn_call(model: str, dice: random.Random) -> Case:
         rows = prompts
         if kind.sizes and (len(kind.sizes) > 1 or dice.random() < 0.3):
             case["call.height"], case["call.width"] = dice.choice(kind.sizes)
-    for name in FRAMES if kind.units == "frames" else PICTURE:
+    for name in {"mar": MAR, "glm-image": IDS}.get(model, FRAMES if kind.units == "frames" else PICTURE):
         seldom = name in kind.unused or name in ("height", "width", "class_labels", "seed")
         if dice.random() < (0.01 if seldom else 0.35 if name in EVERY else 0.12):
             values = MORE[name]
@@ -84,6 +92,9 @@ def arguments(case: Case, pipe: Any) -> dict[str, Any]:
     if kind.units == "frames":
         return filmed(call, kind.shipped)
     numbers = call.pop("prompt", [0])
+    if case["model"] == "mar":
+        usual = {"num_inference_steps": 1, "denoising_steps": 3}
+        return usual | call | {"class_labels": [each % 5 for each in numbers]}
     if not kind.prompts:
         call.setdefault("class_labels", [each % max(1, pipe.transformer.config.num_classes) for each in numbers])
     else:
@@ -140,7 +151,8 @@ def methods_of(name: str) -> dict[str, Pairing]:
     """What the registry lists for a kind of model, but for methods of trained heads: the pairings by name."""
     registry, model = installed(), KINDS[name].make()
     target = registry.target_for(getattr(model, model.target_module))
-    assert target is not None
+    if target is None:  # MAR's, which draws plainly
+        return {"plain": pair(registry, "plain")}
     found = dict[str, Pairing]()
     for method in fitting(registry, target.offers):
         pairing = pair(registry, method, offers=target.offers, near=(target.owner, "text"))
@@ -186,6 +198,19 @@ def how(case: Case, pipe: Any) -> dict[str, Any]:
     if "drafter.model" in options:
         given["model"] = perturbed(getattr(pipe, pipe.target_module))
     return given
+
+
+def generation(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A prompt of GLM-Image, and the arguments of `generate`."""
+    rows, preview = case.get("call.rows", 1), case.get("call.preview", [1, 2])
+    picture = (2 * preview[0], 2 * preview[1])
+    warps = {name: case[f"call.{name}"] for name in IDS if f"call.{name}" in case}
+    sampled = warps.get("temperature") != 0
+    given = {"do_sample": sampled, **(warps if sampled else {}), "eos_token_id": None}
+    return glm_prompt(range(rows), picture, tuple(preview)), {
+        **given,
+        "max_new_tokens": 5 * preview[0] * preview[1] + 1,
+    }
 
 
 def perturbed(model: Any) -> Any:

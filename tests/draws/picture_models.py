@@ -11,6 +11,8 @@ from transformers import ChameleonConfig, GemmaConfig, PreTrainedTokenizerFast, 
 
 import mmspec
 from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec_continuous.mar_pipeline import MARPipeline
+from mmspec_continuous.models.mar import MAR
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_image.grid_language_pipeline import GridLanguagePipeline
 from mmspec_image.janus_pipeline import JanusPipeline
@@ -24,7 +26,7 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from tests.support.examples.continuous import tiny
 from tests.support.examples.image import tiny_janus
-from tests.support.examples.written import strengthened
+from tests.support.examples.written import strengthened, tiny_glm_image
 from tests.support.picture_pipes import (
     caption_tokenizer,
     chameleon_pipe,
@@ -58,7 +60,7 @@ class Kind:
         settings: Values of each setting of a configuration.
         sizes: Heights and widths in pixels that a call may name; none: it names none.
         prompts: Captions; none: the model draws classes, or goes on from frames.
-        units: `codes`, `tokens` or `frames`: what a call's output has.
+        units: `codes`, `tokens` or `frames`: what a call's output has; `ids`: its model is enabled, and generates.
         rows: The most rows of a call.
         unused: Arguments of a call for which it has no use.
         shipped: Whether the settings are those of a file that we ship.
@@ -171,6 +173,21 @@ def oasis(weights: int = 1, **settings: Any) -> Any:
     return quiet(NextFramePipeline(model, vae, [], 20, torch.eye(ACTIONS, 5).tolist()))
 
 
+def mar(weights: int = 1, grid: int = 2, depth: int = 1) -> Any:
+    sizes = {"dim": 32, "num_heads": 4, "hidden": 48, "buffer_size": 4, "num_classes": 5, "head_width": 16}
+    vae = small_kl(4, 2 * grid, (8, 8), groups=4).eval()
+    return quiet(MARPipeline(lively(MAR(4, grid, depth=depth, head_depth=1, **sizes), 0.1, weights), vae))
+
+
+class Enabled:
+    """A model without a pipeline of ours, for `mmspec.enable`."""
+
+    target_module = "model"
+
+    def __init__(self) -> None:
+        self.model = tiny_glm_image()
+
+
 @cache
 def shipped(name: str) -> Any:
     return quiet(mmspec.Pipeline.from_pretrained(f"mmspec/{name}"))
@@ -200,6 +217,7 @@ CLASSES = ("prompt_embeds", "negative_prompt")
 EMOJI = ("red heart", "grinning face", "star", "apple")
 FILM: dict[str, Any] = {"prompts": (), "units": "frames", "rows": 3}
 CODED, DENOISED = ("num_inference_steps", "cache"), ("temperature", "top_k", "top_p")
+MAR_HAS_NONE = (*CLASSES, "top_k", "top_p", "k", "steer_every")
 NO_FEATURES, TOKENS = ("prompt_embeds",), {"units": "tokens", "unused": DENOISED}
 KINDS: dict[str, Kind] = {
     "classes": Kind(partial(llamagen, False), {**LLAMAGEN, "num_classes": (1, 2)}, prompts=(), unused=CLASSES),
@@ -214,6 +232,10 @@ KINDS: dict[str, Kind] = {
     "lumina2": Kind(partial(grid_language, "lumina2"), LANGUAGE, [(32, 32), (32, 64)], unused=NO_FEATURES),
     "diffusion": Kind(partial(continuous, head="diffusion"), DIFFUSION, **TOKENS),
     "mixture": Kind(partial(continuous, head="gaussian-mixture", least=0.3, components=3), MIXTURE, **TOKENS),
+    "mar": Kind(
+        mar, {"weights": WEIGHTS, "grid": (1, 4), "depth": (2,)}, prompts=(), units="tokens", unused=MAR_HAS_NONE
+    ),
+    "glm-image": Kind(Enabled, prompts=(), units="ids", rows=3),
     "token world": Kind(token_world, {**WORLD, "n_layer": (2,), "n_head": (1,)}, **FILM, unused=CODED),
     "next frame": Kind(next_frame, {**WORLD, **DENOISING}, **FILM, unused=DENOISED),
     "oasis": Kind(oasis, {"weights": WEIGHTS, "max_frames": (2, 3, 8), "depth": (2,)}, **FILM, unused=DENOISED),

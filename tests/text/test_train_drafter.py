@@ -46,7 +46,7 @@ from mmspec_text.training.written import answered
 from tests.support import byte_llama
 from tests.support.cached_heads import teacher_forced
 from tests.support.examples import ssm
-from tests.support.zoo import ARCHITECTURES
+from tests.support.zoo import ARCHITECTURES, RECURRENT
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
@@ -378,8 +378,9 @@ def test_a_target_without_attention(
 
 def of_another_form(name: str, folder: Path, tiny: Path) -> Path:
     """A decoder of random weights over the bytes of `tiny`, by its name in the zoo."""
-    recipe = replace(ARCHITECTURES[name], gain=1.0, head=1.0)
-    recipe = replace(recipe, config={**recipe.config, "vocab_size": 257, "bos_token_id": 0})
+    recipe = replace({**ARCHITECTURES, **RECURRENT}[name], gain=1.0, head=1.0)
+    inputs = {key: 257 for key in recipe.config if key == "vocab_size_per_layer_input"}
+    recipe = replace(recipe, config={**recipe.config, **inputs, "vocab_size": 257, "bos_token_id": 0})
     recipe.model().save_pretrained(folder / name)
     load_tokenizer(str(tiny)).save_pretrained(folder / name)
     return folder / name
@@ -389,6 +390,7 @@ def of_another_form(name: str, folder: Path, tiny: Path) -> Path:
     ("name", "kind", "method"),
     [
         ("phi", "eagle3", "eagle"),
+        ("gemma4_text", "eagle3", "eagle"),
         ("dbrx", "dflash", "dflash"),
         pytest.param("phi", "dflash", "dflash", marks=pytest.mark.slow),
     ],
@@ -396,7 +398,9 @@ def of_another_form(name: str, folder: Path, tiny: Path) -> Path:
 def test_targets_of_other_forms_have_heads(
     name: str, kind: str, method: str, data: Path, tiny: Path, tmp_path: Path
 ) -> None:
-    """One that turns a part of its numbers alone, which a head does not; one whose experts refuse autocast."""
+    """One that turns a part of its numbers alone, which a head does not; one whose layers differ in width; one whose
+    experts refuse autocast.
+    """
     target, out = of_another_form(name, tmp_path, tiny), tmp_path / "drafter"
     train_drafter(str(target), out, kind=kind, data=[data], work=tmp_path / "work", **small(kind))
     model = load_model(str(target))
@@ -405,12 +409,25 @@ def test_targets_of_other_forms_have_heads(
     assert enabled.report.drafted > 0
 
 
-def test_no_layer_is_trained_for_a_target_whose_norms_are_of_another_kind(
-    data: Path, tiny: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("gpt_neox", "mtp", "GPTNeoXForCausalLM has layers with experts, or of another form"),
+        ("electra", "eagle3", "embedding of ElectraForCausalLM has vectors of 128 numbers, and its states have 64"),
+        ("gemma3n_text", "eagle3", "hands several streams of states"),
+        ("falcon_h1", "mtp", "no multi-token layer is made for a falcon_h1"),
+        ("electra", "medusa", "embedding of ElectraForCausalLM has vectors of 128 numbers"),
+    ],
+)
+def test_targets_of_other_forms_that_a_kind_does_not_take(
+    name: str, kind: str, said: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = of_another_form("gpt_neox", tmp_path, tiny)
-    with pytest.raises(ValueError, match="GPTNeoXForCausalLM has layers with experts, or of another form"):
-        train_drafter(str(target), tmp_path / "out", kind="mtp", data=[data], work=tmp_path / "work", **small("mtp"))
+    monkeypatch.setattr(written_text, "_written", lambda *_: pytest.fail("it is refused before that"))
+    target = of_another_form(name, tmp_path, tiny)
+    with pytest.raises(ValueError, match=said):
+        how = {"work": tmp_path / "work", "self_generated": 900}
+        train_drafter(str(target), tmp_path / "out", kind=kind, **how, **small(kind))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_with_more_ids_than_the_target_is_refused(data: Path, tiny: Path, tmp_path: Path) -> None:

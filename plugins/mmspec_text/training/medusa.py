@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.medusa import FIRST_BLOCK, MedusaNetwork, MedusaSizes
-from mmspec_text.training.new_head import NewHead, half, join_model, write_files
+from mmspec_text.training.new_head import NewHead, half, join_model, refuse_widths, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
 
@@ -23,6 +23,7 @@ def begun_medusa(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
     """As many heads as a draft is deep; arguments as in `Begin`."""
     config, own = model.config.get_text_config(decoder=True), recipe.own_output
     hidden, vocab = config.hidden_size, config.vocab_size
+    refuse_widths(model, hidden)
     sizes = MedusaSizes(
         recipe.depth, hidden, hidden, vocab, vocab, own_embedding=True, one_output=not own, own_output=own
     )

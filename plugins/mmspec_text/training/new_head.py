@@ -52,21 +52,41 @@ def draw_weights(network: nn.Module, seed: int, silent: bool = True) -> None:
             nn.init.zeros_(weights)
 
 
+def refuse_widths(model: Any, hidden: int) -> None:
+    """Refuse a target whose embedding or output layer, which heads use, has another width than its states.
+
+    Raises:
+        ValueError: Names both.
+    """
+    for what, table in (("embedding", model.get_input_embeddings()), ("output layer", model.get_output_embeddings())):
+        if (width := table.weight.shape[-1]) != hidden:
+            raise ValueError(
+                f"the {what} of {type(model).__name__} has vectors of {width} numbers, and its states have {hidden}: "
+                "no head is trained for it; train --kind model"
+            )
+
+
 def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
     """The sizes of a new head with layers: those of the target's own layers, and its rotary positions.
 
     `intermediate` counts the numbers inside of MLPs; None: as many as in the target's. A target without attention, or
     with rotary positions of another kind than `COPIED`, leaves the usual ones.
+
+    Raises:
+        ValueError: As `refuse_widths`.
     """
-    config = model.config.get_text_config(decoder=True)
+    whole = model.config.get_text_config(decoder=True)
+    config = whole.per_layer_config[0]  # of a layer: they may differ
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None) or 4
-    rope = getattr(config, "rope_parameters", None) or {}
+    refuse_widths(model, hidden)
+    inside = getattr(config, "intermediate_size", None) or 4 * hidden
+    rope = getattr(whole, "rope_parameters", None) or {}
     kind = str(rope.get("rope_type"))
     read = ("rope_type", "rope_theta", *ROTARY.get(kind, ()))  # a head turns all of its numbers, as not all targets do
     copied = {"rope": {key: rope[key] for key in read if key in rope}} if kind in COPIED else {}
     return copied | {
         "hidden": hidden,
-        "intermediate": intermediate or getattr(config, "intermediate_size", None) or 4 * hidden,
+        "intermediate": intermediate or (inside if isinstance(inside, int) else inside[0]),
         "heads": heads,
         "key_heads": getattr(config, "num_key_value_heads", None) or heads,
         "head_dim": getattr(config, "head_dim", None) or hidden // heads,

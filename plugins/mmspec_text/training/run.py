@@ -35,6 +35,7 @@ from mmspec_text.training.new_head import Begin
 from mmspec_text.training.pard import begun_pard
 from mmspec_text.training.ppd import begun_ppd
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
+from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Source, Stream, Texts
 from mmspec_text.training.trained import Training
 from mmspec_text.training.written import CONTINUED, answered, questions
@@ -90,7 +91,8 @@ def train_drafter(
     model.requires_grad_(False)
     begin = partial(begun_pard, tokenizer) if kind == "pard" else HEADS.get(kind)
     if begin is not None:  # what cannot begin is refused before the target writes for hours
-        begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
+        head = begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
+        Teacher(model, head.boundaries)
     reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")

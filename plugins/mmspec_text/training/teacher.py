@@ -47,15 +47,15 @@ class Teacher:
         if boundaries:
             target.with_hidden(boundaries)  # refuses those that there are not
         self.model, self._model_info, self._boundaries = target.model, target.model_info, tuple(boundaries)
+        self._mixed = True
         self._mixed = self._runs_mixed()
 
-    @torch.no_grad()
     def _runs_mixed(self) -> bool:
         """True if the target runs under autocast, in which a drafter learns: some models of experts do not."""
         device = self.model.device
         try:
             with torch.autocast(device.type, torch.bfloat16):
-                self.model(input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device), use_cache=False)
+                self(torch.zeros(1, 2, dtype=torch.int64, device=device))
         except RuntimeError:
             return False
         return True

@@ -117,8 +117,12 @@ def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
         "moe_layer_end_index": count,
     }
     for name, value in lists.items():
-        if getattr(config, name, None) is not None:  # architectures name some of them
+        if getattr(config, name, None) is None:  # architectures name some of them
+            continue
+        try:
             setattr(config, name, value)
+        except AttributeError as error:
+            raise ValueError(f"no multi-token layer is made for a {config.model_type}: {error}") from None
     config.num_hidden_layers = count
     # Until transformers has looked at it.
     config._attn_implementation_internal = config._experts_implementation_internal = "eager"
