@@ -66,7 +66,10 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
     def same(one: Any, other: Any) -> bool:
         if isinstance(one, Tensor) and isinstance(other, Tensor):
-            return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+            # A table of positions that a class makes longer when it is asked for more is the same table.
+            if one.dim() and one.shape[1:] == other.shape[1:]:
+                one, other = one[: len(other)], other[: len(one)]
+            return one.dtype == other.dtype and torch.equal(one, other)
         return type(one) is type(other) and bool(one == other)
 
     return [name for name in {**before, **after} if not same(before.get(name), after.get(name))]
