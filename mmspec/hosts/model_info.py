@@ -191,8 +191,8 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
     declared, undeclared = called_functions(model, ops)
     if not declared:
         raise ValueError(
-            f"{kind!r} is recurrent, and no plugin says what its {type(mixers(model)[0]).__name__} computes over a tree: "
-            f"it calls {', '.join(undeclared) or 'no functions'}, which a plugin could declare with the hook "
+            f"{kind!r} is recurrent, and no plugin says what its {type(mixers(model)[0]).__name__} computes over a "
+            f"tree: it calls {', '.join(undeclared) or 'no functions'}, which a plugin could declare with the hook "
             "mmspec_tree_ops, unlike what the layer computes itself"
         )
 
