@@ -238,9 +238,9 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
     declared, undeclared = called_functions(model, ops)
     if not declared:
         raise ValueError(
-            f"{kind!r} is recurrent, and its {type(mixers(model)[0]).__name__} computes states by no function that a "
-            f"plugin declares over a tree (mmspec_tree_ops): a refused draft could not be taken out of them; it calls "
-            f"{', '.join(undeclared) or 'none'}, and what it computes itself cannot be declared"
+            f"{kind!r} is recurrent, and no plugin says what its {type(mixers(model)[0]).__name__} computes over a "
+            f"tree: it calls {', '.join(undeclared) or 'no functions'}, which a plugin could declare with the hook "
+            "mmspec_tree_ops, unlike what the layer computes itself"
         )
 
 

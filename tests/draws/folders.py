@@ -21,6 +21,7 @@ from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model
 from tests.draws.claim import Broken, Case, Claim
 from tests.draws.folder_kinds import BESIDE, MARK, ORIGINALS, STRANGERS, reference, target
+from tests.draws.folder_official import WRITERS, converted, usual, write_official
 from tests.draws.head_files import DTYPES, FORMS
 from tests.fuzz.conftest import refuse_dangers
 
@@ -36,6 +37,8 @@ COMMANDS = {
     **{f"command convert {layout}": ("convert", layout, "--out", "OUT") for layout in LAYOUTS},
     "command convert lumina": ("convert", "lumina", "--opt", "size=512", "--out", "OUT"),
 }
+OFFICIAL, CONVERT = {f"official:{layout}": layout for layout in WRITERS}, "convert"
+"""Published files of pictures' models, and what takes them."""
 NAMES = ("folder", "a b", "ünï", "model.safetensors", "x-of-y")
 IDS = torch.randint(3, 131, (1, 12), generator=torch.Generator().manual_seed(0))
 
@@ -80,6 +83,9 @@ class Folders(Claim):
     needed = frozenset({"folder", "door"})
 
     def draw(self, dice: random.Random) -> Case:
+        if dice.random() < 0.04:
+            form = {"dtype": dice.choice(DTYPES), "form": dice.choice(FORMS)}
+            return {"folder": dice.choice(sorted(OFFICIAL)), "door": CONVERT, **form}
         original = dice.random() < 0.4
         name = dice.choice(sorted(ORIGINALS if original else STRANGERS))
         doors = ("model", "drafter") if original and dice.random() < 0.7 else DOORS
@@ -106,6 +112,8 @@ class Folders(Claim):
 
     def run(self, case: Case) -> str:
         with TemporaryDirectory() as outer:
+            if case["folder"] in OFFICIAL:
+                return self._official(case, Path(outer))
             folder = self.write(case, Path(outer))
             before = contents(Path(outer))
             try:
@@ -115,6 +123,19 @@ class Folders(Claim):
             if contents(Path(outer)) != before:
                 raise Broken(f"files were written, or code of a pickle ran: {message}")
             return self._judged(case, folder, made, message)
+
+    def _official(self, case: Case, outer: Path) -> str:
+        """Published files of pictures' models: whatever their form, the same pipeline is made of them."""
+        layout, dtype = OFFICIAL[case["folder"]], case.get("dtype", "float32")
+        given = write_official(outer / "files", layout, dtype, case.get("form", "one"))
+        before = contents(outer)
+        made = converted(given, layout, outer / "out")
+        if {name: content for name, content in contents(outer).items() if not name.startswith("out")} != before:
+            raise Broken("files beside the new folder were written")
+        theirs = usual(layout, dtype)
+        if made.keys() != theirs.keys() or not all(torch.equal(made[key], theirs[key]) for key in made):
+            raise Broken("other weights come out than of the same files in one piece")
+        return "converted"
 
     def _judged(self, case: Case, folder: Path, made: Any, message: str) -> str:
         original, door = ORIGINALS.get(case["folder"]), case["door"]
@@ -154,8 +175,8 @@ class Folders(Claim):
         return "taken"
 
     def space(self) -> Iterator[str]:
-        yield from (f"folder:{name}" for name in (*ORIGINALS, *STRANGERS))
-        yield from (f"door:{name}" for name in DOORS)
+        yield from (f"folder:{name}" for name in (*ORIGINALS, *STRANGERS, *OFFICIAL))
+        yield from (f"door:{name}" for name in (*DOORS, CONVERT))
         yield from (f"form:{name}" for name in FORMS)
         yield from (f"beside:{name}" for name in BESIDE)
 
@@ -166,6 +187,8 @@ class Folders(Claim):
         yield from (f"beside:{name}" for name in case.get("beside", ()))
 
     def program(self, case: Case) -> str:
+        if case["folder"] in OFFICIAL:
+            return f"from tests.draws.folders import CLAIM\n\nprint(CLAIM.run({case!r}))\n"
         return f"""from pathlib import Path
 from tempfile import TemporaryDirectory
 from tests.draws.folders import CLAIM, opened

@@ -24,11 +24,11 @@ def rounded(weights: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
 def write(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], stem: str, form: str) -> None:
     """Write a head's files."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / ("adapter_config.json" if stem == "adapter_model" else "config.json")).write_text(json.dumps(config))
     pickled = form.startswith("pickle")
     if pickled:
         stem = {"model": "pytorch_model"}.get(stem, stem)
-    end = ".bin" if stem == "pytorch_model" else ".pt" if pickled else ".safetensors"
+    end = ".bin" if pickled and stem in ("pytorch_model", "adapter_model") else ".pt" if pickled else ".safetensors"
     kept = {key: value.clone().contiguous() for key, value in tensors.items()}
     if form in ("one", "pickle"):
         _save(kept, folder / f"{stem}{end}", pickled)

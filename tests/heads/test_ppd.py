@@ -248,6 +248,7 @@ def test_files(tmp_path: Path) -> None:
         (
             ({"virtual_tokens_per_special_token": 4}, "trained with virtual_tokens_per_special_token = 4; 1 is"),
             ({"use_custom_lm_head": True}, "use_custom_lm_head = True"),
+            ({"vt_attention_type": "encoder"}, "vt_attention_type = .encoder."),
             ({"num_special_tokens": 4}, "num_special_tokens is 4, and there are 3 embeddings"),
             ({"num_special_tokens": None}, "no number num_special_tokens"),
         )

@@ -24,7 +24,7 @@ from mmspec.core.state import State
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
-from mmspec_text.drafters.heads.eagle.family import IDS
+from mmspec_text.drafters.heads.eagle.family import DEEPSPEC, IDS, LAYER_IDS
 from mmspec_text.drafters.heads.features import Features, features_of
 from mmspec_text.drafters.heads.inside import RowsInside
 from mmspec_text.drafters.heads.memory import begun
@@ -112,12 +112,13 @@ class FamilyDrafter(HeadDrafter):
 def eagle_features(head: Checkpoint, layers: int) -> Features:
     """The features that a head reads of a target of so many layers; errors as in `features_of`."""
     a, usual = head.architecture, (2, layers // 2, layers - 3)
+    entry = LAYER_IDS if head.layout is DEEPSPEC else IDS
     if not a.projected:
         return Features({head.layout.convention: (FINAL,)})
     if not head.layer_ids:
-        return features_of(head, layers, IDS, ("boundary",), usual if a.features == DEFAULTS and layers > 2 else ())
+        return features_of(head, layers, entry, ("boundary",), usual if a.features == DEFAULTS and layers > 2 else ())
     order: tuple[Convention, ...] = ("boundary", "output")
-    return features_of(head, layers, IDS, order if head.layout.convention == "boundary" else order[::-1])
+    return features_of(head, layers, entry, order if head.layout.convention == "boundary" else order[::-1])
 
 
 class Eagle(FamilyDrafter):

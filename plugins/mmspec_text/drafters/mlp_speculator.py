@@ -192,7 +192,8 @@ def _sizes(stored: Stored, table: str, width: int, inner: int, tied: bool) -> Sp
     if units > MOST:
         raise ValueError(f"{what}: n_predict in its config is {units}, and the most is {MOST}")
     widths = {"inner_dim": inner, "proj_dim": inner}
-    widths |= {"emb_dim": width} if table.startswith("emb.") else {"emb_dim": inner, "input_hidden_dim": width}
+    arctic = not table.startswith("emb.") or config.get("input_hidden_dim") is not None  # fms-extras' `emb_dim`
+    widths |= {"emb_dim": inner, "input_hidden_dim": width} if arctic else {"emb_dim": width}
     said = {name: int(value) if str(value).isdecimal() else value for name in widths if (value := config.get(name))}
     depths = max(max(part_numbers(stored.headers, f"{part}."), default=0) for part in ("emb", "ln", "head")) + 1
     agree({**said, "n_predict": units}, {**widths, "n_predict": max(depths, units) if tied else depths}, what)

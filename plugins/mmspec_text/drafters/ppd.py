@@ -6,8 +6,8 @@ there; there is no draft model, and no pass of one. A draft is a product of the 
 A checkpoint is an adapter of PEFT as the authors' code writes it: `prompt_embeddings` `[prompt tokens, hidden]` in
 `adapter_model.safetensors`; `adapter_config.json` says how many there are, and which variants were trained. The
 authors' decoding takes one embedding for each prompt token, and so does ours; more of them
-(`virtual_tokens_per_special_token`) are refused, and so are an output layer of their own, a trained prefix, and states
-that are means of several layers.
+(`virtual_tokens_per_special_token`) are refused, and so are an output layer of their own, a trained prefix, prompt
+tokens that do not see one another, and states that are means of several layers.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. The scores of nodes do not depend on prompt tokens, which no node sees.
 In the form `sparse`, the paper's, a node carries as many prompt tokens as pay, and the draft has a tree for the number
@@ -54,6 +54,7 @@ VARIANTS: Mapping[str, object] = {
     "num_exits": 1,
     "use_custom_lm_head": False,
     "use_prefix_tuning": False,
+    "vt_attention_type": "decoder",
 }
 """Entries of the config for what is computed here; others are refused."""
 

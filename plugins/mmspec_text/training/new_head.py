@@ -53,11 +53,7 @@ def draw_weights(network: nn.Module, seed: int, silent: bool = True) -> None:
 
 
 def refuse_widths(model: Any, hidden: int) -> None:
-    """Refuse a target whose embedding or output layer, which heads use, has another width than its states.
-
-    Raises:
-        ValueError: Names both.
-    """
+    """Refuse a target whose embedding or output layer, which heads use, has another width than its states."""
     for what, table in (("embedding", model.get_input_embeddings()), ("output layer", model.get_output_embeddings())):
         if (width := table.weight.shape[-1]) != hidden:
             raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from tests.support.path_heads.layout import Shapes
-from tests.support.settled_forward import Settled
+from tests.support.settled_layers import Settled
 
 HEADS, KEYS, WIDTH, INNER = 2, 1, 8, 20
 CONFIG = {"num_attention_heads": HEADS, "rms_norm_eps": 1e-5, "rope_theta": 5000.0}

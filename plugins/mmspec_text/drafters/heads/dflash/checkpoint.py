@@ -98,6 +98,7 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> DFlashArchi
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, head)
     rank = head.matrix("markov_head.markov_w1.weight")[1] if sequel is not None else 0
+    agree(given, {"markov_rank": rank}, what)
     if SUCCESSORS in stored:
         rank = head.matrix(SUCCESSORS)[1]
     return DFlashArchitecture(
@@ -182,6 +183,7 @@ def _second(given: Mapping[str, Any], head: Stored, hidden: int) -> dict[str, An
         found |= {"taps": taps, "groups": hidden // size}
     if SUCCESSORS in head.headers or given.get("selector_rank"):
         found["candidates"] = positive(given, "selector_top_k", head.what)
+        agree(given, {"selector_rank": head.matrix(SUCCESSORS)[1]}, head.what)
     return found
 
 
