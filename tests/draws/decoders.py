@@ -134,14 +134,15 @@ def draw_decoder(dice: random.Random) -> Case:
         spread = dice.choice([SOFTER.get(name, SPREAD)] * 3 + [0.2])
         known = keys(RECIPES[name].configuration())
         count = dice.choice([0, 1, 1, 2, 2, 3])
+        paired = count > 1 and dice.random() < 0.6  # a length, and a switch under which it counts
         pools = [
             [*known],
             [key for key in known if LENGTH.search(key)],
             [key for key in known if _switches(known[key])],
         ]
         settings: dict[str, Any] = {}
-        for _ in range(count):
-            key = dice.choice(dice.choice(pools) or pools[0])
+        for turn in range(1, count + 1):
+            key = dice.choice((pools[turn % 3] if paired else dice.choice(pools)) or pools[0])
             try:
                 present = configured(name, settings).configuration()
                 value = another(present, key, dice) if key in keys(present) else None

@@ -71,7 +71,7 @@ class Halves(Claim):
 
     name = "halves"
     share = 0.6
-    fixed = 25
+    fixed = 16
     needed = frozenset({"decoder", "length", "method", "dtype", "width"})
 
     def draw(self, dice: random.Random) -> Case:

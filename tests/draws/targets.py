@@ -185,6 +185,9 @@ class Targets(Claim):
             return "stock fails"
         before, outcome = state_of(model), "refused"
         own = changes(fresh, before)  # what every call of stock changes, and a call of ours may
+        if own:  # this model remembers a call
+            model = made(case)
+            before = state_of(model)
         try:
             ids, state, scores = written(model, inputs, run, case)
         except ValueError as error:
