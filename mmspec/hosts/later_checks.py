@@ -8,6 +8,7 @@ Positions and masks hide padding from attention. A model may still count it, or 
 then what stock says behind it depends on the padding, while our rows are the rows alone.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +83,8 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
         with model_lock(model), unchanged(model), passes.quantised.replaced(model):
             draws = range(DRAWS if model_info.has_experts else 1)
             apart, most = min(_apart(passes, length, draw, ragged) for draw in draws)
+        if not math.isfinite(most):  # the model's own scores are no numbers, which a round will say
+            continue
         if not apart <= most:
             fewer = "fewer tokens, or for one row at a time" if ragged else "fewer tokens"
             raise ValueError(
@@ -106,10 +109,12 @@ def _lengths_of(passes: Passes, units: int, found: str) -> dict[int, str]:
 
 
 def foreign(model: nn.Module) -> str:
-    """The name of code of a model that is no library's, so that no setting says what it does; "" if there is none."""
+    """The name of code of a model that is no library's, so that no setting says what it does; "" if there is none.
+
+    Hooks are left out: most of them watch.
+    """
     for part in model.modules():
-        own = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), vars(part).get("forward"))
-        for code in (type(part).forward, *filter(None, own)):
+        for code in filter(None, (type(part).forward, vars(part).get("forward"))):
             if str(getattr(code, "__module__", None) or type(code).__module__).partition(".")[0] not in _LIBRARIES:
                 return getattr(code, "__qualname__", type(code).__qualname__)
     return ""

@@ -86,12 +86,12 @@ def test_a_shipped_name_and_its_card(saved, tiny, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path / "assets" / "emoji", ignore=shutil.ignore_patterns(FILE))
     (tmp_path / "model_cards").mkdir()
     monkeypatch.setattr(shipped, "folder", lambda name: tmp_path / name)
-    monkeypatch.setattr(choice, "block", lambda name: {})
+    monkeypatch.setattr(choice, "card_of", lambda name: {})
     pipe = quiet(mmspec.Pipeline.from_pretrained("mmspec/emoji"))
     assert pipe.decoder().why == "gs-sjd, which the target llamagen is used with"
     assert torch.equal(pipe(PROMPTS, seed=2).codes, tiny(PROMPTS, seed=2).codes)
     said = {"default_method": "mc-sjd", "k": 5, "default_policy": "goodput"}
-    monkeypatch.setattr(choice, "block", lambda name: said if name == "emoji" else {})
+    monkeypatch.setattr(choice, "card_of", lambda name: said if name == "emoji" else {})
     decoder = pipe.use().decoder()
     assert (decoder.name, decoder.k) == ("mc-sjd", 5) and isinstance(decoder.policy, Goodput)
     assert decoder.why == "mc-sjd, because the card of mmspec/emoji names it"

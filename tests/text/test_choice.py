@@ -55,19 +55,19 @@ def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) ->
     model = load_model("mmspec/text-1m")
     said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m", "default_policy": "goodput", "k": 3}
     said |= {"options": {"nodes": 5}}
-    monkeypatch.setattr(choice, "block", lambda name: said if name == "text-1m" else {})
+    monkeypatch.setattr(choice, "card_of", lambda name: said if name == "text-1m" else {})
     decoder = decoder_for(model)
     assert isinstance(decoder.drafter, TextDraftTree) and isinstance(decoder.policy, Goodput) and decoder.k == 3
     assert decoder.drafter.options.nodes == 5
     assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
-    monkeypatch.setattr(choice, "block", lambda name: {"default_method": "auto"})
+    monkeypatch.setattr(choice, "card_of", lambda name: {"default_method": "auto"})
     assert isinstance(decoder_for(model).drafter, Suffix)
 
 
 def test_a_fetched_model_has_its_card(make_llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        choice, "block", lambda name: {"default_method": "token-recycling"} if name == "smollm2" else {}
+        choice, "card_of", lambda name: {"default_method": "token-recycling"} if name == "smollm2" else {}
     )
     for place, method in ((tmp_path / "smollm2", "token-recycling"), (tmp_path / "another", "suffix")):
         make_llama().save_pretrained(place)
@@ -79,7 +79,7 @@ def test_a_fetched_model_has_its_card(make_llama: Any, tmp_path: Path, monkeypat
 def test_the_shipped_cards_name_methods_that_work() -> None:
     for name in ("text-14m", "text-1m"):
         decoder = decoder_for(load_model(f"mmspec/{name}"))
-        assert decoder.name == choice.block(name)["default_method"]
+        assert decoder.name == choice.card_of(name)["default_method"]
 
 
 def test_a_drafter_given_by_name_or_as_an_object_is_taken_as_it_is(target: Any) -> None:
@@ -161,7 +161,7 @@ def test_a_draft_model_with_a_shorter_context_falls_silent(
 ) -> None:
     """From the beginning where the prompt is longer than it can read, else on its way."""
     call = dict(do_sample=True, top_k=0, max_new_tokens=20)
-    for context, drafted in ((20, True), (8, False)):
+    for context, drafted in ((20, True), (4, False)):
         small = make_llama(max_position_embeddings=context)
         mine = ours(target, prompts(3), 0, {"method": method, "drafter": small, "k": 4}, **call)
         assert_same(mine.ids, theirs(target, prompts(3), 0, **call), mine.state)
