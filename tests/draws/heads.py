@@ -75,7 +75,9 @@ class Heads(Claim):
         rowed, layered = isinstance(kind, Rowed), "rms_norm_eps" in config or isinstance(kind, Rowed)
         if way < 0.05:
             w, _ = kind.weights({})
-            key = dice.choice(sorted({*w} - {*ENDS}) if isinstance(kind, Deep) else sorted(w))
+            # A projection in front of a deep block may have a bias: nothing says that a file lacks it.
+            there = {key for key in w if key not in ENDS and not key.endswith(".bias")}
+            key = dice.choice(sorted(there if isinstance(kind, Deep) else w))
             key = "lm_head.weight" if "lm_head.weight" in w and rowed and dice.random() < 0.3 else key
             return {dice.choice(("tensor.lack", "tensor.odd")): key}
         if isinstance(kind, Deep) and way < 0.6:
