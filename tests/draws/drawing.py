@@ -94,8 +94,10 @@ def simplest(name: str, case: Case) -> Case:
 def one(name: str, seed: int, number: int) -> Result:
     """Draw and run one case, in a worker."""
     import torch
+    from transformers.utils import logging
 
     torch.set_num_threads(1)
+    logging.set_verbosity_error()
     case = drawn(name, seed, number)
     outcome, trouble = run_case(name, case)
     return Result(name, number, case, outcome, trouble)

@@ -439,7 +439,8 @@ def law(case: Case, pipe: Any, ours: Drawing) -> str | None:
     """Under an exact method units have plain's distribution: means, squares, and products of neighbours."""
     call = arguments(case, pipe)
     exact = ours.report.exactness in ("invariant", "lossless") and not ours.report.wrt
-    if not exact or len(ours.units[0].flatten()) > 80 or "steer_every" in call:
+    wide = case.get("option.drafter.siblings", 0) > 8  # which takes gigabytes for so many rows
+    if not exact or wide or len(ours.units[0].flatten()) > 80 or "steer_every" in call:
         return None
     for name in ("prompt", "class_labels", "negative_prompt"):
         if isinstance(call.get(name), list):
