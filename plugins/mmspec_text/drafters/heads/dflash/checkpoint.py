@@ -180,8 +180,9 @@ def _second(given: Mapping[str, Any], head: Stored, hidden: int) -> dict[str, An
                 f"{head.what}: conv_group_size {size} divides its {hidden} numbers, and conv_kernel_size {taps} is no "
                 "more than block_size"
             )
-        kernels = head.matrix("layers.0.attention_conv.kernel_projection.weight")[0]
-        agree(given, {"conv_group_size": 2 * hidden * taps // max(1, kernels)}, head.what)
+        if kernel is not None:
+            kernels = head.matrix("layers.0.attention_conv.kernel_projection.weight")[0]
+            agree(given, {"conv_group_size": 2 * hidden * taps // max(1, kernels)}, head.what)
         found |= {"taps": taps, "groups": hidden // size}
     if SUCCESSORS in head.headers or given.get("selector_rank"):
         found["candidates"] = positive(given, "selector_top_k", head.what)
