@@ -137,7 +137,9 @@ class ReferencePaths:
         cache.shift = cache.shift + shift
         missing = MISSING * (torch.arange(self._together, device=self.ids.device) == 1)
         prompts = torch.where(missing[:, None] > 0, self.ids.roll(-MISSING), self.ids)
+        cache.reading = True
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
+        cache.reading = False
         idle = [i for i, layer in cache.recurrent.items() if not layer.operations]
         if idle:
             raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")

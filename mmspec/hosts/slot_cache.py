@@ -234,7 +234,7 @@ class SlotCache(Cache):
 
     def branches(self, index: TreeIndex) -> Branches:
         """The tree of a pass, for recurrent layers."""
-        return Branches.of(index, self.state_dtype)
+        return Branches.of(index, self.state_dtype, self.reading)
 
     def commit_states(self, kept: KeptNodes) -> None:
         """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""

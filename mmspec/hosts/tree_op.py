@@ -37,18 +37,19 @@ class Branches:
         dtype: The dtype of operations with states of kind `recurrent`; their results have their own. float64 in
             calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
             rounded to the model's dtype, sums in float64 do not show it.
+        reading: Whether the pass reads a prompt, as the model's whole pass would; if not, its nodes are steps.
     """
 
-    def __init__(self, index: TreeIndex, dtype: torch.dtype = torch.float32) -> None:
-        self.index, self.dtype = index, dtype
+    def __init__(self, index: TreeIndex, dtype: torch.dtype = torch.float32, reading: bool = False) -> None:
+        self.index, self.dtype, self.reading = index, dtype, reading
         self._columns: dict[int, Tensor] = {}
 
     @staticmethod
-    def of(index: TreeIndex, dtype: torch.dtype = torch.float32) -> "Branches":
+    def of(index: TreeIndex, dtype: torch.dtype = torch.float32, reading: bool = False) -> "Branches":
         """The branches of a tree. A tree that all rows share has one object in all passes, so that tables are kept."""
         if index.listed is None:
-            return Branches(index, dtype)
-        return _kept(index.listed, index.parent.device, dtype)
+            return Branches(index, dtype, reading)
+        return _kept(index.listed, index.parent.device, dtype, reading)
 
     @property
     def parent(self) -> Tensor:
@@ -118,8 +119,8 @@ class Branches:
 
 
 @known
-def _kept(parents: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Branches:
-    return Branches(TreeIndex.static(parents, device), dtype)
+def _kept(parents: tuple[int, ...], device: torch.device, dtype: torch.dtype, reading: bool) -> Branches:
+    return Branches(TreeIndex.static(parents, device), dtype, reading)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ RECIPES: dict[str, Recipe] = {
     **RECURRENT,
     **{name: each.recipe for name, each in REFUSED.items() if each.reason not in NEVER},
 }
-SOFTER = {**dict.fromkeys(("rembert", "nemotron_h", "qwen3_5_moe_text", "kimi_linear"), 0.2), "zamba2": 0.1}
+SOFTER = dict.fromkeys(("rembert", "nemotron_h", "zamba2", "qwen3_5_moe_text", "kimi_linear"), 0.2)
 """Where rounding grows with the full spread until no pass agrees with another, not even two of stock."""
 
 NEW = 16

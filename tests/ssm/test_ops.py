@@ -1,5 +1,6 @@
 """Tree operations against their definitions: every path by itself, commits, and what is left behind for them."""
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -31,10 +32,11 @@ TREES: dict[str, Callable[[], list[list[int]]]] = {
 }
 
 
-def branches_of(parents: list[list[int]], dtype: torch.dtype = torch.float32) -> Branches:
+def branches_of(parents: list[list[int]], dtype: torch.dtype = torch.float32, reading: bool = True) -> Branches:
+    """A tree over which operations are those of whole passes, with their limits; not `reading`, those of steps."""
     shared = all(row == parents[0] for row in parents)
     index = TreeIndex.static(parents[0]) if shared else TreeIndex.dynamic(torch.tensor(parents))
-    return Branches(index, dtype)
+    return Branches(index, dtype, reading)
 
 
 def path(parents: list[int], node: int) -> list[int]:
@@ -57,6 +59,16 @@ def assert_tree(case: Any, parents: list[list[int]], state: Tensor | None, befor
             alone, _ = case.along(before[row], inputs, row, path(parents[row], node))
             assert torch.allclose(said[row, node].double(), alone, atol=1e-5, rtol=1e-5), (row, node)
     return inputs
+
+
+@pytest.mark.parametrize("case", ["ssd"], indirect=True)
+def test_steps_have_no_limits(case: Any) -> None:
+    """Transformers' `mamba2_selective_state_update` has none, so that Zamba2's steps are not its whole pass."""
+    inputs, tree = case.inputs(len(STATIC)), [list(STATIC)] * ROWS
+    whole, steps = (case.over_tree(branches_of(tree, reading=reading), None, inputs)[0] for reading in (True, False))
+    free = dataclasses.replace(case, fixed={**case.fixed, "dt_limit": (0.0, float("inf"))})
+    assert torch.equal(steps, free.over_tree(branches_of(tree), None, inputs)[0])
+    assert not torch.allclose(steps, whole, atol=1e-3)
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -43,7 +43,9 @@ class Ssd:
         """Scan `hidden_states [batch, node, head, width]`; `B`, `C` are `[batch, node, group, size]`."""
         x, b, c = (each.to(branches.dtype) for each in (hidden_states, B, C))
         dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
-        dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).to(branches.dtype)
+        dt = F.softplus(dt) if dt_softplus else dt
+        # Transformers' own steps (`mamba2_selective_state_update`) have no limits, and nodes are steps.
+        dt = (dt.clamp(*dt_limit) if branches.reading else dt).to(branches.dtype)
         fed = NodeInputs(branches.path_sums(dt * A.to(branches.dtype)), x * dt[..., None], b)
         state = zero_state(fed) if state is None else state
         y = scan(branches, state, fed, c)
