@@ -92,6 +92,6 @@ def write_mtp(head: MtpNetwork, model_info: ModelInfo, target: str, folder: Path
 
 def _size(model_info: ModelInfo, unit: Tensor) -> float:
     """The size of the numbers of the target's last states, those behind its final norm."""
-    last = [module for module in model_info.language.decoder.children() if "norm" in type(module).__name__.lower()]
-    weight: Any = last[-1].weight if last else unit
+    norms: Any = [part for part in model_info.language.decoder.children() if "norm" in type(part).__name__.lower()]
+    weight = ([part.weight for part in norms if part.weight.shape == unit.shape] or [unit])[-1]
     return float((weight.detach().float().cpu() - unit + 1).square().mean().sqrt())
