@@ -133,6 +133,7 @@ def is_named(key: str, case: Case, said: str) -> bool:
             "has no ",
             "lacks ",
             "there is no ",
+            "its file has ",
             kind.named(value),
         ]
     elif first == "tensor":
