@@ -65,7 +65,7 @@ def read_dflash(name: str) -> DFlashCheckpoint:
         ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
     """
     stored = stored_head(name, "a DFlash", canonical, LEFTOVERS)
-    layout = recognised(stored.config, stored.keys)
+    layout = recognised(stored.config, stored.keys, stored.what)
     given = settings(stored.config)
     architecture = architecture_of(given, stored, layout)
     weights, ignored = stored.weights({*keys_of(DFlashNetwork, architecture), *MAPS})

@@ -102,8 +102,8 @@ def canonical(key: str) -> str:
     return renamed(key.removeprefix("model."), RENAMED)
 
 
-def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
-    """The layout of a checkpoint.
+def recognised(config: Mapping[str, Any], keys: Iterable[str], what: str) -> Layout:
+    """The layout of a checkpoint, which is called `what` in errors.
 
     Raises:
         ValueError: It is a head of another kind; the message names it.
@@ -111,7 +111,7 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     kind = config.get("speculators_model_type")
     if kind is not None:
         if kind not in KINDS:
-            raise ValueError(unknown("kind of DFlash head", str(kind), KINDS))
+            raise ValueError(f"{what}: {unknown('kind of DFlash head', str(kind), KINDS)}")
         return SPECULATORS
     deepspec = any("dspark" in name.lower() for name in architectures(config))
     return DSPARK if deepspec or any(key.startswith("markov_head.") for key in keys) else DFLASH
