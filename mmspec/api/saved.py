@@ -56,7 +56,7 @@ def pipeline_class_in(folder: Path) -> Any:
         return imported(others[name], f"the pipeline {name}")
     known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets} | others.keys())) or "none"
     raise ValueError(
-        f"the folder holds a {name}, which no installed plugin has; there is {known}. "
+        f"{str(folder)!r} holds a {name}, which no installed plugin has; there is {known}. "
         "Pipelines of diffusers that denoise are loaded by diffusers, and sped up by mmspec.enable(pipeline)"
     )
 
