@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.hosts.later_checks import compare_long, compare_padded
@@ -63,16 +62,10 @@ def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable
 def _tried(target: TransformersTarget, drafter: str) -> str:
     """The figures of a drafter behind a text that the target writes."""
     decoder = decoder_for(target.model, drafter=drafter)
-    text = _units(
-        decoder_for(target.model, "plain").generate(random_ids(target.model_info, 0)[0][None, :PROMPT], UNITS)
-    )
+    prompt = random_ids(target.model_info, 0)[0][None, :PROMPT]
+    text = decoder_for(target.model, "plain").generate(prompt, UNITS).units[0]
     report = decoder.generate(text[None], NEW).report
     said = [str(decoder.drafter.loaded)] if isinstance(decoder.drafter, Reporting) else []
     return "\n".join(
         [*said, f"acceptance length {report.acceptance_length:.2f} behind {len(text)} tokens of the target"]
     )
-
-
-def _units(output: Any) -> Tensor:
-    units: Tensor = output.units[0]
-    return units

@@ -166,7 +166,9 @@ class BufferedNoise:
         values = None if buffer is None else buffer.read(self.host_emitted, count)
         if values is None:
             # Not the rows' own positions: one that waits is elsewhere than the host says, and goes on later.
-            address = torch.tensor(self.host_emitted)[:, None] + torch.arange(positions)
+            device = self.noise.address.device  # the default one may be another
+            first = torch.tensor(self.host_emitted, device=device)
+            address = first[:, None] + torch.arange(positions, device=device)
             block = replace(self.noise, address=address).exponential(size)
             self.buffers[size] = Buffer(list(self.host_emitted), block)
             values = block[:, :count]

@@ -107,8 +107,8 @@ class Report:
 
     def take(self, promise: Promise) -> None:
         """Say what a call promises."""
-        for name, value in vars(promise).items():
-            setattr(self, name, value)
+        self.exactness, self.width, self.repeatable = promise.exactness, promise.width, promise.repeatable
+        self.timed, self.rounded = promise.timed, promise.rounded
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.features import Reading
 from mmspec.training.losses import Top
@@ -56,7 +57,9 @@ class Teacher:
         try:
             with torch.autocast(device.type, torch.bfloat16):
                 self(torch.zeros(1, 2, dtype=torch.int64, device=device))
-        except RuntimeError:
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
             return False
         return True
 
