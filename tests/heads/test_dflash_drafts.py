@@ -1,13 +1,8 @@
-"""What a DFlash head drafts: the distributions of the forward written out, round after round; and what they are worth.
-
-Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch, after rounds that
-accepted nothing, a part and all: positions, features, the order of the Markov head's units.
-"""
+"""DFlash heads: their forward written out, how deep they draft, and confidence heads that end drafts."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.rules import Block, Match, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
@@ -23,13 +18,10 @@ from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.family import Sight
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
-from tests.heads.test_eagle_equality import ZOO
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
-from tests.support.dflash_layouts import LAYOUTS, MASK, near_causal, near_root
-from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.dflash_layouts import near_causal, near_root
+from tests.support.draft_rounds import played
 from tests.support.examples.heads import PRODUCT, random_dflash
-from tests.support.head_equality import assert_equal_to_transformers
-from tests.support.zoo import build
 
 MARKOV = replace(PRODUCT, sequel="gated", rank=4, from_root=True)
 HEADS = {
@@ -82,54 +74,11 @@ def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("name", ["product", "markov", *SLOW])
-@pytest.mark.parametrize(
-    ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
-)
-def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
-    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
-    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    assert_distributions(recorded, partial(expected, name))
-
-
-@pytest.mark.parametrize("name", ["markov", pytest.param("product", marks=pytest.mark.slow)])
-def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
-    """Greedy: every node's score is the log probability of its path."""
-    recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
-    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    assert_dynamic_tree(recorded, partial(expected, name), 8)
-
-
-def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
-    """A head that was not asked for some rounds reads all of their features before its next draft."""
-    ours = decoder("markov", Rejection(), form="chain")
-    ours.policy = Budgets()
-    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
-    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    assert_distributions(recorded, partial(expected, "markov"))
-
-
 @pytest.mark.parametrize(("name", "units"), [("product", 4), ("markov", 5)])
 def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str, Tensor]) -> None:
     ours = decoder(name, Rejection(), k=9, form="chain")
     recorded, _ = played(ours, rows, SAMPLED, rounds=2)
     assert ours.drafter.width(9) == units and all(draft.units.shape[1] == units for _, _, draft in recorded)
-
-
-@pytest.mark.thinned
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
-@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", ["markov", pytest.param("product", marks=pytest.mark.slow), *SLOW])
-def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
-    rows = {key: value[:batch] for key, value in rows.items()}
-    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
-    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
-    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
-    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
 
 
 SURE = {"form": "chain", "sure": 0.5}
@@ -152,32 +101,3 @@ def test_a_confidence_head_changes_no_output(batch: int, warp: Any, rows: dict[s
 def test_the_law_where_a_confidence_head_ends_drafts(rule: type, law: Callable) -> None:
     """A guess looks at the units before its own, and so a rule that uses q stays exact."""
     assert law(decoder("confident", rule(), k=2, **SURE), least=1.05) > LEVEL
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["product", "markov", "pruned"])
-@pytest.mark.parametrize(
-    ("rule", "form"),
-    [
-        (Rejection, {"form": "chain"}),
-        (Block, {"form": "chain"}),
-        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
-    ],
-)
-def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
-    assert law(decoder(name, rule(), k=2, **form)) > LEVEL
-
-
-@pytest.mark.slow
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
-@pytest.mark.parametrize("architecture", ZOO)
-@pytest.mark.parametrize("layout", ["dflash", "speculators-dspark"])
-def test_equal_to_transformers(
-    layout: str, architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path
-) -> None:
-    ids = {"aux_hidden_state_layer_ids": [1, 2], "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]}}
-    folder, model = LAYOUTS[layout].save(tmp_path, changed=ids), build(architecture)
-    live = DFlash(DFlashOptions(model=str(folder), **form))
-    named = {"method": "dflash", "drafter": str(folder), **form}
-    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
