@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, Rejection, Rule
+from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
-from mmspec_text.drafters.dflash import DFlash, DFlashOptions
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions, dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.family import Sight
+from mmspec_text.drafters.heads.trial import BLOCKS, try_head
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
 from tests.support.dflash_layouts import near_causal, near_root
@@ -101,3 +104,46 @@ def test_a_confidence_head_changes_no_output(batch: int, warp: Any, rows: dict[s
 def test_the_law_where_a_confidence_head_ends_drafts(rule: type, law: Callable) -> None:
     """A guess looks at the units before its own, and so a rule that uses q stays exact."""
     assert law(decoder("confident", rule(), k=2, **SURE), least=1.05) > LEVEL
+
+
+def test_the_authors_choice_of_layers() -> None:
+    """Where a config names none: from the second layer to the last but three, the outputs of."""
+    head = random_dflash(layer_ids=())
+    assert dflash_features(head, 28).boundaries == (2, 26)
+    five = replace(head, architecture=replace(PRODUCT, features=5))
+    assert dflash_features(five, 36).boundaries == (2, 10, 18, 26, 34)
+    one = replace(head, architecture=replace(PRODUCT, features=1))
+    assert dflash_features(one, 28).boundaries == (15,)
+
+
+def test_a_trial_counts_first_units() -> None:
+    """The share of roots behind which the block's first unit is the target's, by the forward written out."""
+    target = TransformersTarget(llama())
+    ids = torch.randint(7, (24,), generator=torch.Generator().manual_seed(1))
+    for name in ("product", "markov"):
+        network = HEADS[name].network(7)
+        network.join(target.model.model.embed_tokens, target.model.lm_head, ids.device, torch.float32)
+        trial = try_head(network, target, dflash_features(HEADS[name], 2), ids)
+        with torch.no_grad():
+            theirs = target.model(input_ids=ids[None]).logits[0].argmax(-1)
+        roots = torch.linspace(1, 23, BLOCKS).long().tolist()
+        right = [int(expected(name, ids[: root + 1], [])[0].argmax()) == int(theirs[root]) for root in roots]
+        assert trial.units == BLOCKS and trial.right == {"output": pytest.approx(sum(right) / BLOCKS)}
+
+
+def test_a_block_of_sixteen_at_an_acceptance_of_87_percent() -> None:
+    """Expected are (1 - 0.87¹⁶) / 0.13 = 6.86; five units of it, which were once drafted, would give 4.36."""
+    head = random_dflash(replace(PRODUCT, block=16))
+    options = {"model": head, "probe": False, "form": "chain", "rate": 0.87}
+    decoder = decoder_for(llama(), "dflash", rule="synthetic", options=options)
+    rows = torch.arange(48).remainder(7).reshape(16, 3)
+    report = decoder.generate(rows, 160, seed=5, warp=Warp.sampling()).report
+    print(f"DFlash, block 16, acceptance 0.87: {report.acceptance_length:.2f} tokens a pass")
+    assert (decoder.k, decoder.k_from) == (15, "its head") and 6.5 <= report.acceptance_length < 7.2
+
+
+def test_guesses_of_heads_without_a_confidence_head() -> None:
+    with pytest.raises(ValueError, match=r"sure=0.5 asks a confidence head, and 'random' has none"):
+        DFlash(DFlashOptions(model=random_dflash(), form="chain", sure=0.5))
+    with pytest.raises(ValueError, match="form=rerank drafts a tree; say form=chain"):
+        DFlashOptions(sure=0.5)

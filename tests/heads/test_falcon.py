@@ -13,10 +13,8 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rule
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry import installed
 from mmspec.testing import tiny_models
 from mmspec_text.drafters import falcon as falcon_cache
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.falcon import BlockCache, Falcon, FalconOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
@@ -106,18 +104,3 @@ def test_behind_less_than_a_block_nothing_is_drafted() -> None:
     assert valid == [False, True, True]
     again = ours.generate(prompt, 12, seed=5)
     assert all(torch.equal(a, b) for a, b in zip(again.units, plain.units, strict=True))
-
-
-def test_bad_input(tmp_path: Path) -> None:
-    folder = str(STORED.save(tmp_path / "a"))
-    with pytest.raises(ValueError, match=r"Falcon \(lstm.weight_ih_l0\), which the drafter falcon takes"):
-        Eagle(EagleOptions(model=folder))
-    with pytest.raises(ValueError, match="k_mask"):
-        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "b", changed={"k_mask": None}))))
-    with pytest.raises(ValueError, match=r"blocks of one unit \(k_mask\)"):
-        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "c", changed={"k_mask": 1}))))
-    with pytest.raises(ValueError, match=r"lstm.weight_ih_l1"):
-        read_checkpoint(str(STORED.save(tmp_path / "d", **{"lstm.weight_ih_l1": None})), kind="falcon").network(VOCAB)
-    with pytest.raises(ValueError, match="falcon needs a head"):
-        Falcon()
-    assert "falcon" in {method.name for method in installed().components("method")}

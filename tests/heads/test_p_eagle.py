@@ -9,19 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads import cache as heads_cache
 from mmspec_text.drafters.heads.cache import HeadCache, Unknown
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
-from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
-from tests.support import eagle_layouts
+from tests.heads.conftest import KEPT, MAPS, SAMPLED, features_of, written_out
 from tests.support.draft_rounds import Budgets, Expected, assert_distributions, played
 from tests.support.eagle_forward import WrittenOut
 from tests.support.examples.heads import THIRD, random_checkpoint
@@ -98,32 +95,3 @@ def test_rounds_without_a_draft_are_caught_up_in_pieces(rows: dict[str, Tensor],
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
     assert_distributions(recorded, expected("whole"))
-
-
-def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, eagle = LAYOUTS["speculators"], eagle_layouts.LAYOUTS["eagle-3"].save(tmp_path / "eagle")
-    with pytest.raises(ValueError, match=r"no mask_hidden: .* the drafter eagle takes it"):
-        PEagle(PEagleOptions(model=str(eagle)))
-    with pytest.raises(ValueError, match=r"P-EAGLE \(mask_hidden\), which the drafter p-eagle takes"):
-        Eagle(EagleOptions(model=str(spec.save(tmp_path / "a"))))
-    with pytest.raises(ValueError, match="mask_hidden"):
-        read_checkpoint(str(spec.save(tmp_path / "b", mask_hidden=None)), kind="p-eagle").network(VOCAB)
-    with pytest.raises(ValueError, match=r"no id mask_token_id \(or ptd_token_id, pard_token\)"):
-        read_checkpoint(str(spec.save(tmp_path / "c", changed={"mask_token_id": None})), kind="p-eagle")
-    with pytest.raises(ValueError, match=r"peagl.*peagle"):
-        read_checkpoint(str(spec.save(tmp_path / "d", changed={"speculators_model_type": "peagl"})), kind="p-eagle")
-    for config, said in (({"hidden_size": 128}, "states of 64 numbers"), ({"vocab_size": 140}, "made for 131 ids")):
-        drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "e"))))
-        with pytest.raises(ValueError, match=said):
-            Decoder(TransformersTarget(llama(num_hidden_layers=6, **config)), drafter)
-    folder = spec.save(tmp_path / "f", changed={"mask_token_id": 131})
-    with pytest.raises(ValueError, match="mask token 131, and embeddings of 131 ids"):
-        Decoder(TransformersTarget(llama(num_hidden_layers=6)), PEagle(PEagleOptions(model=str(folder))))
-    with pytest.raises(ValueError, match="p-eagle needs a head"):
-        mmspec.enable(llama(num_hidden_layers=6), "p-eagle")
-    said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
-    drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "g")), form="chain"))
-    prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))
-    Decoder(TransformersTarget(llama(num_hidden_layers=6)), drafter, k=2).generate(prompt, 4, warp=GREEDY)
-    assert said and "chat template" in said[-1] and "guesses of 38 tokens" in str(drafter.loaded)
