@@ -117,6 +117,21 @@ def unloaded(kind: Any, place: str) -> Any:
     return kind.from_config(kind.load_config(place))
 
 
+def load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """One model of a pipeline, from a folder with a `config.json` and safetensors files.
+
+    Raises:
+        ValueError: The weights are a pickle, damaged, incomplete, or do not fit the config.
+    """
+    refuse_pickles(folder)
+    how: dict[str, Any] = {"torch_dtype": dtype, "low_cpu_mem_usage": False}  # as diffusers does without accelerate
+    of_transformers = issubclass(kind, PreTrainedModel)
+    if of_transformers:
+        how = {"dtype": dtype, "trust_remote_code": False}
+    # An encoder of transformers may be stored in a file that also holds a decoder.
+    return load_checked(kind, str(folder), f"the {kind.__name__} in {folder}", how, more=of_transformers)
+
+
 def load_tokenizer(name: str) -> Any:
     """The tokenizer that is stored with a model.
 
@@ -150,7 +165,7 @@ def locate(name: str, pickles: bool = False) -> str:
     Raises:
         ValueError: There is no such model (the message lists shipped ones), or its weights are a pickle.
     """
-    folder = _local_folder(name, pickles)
+    folder = local_folder(name, pickles)
     if folder is not None:
         return str(folder)
     try:
@@ -161,16 +176,6 @@ def locate(name: str, pickles: bool = False) -> str:
             f"no model {name!r}: neither a folder here nor to be had from the hub. Shipped: {known or 'none'}"
         ) from error
     return name
-
-
-def locate_pipeline(name: str) -> Path | None:
-    """The folder of a saved pipeline on this machine; None if the name means anything else.
-
-    Raises:
-        ValueError: There is no shipped model of that name, or weights are a pickle.
-    """
-    folder = _local_folder(name)
-    return folder if folder is not None and (folder / INDEX).is_file() else None
 
 
 def fetched(place: str, names: Sequence[str] = FILES) -> Path:
@@ -244,8 +249,11 @@ def fetch_files(place: str, names: Collection[str], revision: str | None = None)
                 cached_file(place, name, revision=revision)
 
 
-def _local_folder(name: str, pickles: bool = False) -> Path | None:
-    """The folder that a name means without a network; None for a hub name."""
+def local_folder(name: str, pickles: bool = False) -> Path | None:
+    """The folder that a name means without a network, of a model or a pipeline; None for a hub name.
+
+    Refuses a model without safetensors; with `pickles`, its weights may be pickles.
+    """
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
     folder = packaged.folder_of(name) or Path(name)
@@ -254,12 +262,10 @@ def _local_folder(name: str, pickles: bool = False) -> Path | None:
             return None
     except OSError as error:  # a name that no file can have
         raise ValueError(f"{shown(name)} is no name of a model: {error.strerror}") from error
-    pipeline = (folder / INDEX).is_file()
-    if pickles and not pipeline and _pickles(folder):
+    if (folder / INDEX).is_file() or (pickles and _pickles(folder)):
         return folder
-    for part in [folder / name for name in sorted(read_json(folder / INDEX))] if pipeline else [folder]:
-        refuse_pickles(part)
-    if not pipeline and not any(folder.glob(f"*{SAFE}")):
+    refuse_pickles(folder)
+    if not any(folder.glob(f"*{SAFE}")):
         raise ValueError(f"{folder} has no *{SAFE} file; {kind_of(folder)}")
     return folder
 

@@ -14,7 +14,7 @@ from transformers.cli.serving.model_manager import ModelManager
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import pipeline_class_of
+from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
@@ -56,7 +56,7 @@ def load(
     Raises:
         ValueError: There is no such model, it cannot be served, or an argument is wrong.
     """
-    if pipeline_class_of(name) is None:
+    if pipeline_of(Stored.named(name), name) is None:
         return Language.load(name, device, dtype, template, options=options, **how)
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
     if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:

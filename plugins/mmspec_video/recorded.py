@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmspec.api.stored import Stored
 from mmspec.bench.pipelines import Modality
-from mmspec.hosts.loading import locate_pipeline
 from mmspec_video.pipeline import NextFramePipeline
 
 TOKENS, DENOISED, STUDENT = "four-courts-tokens", "four-courts", "student"
@@ -30,9 +30,9 @@ class RecordedClips:
 
 def folder_of(name: str) -> Path:
     """The folder of a pipeline that was loaded."""
-    folder = locate_pipeline(name)
-    assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
-    return folder
+    stored = Stored.named(name)
+    assert stored is not None, "a pipeline that is not on this machine is refused when it is loaded"
+    return stored.folder
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:

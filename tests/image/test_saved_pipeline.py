@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import shipped
-from mmspec.api import choice, pipeline
+from mmspec.api import choice, pipeline, stored
 from mmspec.api.saved import FILE
 from mmspec.core.goodput import Goodput
 from mmspec.core.rules import Match
@@ -261,8 +261,8 @@ def test_a_damaged_folder(saved, tmp_path, case):
 
 def test_of_a_name_of_the_hub_the_index_is_checked_first_and_no_code_is_fetched(saved, tmp_path, monkeypatch):
     folder, asked = shutil.copytree(saved, tmp_path / "pipe"), []
-    monkeypatch.setattr(pipeline, "hf_hub_download", lambda name, file: str(folder / file))
-    monkeypatch.setattr(pipeline, "snapshot_download", lambda name, **how: asked.append((name, how)) or str(folder))
+    monkeypatch.setattr(stored, "hf_hub_download", lambda name, file: str(folder / file))
+    monkeypatch.setattr(stored, "snapshot_download", lambda name, **how: asked.append((name, how)) or str(folder))
     assert type(TextToImagePipeline.from_pretrained("somebody/emoji").vq) is LlamaGenVQ
     (name, how), *others = asked
     assert name == "somebody/emoji" and not others

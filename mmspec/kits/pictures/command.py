@@ -55,13 +55,14 @@ def list_words(model: str) -> None:
     Raises:
         ValueError: There is no such model, or it has no tokenizer of captions.
     """
-    from mmspec.hosts.loading import load_tokenizer, locate_pipeline
+    from mmspec.api.stored import Stored
+    from mmspec.hosts.loading import load_tokenizer
     from mmspec.kits.pictures.prompts import words_of
 
-    folder = locate_pipeline(model)
-    if folder is None or not (folder / "tokenizer").is_dir():
+    stored = Stored.named(model)
+    if stored is None or not (stored.folder / "tokenizer").is_dir():
         raise ValueError(f"{model} is no folder of a pipeline with a tokenizer of captions")
-    typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
+    typer.echo("\n".join(words_of(load_tokenizer(str(stored.folder / "tokenizer")))))
 
 
 def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:

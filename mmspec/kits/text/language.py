@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import restored
+from mmspec.api.stored import Stored, places_of
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 
@@ -27,39 +26,27 @@ class LanguagePipeline(Pipeline):
         self.register_modules(model=model, tokenizer=tokenizer)
 
     @classmethod
-    def from_pretrained(
+    def _load(
         cls,
-        name: str | Path,
+        stored: Stored | None,
+        name: str,
         *,
+        device: str = "cpu",
+        dtype: Any = None,
+        torch_dtype: Any = None,
         model: PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
         **how: Any,
     ) -> Self:
-        """Load model and tokenizer.
-
-        Args:
-            name: The name or folder, as in `mmspec.Pipeline.from_pretrained`.
-            model: A live model to use instead of the one at `name`.
-            tokenizer: A live tokenizer to use instead of the one at `name`.
-            device: The device for a model that is loaded.
-            dtype: The dtype of its weights, by name or torch's own; default: float32.
-            torch_dtype: The same setting under diffusers' name.
-            **how: The arguments of `use`; default: as the pipeline was saved.
-
-        Raises:
-            ValueError: There is no such model or dtype, or an argument of `use` is wrong.
-        """
-        model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
+        """Of a model as transformers stores it, or of a saved pipeline; a live model stays where it is."""
+        model_at, tokenizer_at = places_of(stored, name, "model", "tokenizer")
         if model is None:
             model = load_model(model_at, device, dtype_of(dtype, torch_dtype))
         if tokenizer is None:
             tokenizer = load_tokenizer(tokenizer_at)
         pipe = cls(model, tokenizer)
-        pipe.register_to_config(_name_or_path=str(name))
-        return pipe.use(**restored(Path(name), how))
+        pipe.register_to_config(_name_or_path=name)
+        return pipe.use(**(how if stored is None else stored.method(how)))
 
 
 def listed(prompt: str | Sequence[str]) -> list[str]:

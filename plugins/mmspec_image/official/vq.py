@@ -13,8 +13,7 @@ import torch
 from diffusers import VQModel
 from torch import Tensor
 
-from mmspec.hosts.loading import fetched, locate
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import fetched, load_part, locate
 from mmspec.hosts.weight_files import key_files, read_tensors
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 

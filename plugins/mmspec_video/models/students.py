@@ -13,7 +13,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import nn
 
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import load_part
 from mmspec_video.models.next_frame import NextFrameDiT
 
 
