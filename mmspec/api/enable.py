@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from mmspec.api import adapters
-from mmspec.api.build import decoder_for, models_of
-from mmspec.api.choice import AUTO
-from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some_generate
+from mmspec.api.adapters import EnabledComponents, Settings, loops_of
+from mmspec.api.build import built, models_of
 from mmspec.api.generation import noise_of, runner
 from mmspec.api.learning import learner_of, learning_of
 from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
+from mmspec.api.plan import resolve
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_non_models, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
@@ -222,31 +222,24 @@ def enable(
     refuse_non_models(model)
     others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
     others |= {"shape": shape, "compile": compile, "learn": learn or None}
-    fitting = installed().adapters_for(model)
-    named = any(method in (adapter.name, adapter.qualified) for adapter in fitting)
-    generate = is_pipeline(model) and not named and (some_generate(model) or components is not None or not fitting)
-    if components is not None and not generate:
-        raise ValueError("components= is for pipelines of diffusers, with methods for language models")
+    fitting, by_parts = loops_of(model, method, components)
     adapters.make_way(model, _handle_of(model))
-    refused = {}
-    if fitting and components is None and (method == AUTO or not generate):
+    skipped = {}
+    if fitting:
         try:
             return adapters.enabled(model, fitting, method, k, others, options)
         except ValueError as error:
-            if not generate:
+            if not by_parts:
                 raise
-            refused = {fitting[0].name: str(error)}
-    if generate:
+            skipped = {fitting[0].name: str(error)}
+    if by_parts:
         common = {"method": method, "k": k, **others, "learn": learn, **options}
-        return EnabledComponents(model, enable, common, components or {}, refused)
-    if "generate" in getattr(model, "__dict__", {}):
-        raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
+        return EnabledComponents(model, enable, common, components or {}, skipped)
     refuse_class(model, installed().target_for(model))
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-    learning = learning_of(learn)
-    decoder = decoder_for(
-        model, method, **parts, options=options, beside=("seed", "noise", "learn"), learn=learning is not None
-    )
+    plan = resolve(model, method, **parts, options=options, beside=("seed", "noise", "learn"))
+    learning = learning_of(learn, plan, compile)
+    decoder = built(plan, model)
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed), learner_of(decoder, learning))
     if shape is None and decoder.k and decoder.rule.exactness == "invariant" and in_half_precision(decoder.target):
         more = ", and shape='one' makes it plain decoding's of one width, to the bit" if enabled.width is None else ""

@@ -4,38 +4,34 @@ from typing import Any
 
 import torch
 
+from mmspec.api.plan import Plan
 from mmspec.core.capabilities import Learns
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
-from mmspec.registry import DrafterSpec, Registry
+from mmspec.registry import DrafterSpec, installed
 
 
-def learning_of(learn: Any) -> Learning | None:
-    """The options behind `learn=`; None: no learning."""
+def learning_of(learn: Any, plan: Plan, compile: Compile) -> Learning | None:
+    """The options behind `learn=`; None: no learning. Refuses a drafter that cannot learn, before weights are read."""
     if learn is None or learn is False:
         return None
-    if learn is True:
-        return Learning()
-    if not isinstance(learn, Learning):
+    if learn is not True and not isinstance(learn, Learning):
         raise TypeError(f"learn= is True, False or mmspec.Learning(…), not {type(learn).__name__}")
-    return learn
-
-
-def refuse_unteachable(registry: Registry, drafter: Any, compile: Compile) -> None:
-    """Refuse a drafter that cannot learn, before any weights are read. The drafter is live, a spec, or None."""
     if compile:
         raise ValueError(
             "learn= and compile= do not go together: captured rounds may hold copies of a drafter's weights, which a "
             "lesson would not reach; leave out one of them"
         )
-    if isinstance(drafter, DrafterSpec):
-        able, name = _can_learn(drafter), drafter.name
-    else:
-        able, name = isinstance(drafter, Learns), "plain" if drafter is None else type(drafter).__name__
+    spec, able, name = plan.pairing.drafter, False, "plain"
+    if plan.drafter is not None:
+        able, name = isinstance(plan.drafter, Learns), type(plan.drafter).__name__
+    elif spec is not None:
+        able, name = _can_learn(spec), spec.name
     if not able:
-        names = ", ".join(sorted(spec.name for spec in registry.components("drafter") if _can_learn(spec)))
+        names = ", ".join(sorted(spec.name for spec in installed().components("drafter") if _can_learn(spec)))
         raise ValueError(f"the drafter {name} cannot learn; those that can: {names or 'none'}")
+    return Learning() if learn is True else learn
 
 
 def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:

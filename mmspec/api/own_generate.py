@@ -19,6 +19,8 @@ from mmspec.registry import TargetSpec, installed
 def refuse_class(model: Any, target: TargetSpec | None) -> None:
     """Refuse a model whose `generate` cannot be replaced; says what to use instead."""
     kind = type(model).__name__
+    if "generate" in getattr(model, "__dict__", {}):
+        raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
     if target is not None and target.pipeline and "text" not in target.offers:
         raise OutOfScopeError(
             f"a {kind} is run by a {_pipeline(target)}, which speculates as it is, and not by generate: make one of "

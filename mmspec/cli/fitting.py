@@ -11,7 +11,7 @@ import typer
 
 from mmspec import shipped
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO, PLAIN, choose
+from mmspec.api.plan import AUTO, PLAIN, choose
 from mmspec.api.stored import outline_of
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.model_info import ModelInfo

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO, known_name
+from mmspec.api.plan import AUTO, known_name
 from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO
+from mmspec.api.plan import AUTO
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Plan, Run, planned, race, tune, tuning_calls
