@@ -10,15 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from mmspec.api import adapters
 from mmspec.api.adapters import EnabledComponents, Settings, loops_of
 from mmspec.api.build import built, models_of
 from mmspec.api.generation import noise_of, runner
-from mmspec.api.learning import learner_of, learning_of
-from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
-from mmspec.api.plan import resolve
-from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_non_models, refuse_settings
+from mmspec.api.plan import Plan, resolve
+from mmspec.api.refusals import (
+    arguments_of,
+    refuse_arguments,
+    refuse_class,
+    refuse_inputs,
+    refuse_mode,
+    refuse_non_models,
+    refuse_settings,
+)
 from mmspec.api.stopping import with_stop_strings
+from mmspec.core.capabilities import Learns
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
@@ -26,8 +35,51 @@ from mmspec.core.promise import HALF, Shape, in_half_precision
 from mmspec.core.report import Report
 from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget
-from mmspec.registry import installed
+from mmspec.registry import DrafterSpec, installed
 from mmspec.registry.warn import warn
+
+
+def learning_of(learn: Any, plan: Plan, compile: Compile) -> Learning | None:
+    """The options behind `learn=`; None: no learning. Refuses a drafter that cannot learn, before weights are read."""
+    if learn is None or learn is False:
+        return None
+    if learn is not True and not isinstance(learn, Learning):
+        raise TypeError(f"learn= is True, False or mmspec.Learning(…), not {type(learn).__name__}")
+    if compile:
+        raise ValueError(
+            "learn= and compile= do not go together: captured rounds may hold copies of a drafter's weights, which a "
+            "lesson would not reach; leave out one of them"
+        )
+    spec, able, name = plan.pairing.drafter, False, "plain"
+    if plan.drafter is not None:
+        able, name = isinstance(plan.drafter, Learns), type(plan.drafter).__name__
+    elif spec is not None:
+        able, name = _can_learn(spec), spec.name
+    if not able:
+        names = ", ".join(sorted(spec.name for spec in installed().components("drafter") if _can_learn(spec)))
+        raise ValueError(f"the drafter {name} cannot learn; those that can: {names or 'none'}")
+    return Learning() if learn is True else learn
+
+
+def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
+    """The learner of a decoder; None without learning.
+
+    Raises:
+        ValueError: The drafter cannot learn for this target, or its weights belong to inference mode.
+    """
+    if learning is None:
+        return None
+    assert isinstance(decoder.drafter, Learns), "others were refused before"
+    learner = Learner(decoder.drafter, learning)
+    weights = learner.lesson.weights()
+    if torch.is_inference_mode_enabled() or any(weight.is_inference() for weight in weights):
+        raise ValueError("weights that were made under torch.inference_mode() cannot learn; load and enable outside it")
+    return learner
+
+
+def _can_learn(spec: DrafterSpec) -> bool:
+    factory = spec.load()
+    return isinstance(factory, type) and issubclass(factory, Learns)
 
 
 class Enabled:

@@ -22,8 +22,7 @@ from mmspec.api.stored import Stored, pipeline_of, refuse_names
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
-from mmspec.hosts.devices import refuse_device
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of, refuse_device
 from mmspec.hosts.loading import load_model
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole

@@ -16,7 +16,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
 from mmspec.serving.request import UnknownModelError

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, places_of
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 
 

@@ -1,7 +1,7 @@
 """A draft model whose first layers, up to several exits, are sub-models: the smallest one that is sure speaks.
 
 The sub-models share norm and output layer. A pass runs the layers of the smallest one. Where its likeliest unit has
-less than `sure`, the layers go on to the next exit, from the states that are there (`split_pass`). Units
+less than `sure`, the layers go on to the next exit, from the states that are there (`waiting`). Units
 whose states were not needed further wait for the other layers (`waiting`), which run over them with the
 next unit that needs them, at the latest when `ROOM` units wait.
 
@@ -22,8 +22,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
-from mmspec_zoo.sorted.split_pass import SplitPass, split
-from mmspec_zoo.sorted.waiting import Waiting, last_valid
+from mmspec_zoo.sorted.waiting import SplitPass, Waiting, last_valid, split
 from mmspec_zoo.sublayers import SubLayers
 
 ROOM = 16
