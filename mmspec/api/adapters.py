@@ -39,11 +39,7 @@ BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
 
 
 def make_way(model: Any, handle: Any) -> None:
-    """Undo what an earlier `enable` did to a live object.
-
-    Raises:
-        ValueError: The handle is held, or cannot give way.
-    """
+    """Undo what an earlier `enable` did to a live object; refuses where its handle is held."""
     if handle is None:
         return
     why = handle.held if isinstance(handle, Replaceable) else ["its handle does not give way"]
@@ -67,15 +63,9 @@ def enabled(
     parts: Mapping[str, Any],
     options: dict[str, Any],
 ) -> Any:
-    """Enable such an object.
+    """Enable such an object; returns the handle, a context manager with `report`, `method`, `why` and `disable()`.
 
     `auto` takes the first of the adapters; `parts` is what else `enable` takes by name, of which adapters have none.
-
-    Returns:
-        The handle: a context manager with `report`, `method`, `why` and `disable()`.
-
-    Raises:
-        ValueError: No adapter of that name takes the object, or an argument has no meaning here.
     """
     chosen = next((a for a in adapters if method in (AUTO, a.name, a.qualified)), None)
     kind = type(model).__name__
@@ -142,16 +132,9 @@ class EnabledComponents:
     """A pipeline whose language models speculate; leave it with `disable()` or as a context manager.
 
     While it is enabled, the pipeline is an instance of a subclass of the same name that notices new components.
-
-    Attributes:
-        components: Handles of the enabled components, by name.
-        skipped: Why the other models of the pipeline are not enabled, by name.
-
-    `enable` is called with a model and its arguments: the `common` ones, then its `own`.
-    `skipped` is what was tried before, with the reason why it did not fit.
-
-    Raises:
-        ValueError: No component can be enabled, or one that `own` names cannot.
+    `enable` is called with a model and its arguments: the `common` ones, then its `own`. `skipped` is what was tried
+    before, with the reason why it did not fit. Refuses a pipeline none of whose components, or not one that `own`
+    names, can be enabled.
     """
 
     def __init__(
@@ -166,8 +149,8 @@ class EnabledComponents:
         self._kind = type(pipe)
         self._places = [(place, type(place)) for place in (pipe, *_builders(pipe))]
         self._kinds = {kind.__name__ for kind in self._kind.__mro__}
-        self.components: dict[str, Any] = {}
-        self.skipped: dict[str, str] = dict(skipped)
+        self.components: dict[str, Any] = {}  # handles of the enabled components, by name
+        self.skipped: dict[str, str] = dict(skipped)  # why the other models are not enabled, by name
         self._open: list[str] = []
         built = {name: vars(place)[name] for place, _ in self._places[1:] for name in LATER if name in vars(place)}
         parts = {**vars(pipe), **built}

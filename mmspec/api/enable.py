@@ -62,11 +62,7 @@ def learning_of(learn: Any, plan: Plan, compile: Compile) -> Learning | None:
 
 
 def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
-    """The learner of a decoder; None without learning.
-
-    Raises:
-        ValueError: The drafter cannot learn for this target, or its weights belong to inference mode.
-    """
+    """The learner of a decoder; None without learning; refuses weights that belong to inference mode."""
     if learning is None:
         return None
     assert isinstance(decoder.drafter, Learns), "others were refused before"
@@ -83,16 +79,7 @@ def _can_learn(spec: DrafterSpec) -> bool:
 
 
 class Enabled:
-    """A model whose `generate` speculates; leave it with `disable()` or as a context manager.
-
-    Attributes:
-        method: The method that was chosen.
-        why: Why this method, in one sentence.
-        report: Counts and times of the last call; None before the first.
-        totals: Those of all calls together; None before the first.
-        learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
-        held: Why another `enable` of the model may not take the handle's place now.
-    """
+    """A model whose `generate` speculates; leave it with `disable()` or as a context manager."""
 
     def __init__(
         self, model: Any, decoder: Decoder, seed: int | None, noise: str | None, learner: Learner | None = None
@@ -101,19 +88,15 @@ class Enabled:
         self._decoder = decoder
         self._seed = seed
         self._noise = noise
-        self.learner = learner
+        self.learner = learner  # what the drafter learnt: `steps`, `seconds`, `loss`, `stopped`
         self.method = decoder.name
-        self.why = decoder.why
-        self.report: Report | None = None
-        self.totals: Report | None = None
-        self.held: list[str] = []
+        self.why = decoder.why  # the reason for this method, in one sentence
+        self.report: Report | None = None  # counts and times of the last call
+        self.totals: Report | None = None  # those of all calls together
+        self.held: list[str] = []  # why another `enable` of the model may not take the handle's place now
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's `generate` while enabled: arguments and result as transformers documents them.
-
-        Raises:
-            ValueError: An argument is not supported.
-        """
+        """The model's `generate` while enabled: arguments and result as transformers documents them."""
         arguments = arguments_of(self._model, args, kwargs)
         refuse_mode(self._model, arguments)
         refuse_arguments(arguments)
@@ -133,11 +116,8 @@ class Enabled:
         return result
 
     def save_drafter(self, folder: str | Path) -> None:
-        """Write the drafter as it is after what it learnt; `drafter=folder` takes it.
-
-        Raises:
-            ValueError: Nothing learns here, or there is no form for such a head.
-            OSError: The folder cannot be written, or holds something that this method did not write.
+        """Write the drafter as it is after what it learnt; `drafter=folder` takes it; refuses a folder that holds
+        something else.
         """
         if self.learner is None:
             raise ValueError("the drafter is as it was loaded: nothing learns here (learn=True)")

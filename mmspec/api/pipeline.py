@@ -238,19 +238,10 @@ def refuse_unread(saving: Mapping[str, Any]) -> None:
 
 
 def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt") -> int | list[int]:
-    """Seeds of a call's rows. A row's output depends on its own seed, not on the other rows.
+    """One seed for all rows of a call, or one per row. A row's output depends on its own seed, not on the other rows.
 
-    Args:
-        rows: Rows of the batch.
-        seed: One seed for all rows (row i then draws as row i of any call), or one per row.
-        generator: One generator (each row draws its seed from it, in order), or one per row.
-        each: What a row is, for messages.
-
-    Returns:
-        One seed for all rows, or one per row.
-
-    Raises:
-        ValueError: Both are given, a seed is no integer, or there are more or fewer than rows.
+    With one `seed`, row i draws as row i of any call; of one `generator`, each row draws its seed, in order. `each` is
+    what a row is, for messages.
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")

@@ -139,9 +139,6 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
 
     `draft_model` and `rule` say that the user gave them (a rule may take chains only), `pipeline` that a pipeline runs
     the model, and not its own `generate`.
-
-    Raises:
-        ValueError: A draft model was given, and the target's spec lists no method for one.
     """
     if draft_model:
         return _chosen(with_model(target), target)
@@ -171,11 +168,7 @@ def default_of(target: TargetSpec, *when: str) -> DefaultMethod | None:
 
 
 def with_model(target: TargetSpec) -> DefaultMethod:
-    """The method that a target's spec lists for a draft model.
-
-    Raises:
-        ValueError: The spec lists none; says what to do.
-    """
+    """The method that a target's spec lists for a draft model; refuses a target without one."""
     found = default_of(target, "model")
     if found is None:
         raise ValueError(
@@ -189,9 +182,6 @@ def of_head(registry: Registry, target: TargetSpec, model: Any) -> Choice | None
     """The method whose drafter drafts with a head, if a name is one of a head and not of a smaller model.
 
     Only of a name it is known what is stored there.
-
-    Raises:
-        ValueError: Nothing can be read under that name.
     """
     if not isinstance(model, str):
         return None

@@ -235,11 +235,7 @@ def refuse_class(model: Any, target: TargetSpec | None) -> None:
 
 
 def arguments_of(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of `generate` by name, in the order that the model's class gives them.
-
-    Raises:
-        TypeError: There are more than the class takes by position, or one is given twice.
-    """
+    """The arguments of a call of `generate` by name, in the order that the model's class gives them."""
     own, kind = list(inspect.signature(type(model).generate).parameters.values())[1:], inspect.Parameter
     names = [each.name for each in own if each.kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD)]
     if any(each.kind is kind.VAR_POSITIONAL for each in own):  # handed on to transformers' own

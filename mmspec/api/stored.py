@@ -241,11 +241,7 @@ def refuse_names(pipeline: type, arguments: Mapping[str, Any]) -> None:
 
 
 def outline_of(name: str) -> Outline:
-    """The outline of a model, or of a pipeline's target model; no weights are loaded.
-
-    Raises:
-        ValueError: There is no such model, or no installed plugin has such a pipeline.
-    """
+    """The outline of a model, or of a pipeline's target model; no weights are loaded."""
     stored = Stored(place_of(name))
     if not (stored.folder / INDEX).is_file():
         return outline(name)

@@ -81,9 +81,6 @@ def fits_of(registry: Registry, name: str) -> Fits:
     """The methods that fit a model; only its config is read.
 
     The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
-
-    Raises:
-        ValueError: There is no such model, or no plugin has a target for it.
     """
     seen = outline_of(name)
     target = registry.target_for(seen.model)

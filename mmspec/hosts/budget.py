@@ -63,11 +63,10 @@ class Ranking:
     covered: Tensor  # `[batch]` int64: slots of every row that are in chunks; those behind are always kept
 
     def kept(self, length: Tensor, budget: int) -> Tensor:
-        """The slots that a cache of `budget` slots holds of rows with `length [batch]` committed units.
+        """The slots that a cache of `budget` slots holds of rows with `length [batch]` committed units: `[batch, key
+        heads, budget]` int64, ascending.
 
-        Returns:
-            `[batch, key heads, budget]` int64, ascending; rows that are shorter than the budget are kept whole, and
-            have slots of no meaning behind their end.
+        Rows that are shorter than the budget are kept whole, and have slots of no meaning behind their end.
         """
         length, covered = length.to(self.order.device)[:, None, None], self.covered[:, None, None]
         place = torch.arange(budget, device=length.device)
@@ -81,15 +80,11 @@ class Ranking:
 
 
 def ranked(keys: Tensor, query: Tensor, length: Tensor, longest: int, chunk: int, most: int) -> Ranking:
-    """Rank the chunks of a layer.
+    """Rank the chunks of a layer, the `most` best of them.
 
-    Args:
-        keys: `[batch, key heads, slots, width]`, at least one chunk.
-        query: `[batch, heads, width]`; the heads of one group are neighbours.
-        length: `[batch]` int64: committed slots of every row; what lies behind the last whole chunk is in none.
-        longest: No row has more.
-        chunk: Slots of a chunk.
-        most: Chunks that are wanted at most.
+    `keys` are `[batch, key heads, slots, width]`, at least one chunk; `query` is `[batch, heads, width]`, the heads of
+    one group neighbours. `length [batch]` int64 counts the committed slots of every row, at most `longest`; what lies
+    behind the last whole chunk is in none.
     """
     number = max(1, longest // chunk)
     chunks = keys[:, :, : number * chunk].float()
@@ -128,15 +123,12 @@ AttentionMaskInterface.register(HEARD, tree_mask)
 
 @torch.inference_mode()
 def last_queries(passes: Passes, slots: SlotCache, units: Tensor) -> list[Tensor | None]:
-    """The queries of every row's last committed unit.
+    """The queries of every row's last committed unit, `[batch, heads, width]` for each of `slots.owning`, after
+    positions were applied; None where no attention read the keys of that layer as they lie in the cache.
 
-    A recurrent layer's state has taken the unit in already; the queries behind such layers come from a text that
-    ends with the unit twice. `units` are these units, `[batch, 1]`. The cache has no rings and at least one unit in
-    every row; the manner of the passes is `interface`.
-
-    Returns:
-        For each of `slots.owning`: `[batch, heads, width]`, after positions were applied; or None if no attention read
-        the keys of that layer as they lie in the cache.
+    A recurrent layer's state has taken the unit in already; the queries behind such layers come from a text that ends
+    with the unit twice. `units` are these units, `[batch, 1]`. The cache has no rings and at least one unit in every
+    row; the manner of the passes is `interface`.
     """
     assert not slots.rings, "a ring may have dropped what the last unit saw"
     length, longest, index = slots.length, slots.longest, TreeIndex.chain(1, units.device)
@@ -178,10 +170,6 @@ class BudgetedTarget:
     """A target that starts from a live call of the outer target.
 
     `sinks` of the `budget` slots are taken from the beginning of the text, where nothing is retrieved.
-
-    Raises:
-        ValueError: The sinks leave no room for the latest slots, a budget has no room for two chunks, or the model
-            computes its attention itself, so that its queries cannot be heard.
     """
 
     def __init__(

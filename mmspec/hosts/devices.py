@@ -94,10 +94,8 @@ def is_cut(weight: Any) -> bool:
 
 
 def tensor_parallel_group(model: nn.Module) -> Any:
-    """The process group of the ranks over which a model's layers are cut; None if this process has all of it.
-
-    Raises:
-        ValueError: Its weights are spread in another way, in which ranks decode texts of their own.
+    """The process group of the ranks over which a model's layers are cut; None if this process has all of it. Refuses
+    weights that are spread in another way, in which ranks decode texts of their own.
     """
     cut: list[Any] = [weight for weight in model.parameters() if is_cut(weight)]
     meshes = [weight.device_mesh for weight in cut]
@@ -119,9 +117,6 @@ def dtype_of(dtype: str | torch.dtype | None, torch_dtype: str | torch.dtype | N
     """The dtype of weights that a user named; float32 by default.
 
     `torch_dtype` is the same setting under diffusers' name.
-
-    Raises:
-        ValueError: There is no such floating-point dtype, or the two arguments differ.
     """
     named = [_dtype(each) for each in (dtype, torch_dtype) if each is not None]
     if len(set(named)) > 1:

@@ -34,9 +34,6 @@ class Language:
 
         The dtype of the weights is float32 unless it is named; a chat template is for a model that has none. The other
         arguments go to `decoder_for`.
-
-        Raises:
-            ValueError: There is no such model, or a method, a part or an option does not fit it.
         """
         model = load_model(name, device, dtype_of(dtype))
         processor = load_processor(name)
@@ -51,11 +48,7 @@ Served = Language | Pipeline
 def load(
     name: str, device: str, dtype: str | None, template: str | None, options: Mapping[str, Any], **how: Any
 ) -> Served:
-    """Load a language model, or a pipeline that draws; arguments as in `Language.load`.
-
-    Raises:
-        ValueError: There is no such model, it cannot be served, or an argument is wrong.
-    """
+    """Load a language model, or a pipeline that draws; arguments as in `Language.load`."""
     if pipeline_of(Stored.named(name), name) is None:
         return Language.load(name, device, dtype, template, options=options, **how)
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
@@ -80,9 +73,6 @@ class Models(ModelManager):
         """The name of the model that a request means.
 
         `kind` is `Language`, or `Pipeline` for one that draws.
-
-        Raises:
-            UnknownModelError: No such model is served, or none that does this.
         """
         fitting = [name for name, served in self._served.items() if isinstance(served, kind)]
         if name in fitting or (name is None and fitting):

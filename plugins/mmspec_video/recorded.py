@@ -38,9 +38,6 @@ def folder_of(name: str) -> Path:
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
     """The clips in the folder of a model, or of the shipped denoising model beside it: held-out ones, or the tour
     (`TOUR_CLIP`).
-
-    Raises:
-        ValueError: None of the folders has clips.
     """
     for folder in (*folders, *(folder.parent / DENOISED for folder in folders)):
         if (folder / name).is_file():
@@ -61,12 +58,7 @@ def clips() -> Modality:
 
 
 def calls(pipe: Any, prompts: list[str] | int, short: bool) -> list[Mapping[str, Any]]:
-    """A call for every clip.
-
-    Raises:
-        ValueError: The pipeline makes no frames after actions, there are no recorded clips beside it, or prompts are
-            texts.
-    """
+    """A call for every clip."""
     name = pipe.config._name_or_path
     if not isinstance(pipe, NextFramePipeline):
         raise ValueError(f"{name} makes no frames after actions: it is a {type(pipe).__name__}")

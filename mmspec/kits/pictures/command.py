@@ -32,11 +32,7 @@ Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, r
 
 
 def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> Any:
-    """Load a pipeline that makes pictures, or what `makes` says; arguments as in `mmspec.Pipeline.from_pretrained`.
-
-    Raises:
-        ValueError: There is no such model, it makes something else, or an argument is wrong.
-    """
+    """Load a pipeline that makes pictures, or what `makes` says; arguments as in `mmspec.Pipeline.from_pretrained`."""
     from diffusers.utils import logging
 
     import mmspec
@@ -50,11 +46,7 @@ def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> An
 
 
 def list_words(model: str) -> None:
-    """Print the words of a model's training captions.
-
-    Raises:
-        ValueError: There is no such model, or it has no tokenizer of captions.
-    """
+    """Print the words of a model's training captions."""
     from mmspec.api.stored import Stored
     from mmspec.hosts.loading import load_tokenizer
     from mmspec.kits.pictures.prompts import words_of

@@ -50,11 +50,7 @@ class LanguagePipeline(Pipeline):
 
 
 def listed(prompt: str | Sequence[str]) -> list[str]:
-    """The texts of a call's prompt.
-
-    Raises:
-        ValueError: It is neither a text nor a list of some.
-    """
+    """The texts of a call's prompt."""
     prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
     if not prompts or not all(isinstance(p, str) for p in prompts):
         raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
@@ -66,18 +62,11 @@ Message = Mapping[str, Any]
 
 
 def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
-    """The prompts of a call.
+    """Ids `[batch, prompt]` of the prompts of a call, and their mask; no padding token is needed.
 
-    Args:
-        prompt: A text or a conversation (a list of messages), or a list of either.
-        tokenizer: The live tokenizer; for conversations, one with a chat template.
-
-    Returns:
-        Ids `[batch, prompt]` and their mask; no padding token is needed. Rows are padded on the left with their own
-        first token, so that a penalty of tokens that a row has is the same in every batch.
-
-    Raises:
-        ValueError: A prompt is empty, is neither a text nor a conversation, or there is no template for conversations.
+    A prompt is a text or a conversation (a list of messages), or a list of either; conversations need a tokenizer with
+    a chat template. Rows are padded on the left with their own first token, so that a penalty of tokens that a row has
+    is the same in every batch. Refuses an empty prompt.
     """
     conversations = _conversations(prompt)
     if conversations is None:
@@ -126,11 +115,7 @@ def _is_conversation(value: Any) -> bool:
 
 
 def ids_to_answer(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
-    """Ids of a conversation, up to where its answer begins.
-
-    Raises:
-        ValueError: A message is none, or the tokenizer has no chat template. Templates raise what their author chose.
-    """
+    """Ids of a conversation, up to where its answer begins. Templates raise what their author chose."""
     for message in conversation:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f'a message is {{"role": "user", "content": "…"}}, not {message!r:.80}')

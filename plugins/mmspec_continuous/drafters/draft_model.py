@@ -47,11 +47,7 @@ class DraftModelOptions:
 
 
 class ContinuousDraftModel(DraftModel):
-    """Drafts a chain with a smaller `CausalContinuousAR`.
-
-    Raises:
-        ValueError: No model was given, or it is no `CausalContinuousAR`.
-    """
+    """Drafts a chain with a smaller `CausalContinuousAR`."""
 
     needs = CONTINUOUS_DRAFT_MODEL.needs
 
@@ -62,11 +58,7 @@ class ContinuousDraftModel(DraftModel):
         self._first = 0
 
     def bind(self, target: Target) -> None:
-        """Compare the tokens and the denoising steps of both models.
-
-        Raises:
-            ValueError: They differ; the message names every difference.
-        """
+        """Compare the tokens and the denoising steps of both models."""
         super().bind(target)
         if not isinstance(target, ContinuousTarget):
             raise ValueError(
@@ -83,11 +75,7 @@ class ContinuousDraftModel(DraftModel):
         self._first = math.ceil(self.options.prefill * target.context)
 
     def start(self, state: State, inputs: Any) -> Any:
-        """As in `DraftModel`.
-
-        Raises:
-            ValueError: The draft model cannot take the target's prompt.
-        """
+        """As in `DraftModel`."""
         try:
             return super().start(state, inputs)
         except ValueError as error:

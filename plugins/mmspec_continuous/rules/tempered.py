@@ -85,11 +85,9 @@ class LastStep:
         return self.mean + self.sigma * (across + along * line)
 
     def bias(self, tau: float, tries: int) -> tuple[Tensor, Tensor]:
-        """The distance of the rule's draw at each node from the target's, given the shared noise.
-
-        Returns:
-            Total variation between the rule's and the target's last step, and the rule's probability of accepting the
-            draft less an exact rule's: `[batch, node]` each.
+        """The distance of the rule's draw at each node from the target's, given the shared noise: total variation
+        between the rule's and the target's last step, and the rule's probability of accepting the draft less an exact
+        rule's, `[batch, node]` each.
         """
         distance = self._line()[1]
         distance = distance.to(widest(distance.device))
@@ -121,22 +119,13 @@ class LastStep:
 def up_to_last_step(
     distribution: Distribution, draft: Distribution, follows: Tensor, noise: Noise, factor: int
 ) -> tuple[LastStep, Tensor, Finish]:
-    """Run the target's chain with the draft's noise, up to the last step.
+    """Run the target's chain with the draft's noise, up to the last step; returns the last step, the last states
+    `[batch, node, dim]` of free draws, and how last states become draws.
 
-    Args:
-        distribution: The target's distribution `[batch, node]`: denoising chains, or Gaussians, which are chains of one
-            step.
-        draft: What the drafted nodes were drawn from, `[batch, node - 1]`.
-        follows: `[batch, node - 1]` bool: nodes whose drafted child was drawn; the others, and the last node, draw
-            freely.
-        noise: Noise of the free draws.
-        factor: Power of the paper's factor: 1, 0 for no factor, -1 for its inverse.
-
-    Returns:
-        The last step; the last states `[batch, node, dim]` of free draws; and how last states become draws.
-
-    Raises:
-        ValueError: The target's distribution has no last step, or the draft's has another sigma.
+    The target's distribution `[batch, node]` is of denoising chains, or Gaussians, which are chains of one step;
+    `draft` is what the drafted nodes were drawn from, `[batch, node - 1]`. `follows [batch, node - 1]` bool are nodes
+    whose drafted child was drawn; the others, and the last node, draw freely, with `noise`. `factor` is the power of
+    the paper's factor: 1, 0 for no factor, -1 for its inverse. Refuses a draft with another sigma.
     """
     if isinstance(distribution, Gaussian) and isinstance(draft, Gaussian):
         return (
@@ -212,11 +201,7 @@ class Tempered(DraftsAfresh):
         self.tau = TAUS[options.tau] if isinstance(options.tau, str) else options.tau
 
     def bind(self, target: Target) -> None:
-        """Refuse heads without steps.
-
-        Raises:
-            ValueError: The target's head is a mixture.
-        """
+        """Refuse heads without steps, which mixtures are."""
         refuse_mixtures(target, "tempered", "tests the last step")
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:

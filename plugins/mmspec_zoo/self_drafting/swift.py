@@ -209,11 +209,7 @@ class Swift:
         self.options, self.shape = options, Comb(options.nodes)
 
     def bind(self, target: Target) -> None:
-        """Find the target's sub-layers.
-
-        Raises:
-            ValueError: The target has no inner layer, or as in `SelfDrafting` and `SubLayers.parts`.
-        """
+        """Find the target's sub-layers."""
         self._own = SelfDrafting(target, "swift")
         inner = numbers_between(self._own.layers)
         if not inner:

@@ -48,16 +48,11 @@ class SortedTargetCache:
 class SortedTarget:
     """A draft model, scored by the smallest of its sub-models that is sure.
 
-    A row's scores are its last valid node's, from the pass's first node on; at other nodes they are the
-    smallest sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`.
-
-    Args:
-        sure: The likeliest unit must have this probability, under a softmax of the scores as the model gives them, for
-            a sub-model to speak; the largest one speaks always.
-        stop: Below this largest probability, the largest sub-model is `UNSURE`.
-
-    Raises:
-        ValueError: The model has no such sub-models, or layers whose state cannot take a draft back.
+    A row's scores are its last valid node's, from the pass's first node on; at other nodes they are the smallest
+    sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`. For a
+    sub-model to speak, the likeliest unit must have the probability `sure`, under a softmax of the scores as the model
+    gives them; the largest one speaks always, and is `UNSURE` below the probability `stop`. Refuses layers whose state
+    cannot take a draft back.
     """
 
     def __init__(self, target: TransformersTarget, exits: Sequence[int], sure: float, stop: float) -> None:

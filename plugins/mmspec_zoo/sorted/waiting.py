@@ -39,10 +39,8 @@ class SplitPass:
     def alone(self, states: Tensor | None) -> Iterator[Record]:
         """A block in which passes of this thread run this part alone; other threads wait to run the model.
 
-        Its first layer is given `states [batch, node, hidden]`; None if it is the model's first one.
-
-        Yields:
-            What keeps the states behind the part, `Record.states`.
+        Its first layer is given `states [batch, node, hidden]`; None if it is the model's first one. Yields what keeps
+        the states behind the part, `Record.states`.
         """
         layers = self.sublayers.layers
         gone = [layer for layer in range(len(layers)) if not self.begin <= layer < self.end]
@@ -53,11 +51,7 @@ class SplitPass:
 
 
 def split(sublayers: SubLayers, ends: Sequence[int]) -> list[SplitPass]:
-    """The parts of a pass that end before these layers.
-
-    Raises:
-        ValueError: These are no layers of the model, or its layers hand on more than their states.
-    """
+    """The parts of a pass that end before these layers; refuses layers that hand on more than their states."""
     count = len(sublayers.layers)
     if not ends or list(ends) != sorted({*ends}) or not 1 <= ends[0] <= ends[-1] <= count:
         raise ValueError(

@@ -98,13 +98,11 @@ class NgramCache:
         self.tokens = torch.where(latest.values >= 0, tokens[latest.indices], -1)
 
     def ending(self, pieces: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """The longest n-gram with which drafted pieces end; of equally long ones the latest token's.
+        """The target's token `[batch]` of the longest n-gram with which drafted pieces end, of equally long ones the
+        latest token, -1 where there is none; and the number of its pieces.
 
         `pieces [batch, longest]` are the last draft ids, -2 where there are fewer; `begins [batch, longest]` bool says
         whether a unit begins one, two, … pieces before the end.
-
-        Returns:
-            `[batch]` the target's token, -1 where there is none; and the number of its pieces.
         """
         keys, sizes = self._keys[self.tokens], self._sizes[self.tokens]
         same = ((keys == pieces[:, None]) | (keys < 0)).all(-1)  # [batch, slot]

@@ -58,11 +58,7 @@ class CutHeadCache:
 
 
 class CutHeadTarget:
-    """A target over a copy of a model's modules whose output layer keeps some ids, ascending.
-
-    Raises:
-        ValueError: An id does not exist, or the output layer cannot be cut; says why.
-    """
+    """A target over a copy of a model's modules whose output layer keeps some ids, ascending."""
 
     def __init__(self, target: TransformersTarget, kept: Sequence[int]) -> None:
         assert target.vocab is not None
@@ -113,10 +109,8 @@ def widened(values: Tensor, kept: Tensor, vocab: int) -> Tensor:
 
 @torch.no_grad()
 def with_cut_head(model: PreTrainedModel, kept: Tensor) -> PreTrainedModel:
-    """A copy of a model's modules that shares its weights, with the rows `kept [id]` alone of its output layer.
-
-    Raises:
-        ValueError: The output layer is not a plain linear layer, lies on several ranks, or is not what the model runs.
+    """A copy of a model's modules that shares its weights, with the rows `kept [id]` alone of its output layer. Refuses
+    an output layer that is no plain linear one, lies on several ranks, or is not what the model runs.
     """
     kind, head = type(model).__name__, model.get_output_embeddings()
     if type(head) is not nn.Linear or head.weight.is_meta:
@@ -181,11 +175,7 @@ class VocabTrimOptions(DraftModelOptions):
 
 
 class VocabTrim(DraftModel):
-    """Drafts a chain with a smaller transformers model and a part of its output layer.
-
-    Raises:
-        ValueError: No model was named, it cannot be loaded, or there is no such corpus.
-    """
+    """Drafts a chain with a smaller transformers model and a part of its output layer."""
 
     def __init__(self, options: VocabTrimOptions = VocabTrimOptions()) -> None:
         if isinstance(options.corpus, (str, Path)) and not Path(options.corpus).is_file():
