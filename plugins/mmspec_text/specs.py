@@ -61,7 +61,7 @@ LOOKUP_RECYCLING = DrafterSpec.row(
     "lookup-recycling",
     "mmspec_text.drafters.lookup_recycling:LookupRecycling",
     "discrete → tree",
-    "Prompt lookup, and token recycling for rows where it finds nothing.",
+    "Recycled successors and copies of the text, in one tree; no model.",
     "https://arxiv.org/abs/2408.08696",
 )
 REST = DrafterSpec.row(
