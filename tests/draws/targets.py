@@ -5,7 +5,6 @@ And the model is left as it was: its parts, attributes and buffers, and what its
 
 import contextlib
 import io
-import random
 import re
 import traceback
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from transformers.utils import logging
 import mmspec
 from mmspec.compare.equality import Stock, assert_same, stock
 from tests.draws.calls import LAWS, METHODS, OTHERS, draw_call
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 from tests.draws.decoders import (
     NEW,
     decoder_parts,
@@ -164,7 +163,7 @@ class Targets(Claim):
     fixed = 40
     needed = frozenset({"decoder", "length", "method"})
 
-    def draw(self, dice: random.Random) -> Case:
+    def draw(self, dice: Dice) -> Case:
         case = draw_decoder(dice)
         pads = draw_padding(dice, case["length"])
         if pads != [0]:
