@@ -8,6 +8,7 @@ import io
 import re
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -109,9 +110,15 @@ class Forced:
         return [self.row[len(ids)]]
 
 
-@torch.no_grad()
 def own_noise(model: PreTrainedModel, run: Stock, row: int, case: Case) -> float:
     """How far stock's steps are from its own pass over the whole row, in the scores of the call; 0: not rounding."""
+    noise, largest = apart(model, run, row, case)
+    return noise / case.get("call.temperature", 1.0) if noise < SHARE * largest else 0.0
+
+
+@torch.no_grad()
+def apart(model: PreTrainedModel, run: Stock, row: int, case: Case) -> tuple[float, float]:
+    """How far the logits of stock's steps are from its own pass over the whole row, and the largest of them."""
     pads = case.get("pads", [0])
     units = run.ids[row][None, pads[row * len(pads) // len(run.ids)] :]
     known = units.shape[1] - len(run.scores)
@@ -119,8 +126,28 @@ def own_noise(model: PreTrainedModel, run: Stock, row: int, case: Case) -> float
     again = model.generate(
         units[:, :known], **SCORED, max_new_tokens=len(run.scores), prefix_allowed_tokens_fn=Forced(units)
     )
-    noise = float((torch.cat(again.logits) - whole[known - 1 : -1]).abs().max())
-    return noise / case.get("call.temperature", 1.0) if noise < SHARE * float(whole.abs().max()) else 0.0
+    return float((torch.cat(again.logits) - whole[known - 1 : -1]).abs().max()), float(whole.abs().max())
+
+
+def refusal(error: ValueError, model: PreTrainedModel, run: Stock, case: Case) -> str:
+    """`refused`; with the reason if it may be one too many: stock agrees with itself, and the bare decoder is taken."""
+    if "own" in case or len(run.ids) > 1 or any(case.get("pads", [0])) or not taken(case["decoder"]):
+        return "refused"
+    noise, largest = apart(model, run, 0, case)
+    reason = re.sub(r"\S*\d\S*|\S*For\S+", "…", str(error).partition(", where")[0].partition(";")[0])
+    return f"refused, though stock agrees with itself: {reason[-110:]}" if noise < SHARE * largest else "refused"
+
+
+@cache
+def taken(decoder: str) -> bool:
+    """Whether a decoder without settings is taken."""
+    case = {"decoder": decoder, "length": 24, "method": "plain"}
+    model = made(case)
+    try:
+        written(model, prompt(case), stock(model, prompt(case), 0, **call_of(case)), case)
+    except ValueError:
+        return False
+    return True
 
 
 def compare_scores(scores: tuple[Tensor, ...], ids: Tensor, run: Stock, model: PreTrainedModel, case: Case) -> None:
@@ -182,7 +209,7 @@ class Targets(Claim):
             run = stock(model, inputs, 0, **call)
         except Exception:
             return "stock fails"
-        before, outcome = state_of(model), "refused"
+        before = state_of(model)
         own = changes(fresh, before)  # what every call of stock changes, and a call of ours may
         if own:  # this model remembers a call
             model = made(case)
@@ -192,6 +219,7 @@ class Targets(Claim):
         except ValueError as error:
             if in_mid_text(error):
                 raise Broken(f"refused in mid-text: {error}") from error
+            outcome = refusal(error, model, run, case)
         else:
             outcome = outcome_of(ids, state, run, model, case)
             compare_scores(scores, ids, run, model, case)
