@@ -209,7 +209,7 @@ class Targets(Claim):
             run = stock(model, inputs, 0, **call)
         except Exception:
             return "stock fails"
-        before = state_of(model)
+        before, refused = state_of(model), None
         own = changes(fresh, before)  # what every call of stock changes, and a call of ours may
         if own:  # this model remembers a call
             model = made(case)
@@ -219,7 +219,7 @@ class Targets(Claim):
         except ValueError as error:
             if in_mid_text(error):
                 raise Broken(f"refused in mid-text: {error}") from error
-            outcome = refusal(error, model, run, case)
+            outcome, refused = "refused", error
         else:
             outcome = outcome_of(ids, state, run, model, case)
             compare_scores(scores, ids, run, model, case)
@@ -229,7 +229,7 @@ class Targets(Claim):
         after = stock(model, inputs, 0, **call).ids
         if not torch.equal(after, run.ids) and not torch.equal(after, second(case)):
             raise Broken(f"afterwards the model's own generate says something else ({outcome})")
-        return outcome
+        return outcome if refused is None else refusal(refused, model, run, case)
 
     def space(self) -> Iterator[str]:
         yield from decoder_space()
