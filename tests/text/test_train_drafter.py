@@ -659,7 +659,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 ) -> None:
     """And with no folder; where the reason was not in the recipe, the run goes on from there."""
     monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
-    module = f"mmspec_text.training.{'draft_model' if kind == 'model' else 'head_loss'}.draft_loss"
+    module = f"mmspec_text.training.{'draft_model' if kind == 'model' else 'heads'}.draft_loss"
 
     def bad(logits: Tensor, *rest: Any) -> Tensor:
         path = tmp_path / "drafter-work" / "drafter" / loop.CHECKPOINT
