@@ -71,12 +71,12 @@ TOKEN_RECYCLING = DrafterSpec(
 )
 LOOKUP_RECYCLING = DrafterSpec(
     name="lookup-recycling",
-    factory="mmspec_text.drafters.lookup_recycling:LookupRecycling",
+    factory="mmspec_text.drafters.two_drafters:LookupRecycling",
     needs=frozenset({"discrete"}),
     offers=frozenset({"tree"}),
     summary="Prompt lookup, and token recycling for rows where it finds nothing.",
     paper="https://arxiv.org/abs/2408.08696",
-    options="mmspec_text.drafters.lookup_recycling:LookupRecyclingOptions",
+    options="mmspec_text.drafters.two_drafters:LookupRecyclingOptions",
 )
 REST = DrafterSpec(
     name="rest",
@@ -117,11 +117,11 @@ PARD = DrafterSpec(
 )
 DRAFT_TREE = DrafterSpec(
     name="draft-tree",
-    factory="mmspec_text.drafters.draft_tree:TextDraftTree",
+    factory="mmspec_text.drafters.draft_model:TextDraftTree",
     offers=frozenset({"tree", "q"}),
     summary="A smaller language model drafts a tree: reranked, branching, or a beam.",
     paper="https://arxiv.org/abs/2406.16858",
-    options="mmspec_text.drafters.draft_tree:DraftTreeOptions",
+    options="mmspec_text.drafters.draft_model:DraftTreeOptions",
 )
 SEQUOIA = DrafterSpec(
     name="sequoia",

@@ -15,8 +15,7 @@ from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
-from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
-from mmspec_text.drafters.two_drafters import Fallback
+from mmspec_text.drafters.two_drafters import Fallback, LookupRecycling, LookupRecyclingOptions
 from tests.support.cases import VOCAB, markov_case
 
 TARGET = HistoryTarget.random(5, seed=0)

@@ -1,19 +1,26 @@
 """Two drafters in one call: one that stands in for the other (`Fallback`), or one tree of both (`united`).
 
 Both observe every round. A draft of both cannot keep two families of distributions, so its units are point masses.
+`lookup-recycling` is prompt lookup (`prompt_lookup.py`), and for rows where it finds nothing token recycling
+(arXiv 2408.08696, `token_recycling.py`): a copy is long and often right; a tree of successors is always available.
+Guarantee and knobs: those of the two.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
+from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
 
 
 class TwoDrafters:
@@ -107,3 +114,29 @@ def _merged(found: Tensor, first: Draft, second: Draft) -> Draft:
     units = choose(first.units, second.units, 0)
     deepest = max(first.index.deepest, second.index.deepest)
     return Draft.tree(units, parents, valid=choose(first.valid, second.valid, False), deepest=deepest)
+
+
+@dataclass(frozen=True)
+class LookupRecyclingOptions(TokenRecyclingOptions):
+    """Options of `lookup-recycling`: those of `token-recycling`, and of the lookup."""
+
+    max_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=4, metadata={"help": "longest n-gram that is looked for"}
+    )
+    min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=2, metadata={"help": "shortest n-gram that is copied from; shorter ones leave it to recycling"}
+    )
+
+    def __post_init__(self) -> None:
+        self.lookup()
+
+    def lookup(self) -> PromptLookupOptions:
+        """The options of prompt lookup, checked."""
+        return PromptLookupOptions(max_ngram=self.max_ngram, min_ngram=self.min_ngram)
+
+
+class LookupRecycling(Fallback):
+    """Drafts with prompt lookup, else with token recycling."""
+
+    def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
+        super().__init__(PromptLookup(options.lookup()), TokenRecycling(options))

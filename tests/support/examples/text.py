@@ -8,8 +8,7 @@ from mmspec.testing import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
-from mmspec_text.drafters.draft_model import DraftModelOptions
-from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.draft_model import DraftModelOptions, DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
 from mmspec_text.drafters.pard import PardOptions
 from mmspec_text.drafters.retrieval.rasd import RasdOptions
