@@ -39,7 +39,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
-from tests.support import lantern_heads
+from tests.support import lantern_heads, random_models
 from tests.support.examples import EXAMPLES, image, ssm, zoo
 from tests.support.examples import written as grids
 from tests.support.examples.heads import random_checkpoint
@@ -210,7 +210,7 @@ def copied(value: Any, place: Place) -> Any:
 
 def text() -> dict[str, Runnable]:
     """The methods of the text plugin, history processors, a criterion."""
-    llama, small, prompt = tiny_models.llama(), tiny_models.small(), tiny_models.prompt([0, 1])
+    llama, small, prompt = tiny_models.llama(), random_models.small(), tiny_models.prompt([0, 1])
     methods: dict[str, dict[str, Any]] = {
         "auto": {},
         "plain": {},
@@ -284,7 +284,7 @@ def text() -> dict[str, Runnable]:
 def translated(place: Place, context: int = 512) -> DraftModel:
     """A draft model that lacks two of the target's tokens, which it spells in one and two of its own."""
     sizes = {**tiny_models.SIZES, "vocab_size": 6, "max_position_embeddings": context}
-    small = tiny_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
+    small = random_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
     pieces = [[1], [2], [3, 4], [0], [4], [1], [5]]
     listed = torch.tensor([[*each, -1][:2] for each in pieces])
     lengths = torch.tensor([len(each) for each in pieces])
@@ -321,9 +321,9 @@ def images() -> dict[str, Runnable]:
 def recurrent() -> dict[str, Runnable]:
     """Methods on a hybrid with a Mamba-2 layer, and on a Mamba-1."""
     sizes = dict(vocab_size=tiny_models.VOCAB, hidden_size=16, state_size=4, num_hidden_layers=2, conv_kernel=3)
-    mamba = tiny_models.random_model(MambaConfig(**sizes, pad_token_id=0, eos_token_id=None), gain=4.0, head=8.0)
+    mamba = random_models.random_model(MambaConfig(**sizes, pad_token_id=0, eos_token_id=None), gain=4.0, head=8.0)
     models = {"bamba": ssm.hybrid().target.model, "mamba": mamba}
-    small, prompt = tiny_models.small(), tiny_models.prompt([0, 1])
+    small, prompt = random_models.small(), tiny_models.prompt([0, 1])
     methods: dict[str, dict[str, Any]] = {
         "plain": {},
         "prompt-lookup": {},

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 
 VOCAB, CONTEXT, WINDOW = 131, 512, 12
 

@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 from tests.support.zoo.recipe import Recipe
 
 START, END, IMAGE, VIDEO = 124, 125, 126, 127
