@@ -1,61 +1,30 @@
-"""From a method's name to a decoder: the registry's parts, their options, the live objects that users pass."""
+"""From a plan to a decoder, and a decoder's parts bound again."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from mmspec.api import policies
-from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
-from mmspec.api.learning import refuse_unteachable
-from mmspec.api.refusals import ARGUMENTS, MEANT, asked_tokens, refuse_non_models
-from mmspec.core.capabilities import DraftsWithModel, OwnLength, RunsModel, TargetAware, TargetWrapping, Wrapper
-from mmspec.core.compile.choice import Compile
+from mmspec.api.plan import AUTO, Plan, resolve
+from mmspec.core.capabilities import DraftsWithModel, OwnLength, RunsModel, TargetWrapping, Wrapper
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.hidden import GivesHidden
-from mmspec.core.policies import Fixed, Policy
-from mmspec.core.promise import Shape
+from mmspec.core.policies import Fixed
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.refusal import OutOfScopeError
-from mmspec.core.rules import Rule
-from mmspec.hosts.devices import device_of
-from mmspec.registry import DrafterSpec, Registry, RuleSpec, TargetSpec, installed, pair, require
-from mmspec.registry.matching import HOME
-from mmspec.registry.numbers import whole
-from mmspec.registry.options import build, route
-from mmspec.registry.suggest import unknown
+from mmspec.registry import DrafterSpec, RuleSpec
 
 DEFAULT_K = 5
 """Units to draft per round where nobody names a number."""
 
 
-def decoder_for(
-    model: Any,
-    method: str = "auto",
-    *,
-    drafter: Any = None,
-    rule: Any = None,
-    k: int | None = None,
-    policy: str | Policy | None = None,
-    shape: Shape = None,
-    compile: Compile = None,
-    options: Mapping[str, Any] | None = None,
-    beside: Sequence[str] = (),
-    learn: bool = False,
-    hidden: Sequence[int] = (),
-    pipeline: bool = False,
-) -> Decoder:
+def decoder_for(model: Any, method: str = AUTO, *, hidden: Sequence[int] = (), **asked: Any) -> Decoder:
     """Put a decoder together for a live model.
 
-    Arguments as in `mmspec.enable`; options of drafter, rule and policy are flat. `beside` names further arguments that
-    the caller takes, for an error's suggestions; `learn` asks for a drafter that can learn; `hidden` lists boundaries
-    of the target's layers (`mmspec.core.hidden`) whose states its outputs are to carry; under `pipeline` `auto` chooses
-    for a pipeline.
+    `hidden` lists boundaries of the target's layers (`mmspec.core.hidden`) whose states its outputs are to carry; the
+    other arguments are those of `mmspec.api.plan.resolve`.
 
     Who says nothing of `k` gets, in this order: `generation_config.num_assistant_tokens` of a live draft model, as in
     transformers; what a card or the target's spec lists with the choice of `auto`; the length for which a head was
@@ -64,73 +33,30 @@ def decoder_for(
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
     """
-    registry, given = installed(), dict(options or {})
-    target = _target(registry, model)
-    live, name = _drafter_given(registry, drafter, given)
-    if method == PLAIN and drafter is not None:
-        raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
-    ruled = rule is not None and not isinstance(rule, str)
-    if ruled and not isinstance(rule, Rule):
-        raise TypeError(f"a rule is a name or an object with `accept`, not {type(rule).__name__}")
-    choice, near = Choice(method, ""), tuple[str, ...]()
-    if method == AUTO and drafter is not None and "model" not in given:
-        choice = Choice(PLAIN, "the drafter that was given")
-    elif method == AUTO:
-        head = of_head(registry, target, given.get("model"))
-        choice = head or choose(model, target, "model" in given, rule is not None, pipeline)
-        near = (target.owner, HOME)
-        given |= {"model": choice.drafter} if choice.drafter else {}
-    elif "model" in given and drafter is not None and not _takes_model(registry, method):
-        name = _model_drafter(registry, target, given["model"])
-    offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
-    pairing = pair(registry, choice.method, name, None if ruled else rule, offers, near)
-    if live is None and not ruled:
-        require(registry, pairing, target)
-    if learn:
-        refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
-    asked, policy = asked_tokens(given.get("model")), policy if policy is not None else choice.policy
-    alias = given.pop("num_speculative_tokens", None)
-    own_drafter, accelerated = live is None and name is None, device_of(model).type not in ("cpu", "meta")
-    values = pairing.method.values_for(own_drafter and accelerated)
-    usual = values.pop("k")
-    compile = choice.compile if compile is None and shape != "any" else compile
-    parts = {
-        "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
-        "rule": None if ruled else pairing.rule.load_options(),
-        "policy": policies.options_of(policy),
-    }
-    # Another drafter or rule may have other options than those that the method sets.
-    known = {option.name for declared in parts.values() if declared for option in fields(declared)}
-    values = {name: value for name, value in values.items() if name in known}
-    names = [*ARGUMENTS, *beside]
-    usually, routed = (route(said, parts, names, MEANT) for said in ({**values, **choice.options}, given))
-    built: dict[str, Any] = {
-        part: build(declared, {**usually[part], **routed[part]}, part)
-        for part, declared in parts.items()
-        if declared is not None
-    }
-    proposes = live if live is not None else _instance(pairing.drafter, built.get("drafter"))
-    own = proposes.own_length if isinstance(proposes, OwnLength) else None
-    said = [
-        (asked, "its draft model's generation_config"),
-        (choice.k, "the choice of auto"),
-        (own, "its head"),
-        (usual, f"the method {choice.method}"),
-    ]
-    k, k_from = budget(k, alias, said)
+    return built(resolve(model, method, **asked), model, hidden)
+
+
+def built(plan: Plan, model: Any, hidden: Sequence[int] = ()) -> Decoder:
+    """The decoder of a plan; arguments as in `decoder_for`."""
+    drafter, rule = plan.drafter, plan.rule
+    if drafter is None:
+        drafter = _made(plan.pairing.drafter, plan.options.get("drafter"))
+    head = drafter.own_length if isinstance(drafter, OwnLength) else None
+    *before, usual = plan.lengths
+    k, k_from = budget(plan.k, [*before, (head, "its head"), usual])
     # Asked later, and only by some policies: the drafter is not bound yet.
-    widths = {} if proposes is None else {"width": partial(_width, proposes)}
+    widths = {} if drafter is None else {"width": partial(_width, drafter)}
     return Decoder(
-        _giving(target.load()(model), hidden, proposes),
-        proposes,
-        rule if ruled else _instance(pairing.rule, built.get("rule")),
+        _giving(plan.target.load()(model), hidden, drafter),
+        drafter,
+        _made(plan.pairing.rule, plan.options.get("rule")) if rule is None else rule,
         k=k,
         k_from=k_from,
-        policy=policies.make(policy, k, built.get("policy"), **widths),
-        name=choice.method if live is None else type(drafter).__name__,
-        why=choice.why,
-        shape=shape,
-        compile=compile,
+        policy=policies.make(plan.policy, k, plan.options.get("policy"), **widths),
+        name=plan.name,
+        why=plan.choice.why,
+        shape=plan.shape,
+        compile=plan.compile,
     )
 
 
@@ -161,36 +87,6 @@ def models_of(decoder: Decoder) -> list[nn.Module]:
     return [model for model in models if isinstance(model, nn.Module)]
 
 
-def _target(registry: Registry, model: Any) -> TargetSpec:
-    found = registry.target_for(model)
-    if found is None:
-        kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
-        there = (*registry.components("target"), *registry.components("adapter"))
-        known = "; ".join(f"{spec.name}: {spec.summary}" for spec in there) or "none"
-        raise OutOfScopeError(f"no installed plugin has a target for {kind!r}. There is {known}")
-    return found
-
-
-def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> tuple[Drafter | None, str | None]:
-    """A drafter as users pass it: (object, None), or (None, a name in the registry); a model becomes an option."""
-    if drafter is None:
-        return None, None
-    if isinstance(drafter, str):
-        if any(drafter == c.name or drafter == c.qualified for c in registry.components("drafter")):
-            return None, drafter
-        if "/" not in drafter and not Path(drafter).exists():
-            raise ValueError(unknown("drafter", drafter, [c.name for c in registry.components("drafter")]))
-    elif isinstance(drafter, HostDrafter):
-        return (cast(Drafter, drafter) if isinstance(drafter, TargetAware) else HostDrafterAdapter(drafter)), None
-    elif not hasattr(drafter, "generate"):
-        refuse_non_models(drafter, "drafter=")
-        raise TypeError(f"a drafter is a name, a model or an object with `propose`, not {type(drafter).__name__}")
-    if "model" in given or "drafter.model" in given:
-        raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")
-    given["model"] = drafter
-    return None, None
-
-
 def _giving(target: Target, hidden: Sequence[int], drafter: Drafter | None) -> Target:
     """The target, with outputs that carry hidden states, if there are to be any."""
     if not hidden:
@@ -204,41 +100,14 @@ def _giving(target: Target, hidden: Sequence[int], drafter: Drafter | None) -> T
     return target.with_hidden(hidden)
 
 
-def _takes_model(registry: Registry, method: str) -> bool:
-    drafter = pair(registry, method).drafter
-    options = drafter.load_options() if drafter else None
-    return options is not None and "model" in {field.name for field in fields(options)}
-
-
-def _model_drafter(registry: Registry, target: TargetSpec, model: Any) -> str:
-    """The drafter that runs a model or a head for a target, whatever the method's own drafter is."""
-    choice = of_head(registry, target, model)
-    method = choice.method if choice else with_model(target).method
-    drafter = pair(registry, method, near=(target.owner, HOME)).drafter
-    assert drafter is not None
-    return drafter.qualified
-
-
-def budget(k: int | None, alias: int | None, said: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
-    """Units to draft per round, and who says so ("" for the user).
-
-    Args:
-        k: What the user says; None: nothing.
-        alias: The same, as `num_speculative_tokens`.
-        said: Others' numbers, and who says them; the first that is one holds, else `DEFAULT_K`.
-
-    Raises:
-        ValueError: The user says both, or the number is no integer, or negative.
-    """
-    if k is not None and alias is not None:
-        raise ValueError("k and num_speculative_tokens are one number; give one of them")
-    wanted = k if k is not None else alias
+def budget(wanted: int | None, said: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
+    """Units to draft per round, and who says so: the user (""), or the first of the others that says a number."""
     if wanted is not None:
-        return whole("k", wanted), ""
+        return wanted, ""
     return next(((number, who) for number, who in said if number), (DEFAULT_K, "the general default"))
 
 
-def _instance(spec: DrafterSpec | RuleSpec | None, options: Any) -> Any:
+def _made(spec: DrafterSpec | RuleSpec | None, options: Any) -> Any:
     if spec is None:
         return None
     factory = spec.load()

@@ -10,15 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from mmspec.api import adapters
-from mmspec.api.build import decoder_for, models_of
-from mmspec.api.choice import AUTO
-from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some_generate
+from mmspec.api.adapters import EnabledComponents, Settings, loops_of
+from mmspec.api.build import built, models_of
 from mmspec.api.generation import noise_of, runner
-from mmspec.api.learning import learner_of, learning_of
-from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
-from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_non_models, refuse_settings
+from mmspec.api.plan import Plan, resolve
+from mmspec.api.refusals import (
+    arguments_of,
+    refuse_arguments,
+    refuse_class,
+    refuse_inputs,
+    refuse_mode,
+    refuse_non_models,
+    refuse_settings,
+)
 from mmspec.api.stopping import with_stop_strings
+from mmspec.core.capabilities import Learns
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
@@ -26,21 +35,51 @@ from mmspec.core.promise import HALF, Shape, in_half_precision
 from mmspec.core.report import Report
 from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget
-from mmspec.registry import installed
+from mmspec.registry import DrafterSpec, installed
 from mmspec.registry.warn import warn
 
 
-class Enabled:
-    """A model whose `generate` speculates; leave it with `disable()` or as a context manager.
+def learning_of(learn: Any, plan: Plan, compile: Compile) -> Learning | None:
+    """The options behind `learn=`; None: no learning. Refuses a drafter that cannot learn, before weights are read."""
+    if learn is None or learn is False:
+        return None
+    if learn is not True and not isinstance(learn, Learning):
+        raise TypeError(f"learn= is True, False or mmspec.Learning(…), not {type(learn).__name__}")
+    if compile:
+        raise ValueError(
+            "learn= and compile= do not go together: captured rounds may hold copies of a drafter's weights, which a "
+            "lesson would not reach; leave out one of them"
+        )
+    spec, able, name = plan.pairing.drafter, False, "plain"
+    if plan.drafter is not None:
+        able, name = isinstance(plan.drafter, Learns), type(plan.drafter).__name__
+    elif spec is not None:
+        able, name = _can_learn(spec), spec.name
+    if not able:
+        names = ", ".join(sorted(spec.name for spec in installed().components("drafter") if _can_learn(spec)))
+        raise ValueError(f"the drafter {name} cannot learn; those that can: {names or 'none'}")
+    return Learning() if learn is True else learn
 
-    Attributes:
-        method: The method that was chosen.
-        why: Why this method, in one sentence.
-        report: Counts and times of the last call; None before the first.
-        totals: Those of all calls together; None before the first.
-        learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
-        held: Why another `enable` of the model may not take the handle's place now.
-    """
+
+def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
+    """The learner of a decoder; None without learning; refuses weights that belong to inference mode."""
+    if learning is None:
+        return None
+    assert isinstance(decoder.drafter, Learns), "others were refused before"
+    learner = Learner(decoder.drafter, learning)
+    weights = learner.lesson.weights()
+    if torch.is_inference_mode_enabled() or any(weight.is_inference() for weight in weights):
+        raise ValueError("weights that were made under torch.inference_mode() cannot learn; load and enable outside it")
+    return learner
+
+
+def _can_learn(spec: DrafterSpec) -> bool:
+    factory = spec.load()
+    return isinstance(factory, type) and issubclass(factory, Learns)
+
+
+class Enabled:
+    """A model whose `generate` speculates; leave it with `disable()` or as a context manager."""
 
     def __init__(
         self, model: Any, decoder: Decoder, seed: int | None, noise: str | None, learner: Learner | None = None
@@ -49,19 +88,15 @@ class Enabled:
         self._decoder = decoder
         self._seed = seed
         self._noise = noise
-        self.learner = learner
+        self.learner = learner  # what the drafter learnt: `steps`, `seconds`, `loss`, `stopped`
         self.method = decoder.name
-        self.why = decoder.why
-        self.report: Report | None = None
-        self.totals: Report | None = None
-        self.held: list[str] = []
+        self.why = decoder.why  # the reason for this method, in one sentence
+        self.report: Report | None = None  # counts and times of the last call
+        self.totals: Report | None = None  # those of all calls together
+        self.held: list[str] = []  # why another `enable` of the model may not take the handle's place now
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's `generate` while enabled: arguments and result as transformers documents them.
-
-        Raises:
-            ValueError: An argument is not supported.
-        """
+        """The model's `generate` while enabled: arguments and result as transformers documents them."""
         arguments = arguments_of(self._model, args, kwargs)
         refuse_mode(self._model, arguments)
         refuse_arguments(arguments)
@@ -81,11 +116,8 @@ class Enabled:
         return result
 
     def save_drafter(self, folder: str | Path) -> None:
-        """Write the drafter as it is after what it learnt; `drafter=folder` takes it.
-
-        Raises:
-            ValueError: Nothing learns here, or there is no form for such a head.
-            OSError: The folder cannot be written, or holds something that this method did not write.
+        """Write the drafter as it is after what it learnt; `drafter=folder` takes it; refuses a folder that holds
+        something else.
         """
         if self.learner is None:
             raise ValueError("the drafter is as it was loaded: nothing learns here (learn=True)")
@@ -222,31 +254,24 @@ def enable(
     refuse_non_models(model)
     others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
     others |= {"shape": shape, "compile": compile, "learn": learn or None}
-    fitting = installed().adapters_for(model)
-    named = any(method in (adapter.name, adapter.qualified) for adapter in fitting)
-    generate = is_pipeline(model) and not named and (some_generate(model) or components is not None or not fitting)
-    if components is not None and not generate:
-        raise ValueError("components= is for pipelines of diffusers, with methods for language models")
+    fitting, by_parts = loops_of(model, method, components)
     adapters.make_way(model, _handle_of(model))
-    refused = {}
-    if fitting and components is None and (method == AUTO or not generate):
+    skipped = {}
+    if fitting:
         try:
             return adapters.enabled(model, fitting, method, k, others, options)
         except ValueError as error:
-            if not generate:
+            if not by_parts:
                 raise
-            refused = {fitting[0].name: str(error)}
-    if generate:
+            skipped = {fitting[0].name: str(error)}
+    if by_parts:
         common = {"method": method, "k": k, **others, "learn": learn, **options}
-        return EnabledComponents(model, enable, common, components or {}, refused)
-    if "generate" in getattr(model, "__dict__", {}):
-        raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
+        return EnabledComponents(model, enable, common, components or {}, skipped)
     refuse_class(model, installed().target_for(model))
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-    learning = learning_of(learn)
-    decoder = decoder_for(
-        model, method, **parts, options=options, beside=("seed", "noise", "learn"), learn=learning is not None
-    )
+    plan = resolve(model, method, **parts, options=options, beside=("seed", "noise", "learn"))
+    learning = learning_of(learn, plan, compile)
+    decoder = built(plan, model)
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed), learner_of(decoder, learning))
     if shape is None and decoder.k and decoder.rule.exactness == "invariant" and in_half_precision(decoder.target):
         more = ", and shape='one' makes it plain decoding's of one width, to the bit" if enabled.width is None else ""

@@ -28,11 +28,7 @@ class Reporting(Protocol):
 
 
 def comparisons(model: Any, drafter: str | None) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Names of comparisons, each with its function, which raises a ValueError where it refuses the model.
-
-    Raises:
-        ValueError: The model is refused as a whole, or there is no such drafter.
-    """
+    """Names of comparisons, each with its function, which raises a ValueError where it refuses the model."""
     target = decoder_for(model, "plain").target
     if not isinstance(target, TransformersTarget):
         raise ValueError(f"{type(model).__name__} is no language model")

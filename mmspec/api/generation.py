@@ -101,17 +101,14 @@ def decode(
     streamer: Any = None,
     learner: Learner | None = None,
 ) -> tuple[Any, Report]:
-    """Run a prepared call.
+    """Run a prepared call; returns ids `[batch, prompt + longest]`, padded as transformers pads them (or
+    `GenerateDecoderOnlyOutput`, where the configuration asks for it), and the report.
 
     transformers has prepared the configuration, the processors, the criteria, and `ids` `[batch, prompt]`, padded on
     the left. `extra` is what else the model reads: mask, positions, cache, images, an unconditional prompt, whose scale
     is `guidance`. `forced` are units that are known in advance, as in `Warp`. The noise is `torch` where the rule can
     use it, unless it is given; the seed of philox noise is drawn from torch's generator, unless it is given. A streamer
     takes a batch of one. A learner keeps the rows for the drafter's lessons, if their prompts are texts alone.
-
-    Returns:
-        Ids `[batch, prompt + longest]`, padded as transformers pads them (or `GenerateDecoderOnlyOutput`, where the
-        configuration asks for it), and the report.
     """
     rows, ids = len(ids), integer_ids(ids)
     noise = noise_of(decoder, noise, seed)
@@ -193,10 +190,8 @@ def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
 
 
 def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
-    """The noise of a call: as asked for, else `torch` where the rule can use it and no seed is given, else `philox`.
-
-    Raises:
-        ValueError: There is no such noise, or it does not go with the rule or the seed.
+    """The noise of a call: as asked for, else `torch` where the rule can use it and no seed is given, else `philox`;
+    refuses what does not go with the rule or the seed.
     """
     exact = isinstance(decoder.rule, Match)
     noise = noise if noise is not None else "torch" if exact and seed is None else "philox"

@@ -25,14 +25,11 @@ from mmspec.core.processors import is_elementwise
 def lifted_guidance(
     decoder: Decoder, ids: Tensor, processors: Sequence[Any], config: GenerationConfig, extra: Mapping[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any], float | None]:
-    """Take guidance out of a prepared call's processors, where the decoder's target can do it.
+    """Take guidance out of a prepared call's processors, where the decoder's target can do it; returns the processors
+    that are left, the arguments with the unconditional prompt, and the scale (None: nothing was taken out).
 
     `ids` is the prompt, `[batch, prompt]`. Guidance is the first of the prepared processors, or not among them. Calls
     that return scores or caches keep their processors.
-
-    Returns:
-        The processors that are left, the arguments with the unconditional prompt, and the scale; unchanged and None if
-        there is nothing to take out.
     """
     first: Any = next(iter(processors), None)
     unchanged = processors, dict(extra), None
@@ -55,15 +52,12 @@ def lifted_guidance(
 def lifted_constraint(
     ids: Tensor, processors: Sequence[Any], config: GenerationConfig, vocab: int | None
 ) -> tuple[Sequence[Any], Tensor | None]:
-    """Take a constraint that is data out of a prepared call's processors.
+    """Take a constraint that is data out of a prepared call's processors; returns the processors, of which one lets the
+    allowed ids pass, and the known units.
 
-    `ids` is the prompt, `[batch, prompt]`; `vocab` is the number of the model's ids, if it is known. Calls that return
-    scores keep their processors.
-
-    Returns:
-        The processors, of which one lets the allowed ids pass, and the known units; unchanged and None if there is
-        nothing to take out, the call goes on behind the units that the constraint knows, or a processor behind the
-        constraint may forbid one of these units.
+    `ids` is the prompt, `[batch, prompt]`; `vocab` is the number of the model's ids, if it is known. Nothing is taken
+    out (None) of calls that return scores or go on behind the units that the constraint knows, and where a processor
+    behind the constraint may forbid one of these units.
     """
     for place, processor in enumerate(processors):
         if type(processor) is not PrefixConstrainedLogitsProcessor or config.return_dict_in_generate:

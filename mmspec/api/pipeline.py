@@ -13,29 +13,23 @@ from typing import Any, Self
 import diffusers
 import torch
 from diffusers import DiffusionPipeline
-from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
 from mmspec.api.refusals import naming_arguments
-from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
+from mmspec.api.saved import draft_model_of, save_method
+from mmspec.api.stored import Stored, pipeline_of, refuse_names
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
-from mmspec.hosts.devices import refuse_device
-from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.loading import load_model, locate_pipeline
-from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.stored_pipeline import index_of, load_parts, refuse_names
-from mmspec.hosts.weight_files import INDEX
+from mmspec.hosts.devices import dtype_of, refuse_device
+from mmspec.hosts.loading import load_model
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
-FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-"""Files of a pipeline that are fetched from the hub: configurations, weights, tokenizers; no code, no pickles."""
 LOADING = ("device", "dtype", "torch_dtype")
 """Arguments of `from_pretrained` beside modules and the arguments of `use`."""
 
@@ -89,57 +83,45 @@ class Pipeline(DiffusionPipeline):
         """
         if how.pop("trust_remote_code", False):
             raise ValueError("mmspec runs no code that comes with a model: leave out trust_remote_code=True")
-        if cls is not Pipeline:
-            return cls._load(locate_pipeline(str(name)), str(name), **how)
-        stored = pipeline_class_of(str(name))
-        if stored is not None:
-            return stored.from_pretrained(name, **how)
-        numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
-        model = load_model(str(name), how.pop("device", "cpu"), numbers)
-        target = installed().target_for(model)
-        if target is None:
-            raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; see `mmspec plugins`")
-        return target.load_pipeline().from_pretrained(name, model=model, **how)
+        name = str(name)
+        stored = Stored.named(name, None if cls is Pipeline else cls)
+        kind = pipeline_of(stored, name) if cls is Pipeline else cls
+        if kind is None:
+            numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
+            how["model"] = model = load_model(name, how.pop("device", "cpu"), numbers)
+            target = installed().target_for(model)
+            if target is None:
+                known = "see `mmspec plugins`"
+                raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; {known}")
+            kind = target.load_pipeline()
+        return kind._load(stored, name, **how)
 
     @classmethod
     def _load(
-        cls, saved: Path | None, name: str, device: str = "cpu", dtype: Any = None, torch_dtype: Any = None, **how: Any
+        cls,
+        stored: Stored | None,
+        name: str,
+        *,
+        device: str = "cpu",
+        dtype: Any = None,
+        torch_dtype: Any = None,
+        **how: Any,
     ) -> Self:
         refuse_device(device)
         given = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
-        folder, parts = cls._parts(saved, name, dtype_of(dtype, torch_dtype), given)
+        stored, parts = cls._parts(stored, name, dtype_of(dtype, torch_dtype), given)
         refuse_names(cls, parts)
         pipe = cls(**parts)
         pipe.register_to_config(_name_or_path=name)
-        return pipe.to(device).use(**restored(folder, how))
+        return pipe.to(device).use(**(how if stored is None else stored.method(how)))
 
     @classmethod
     def _parts(
-        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
-    ) -> tuple[Path, dict[str, Any]]:
-        """A pipeline's folder (`saved`; None: from the hub) and its constructor's arguments, some of which are `given`.
-
-        diffusers does not read the folder: it would import the modules that its index names.
-        """
-        folder = saved if saved is not None else _fetched(name, cls)
-        index = index_of(folder, cls, given=given)
-        return folder, {**index.settings, **load_parts(index, dtype, without=given), **given}
-
-    @classmethod
-    def places_of(cls, name: str, *parts: str) -> list[str]:
-        """Where to load parts from, for a pipeline that can also be made of a plain model.
-
-        Returns:
-            For every part its folder, where `name` is a folder of `save_pretrained`; else `name`.
-
-        Raises:
-            ValueError: The folder holds another pipeline.
-        """
-        saved = locate_pipeline(name)
-        if saved is None:
-            return [name] * len(parts)
-        index_of(saved, cls)
-        return [str(saved / part) for part in parts]
+        cls, stored: Stored | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Stored | None, dict[str, Any]]:
+        """The saved pipeline (None: of the hub) and its constructor's arguments, some of which are `given`."""
+        stored = stored or Stored.fetched(name, cls, given)
+        return stored, stored.load(dtype, given)
 
     def use(
         self,
@@ -229,7 +211,7 @@ class Pipeline(DiffusionPipeline):
     def _saved_arguments(self) -> dict[str, Any]:
         """The saved arguments of `use`, for a pipeline that diffusers loaded."""
         name = self.config.get("_name_or_path")
-        return restored(Path(name), {}) if name else {}
+        return Stored(Path(name)).method({}) if name else {}
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move the modules, and the draft model if there is one.
@@ -255,29 +237,11 @@ def refuse_unread(saving: Mapping[str, Any]) -> None:
         raise ValueError("safe_serialization=False writes pickles, which no mmspec.Pipeline reads: leave it out")
 
 
-def _fetched(name: str, pipeline: type) -> Path:
-    """Fetch a pipeline from the hub, its index first; returns its folder. No code and no pickles are fetched."""
-    with refusing_code(f"the pipeline {name!r}"):
-        index = hf_hub_download(name, INDEX)
-    index_of(Path(index).parent, pipeline)
-    with refusing_code(f"the pipeline {name!r}"):
-        return Path(snapshot_download(name, allow_patterns=FETCHED))
-
-
 def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt") -> int | list[int]:
-    """Seeds of a call's rows. A row's output depends on its own seed, not on the other rows.
+    """One seed for all rows of a call, or one per row. A row's output depends on its own seed, not on the other rows.
 
-    Args:
-        rows: Rows of the batch.
-        seed: One seed for all rows (row i then draws as row i of any call), or one per row.
-        generator: One generator (each row draws its seed from it, in order), or one per row.
-        each: What a row is, for messages.
-
-    Returns:
-        One seed for all rows, or one per row.
-
-    Raises:
-        ValueError: Both are given, a seed is no integer, or there are more or fewer than rows.
+    With one `seed`, row i draws as row i of any call; of one `generator`, each row draws its seed, in order. `each` is
+    what a row is, for messages.
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")

@@ -29,11 +29,7 @@ POLICIES: dict[str, type | None] = {
 
 
 def options_of(policy: str | Policy | None) -> type | None:
-    """The options of a policy, where it was given by name and has any.
-
-    Raises:
-        ValueError: There is no policy of that name.
-    """
+    """The options of a policy, where it was given by name and has any; refuses an unknown name."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise ValueError(unknown("policy", policy, POLICIES))
     return POLICIES[policy] if isinstance(policy, str) else None

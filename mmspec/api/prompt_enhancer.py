@@ -30,12 +30,9 @@ def answer(
     seed: int,
     on_report: Callable[[Report], None],
 ) -> Tensor:
-    """The ids that a model writes behind one prompt.
+    """The ids `[new]` int64 that a model writes behind one prompt.
 
     `inputs` is the prompt, as the model's `generate` takes it: `input_ids [1, prompt]` and what belongs to them.
-
-    Returns:
-        `[new]` int64.
     """
     run = runner(lambda model: decoder, on_report, noise="philox", seed=seed)
     devices = [model.device] if model.device.type == "cuda" else []

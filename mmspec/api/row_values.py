@@ -25,11 +25,7 @@ def is_missing(value: Any) -> bool:
 
 
 def ids_of(values: Iterable[Any], column: str) -> list[str]:
-    """The ids of rows as texts.
-
-    Raises:
-        ValueError: An id is missing, is neither a text nor an integer, or stands twice; names the row.
-    """
+    """The ids of rows as texts; refuses one that is missing, stands twice, or is neither a text nor an integer."""
     values = list(values)
     for number, value in enumerate(values):
         if is_missing(value) or value == "":
@@ -66,11 +62,7 @@ class Clips(Protocol):
 
 
 def argument(value: Any) -> Any:
-    """A cell as an argument: numbers of numpy as Python's, arrays as lists, bytes of a picture as `[1, 3, h, w]` uint8.
-
-    Raises:
-        OSError: The bytes are no picture.
-    """
+    """A cell as an argument: numpy's numbers as Python's, its arrays as lists, a picture as `[1, 3, h, w]` uint8."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes):
@@ -103,11 +95,7 @@ def objects(values: Sequence[Any]) -> np.ndarray:
 
 
 def cells(output: Any) -> list[str | bytes]:
-    """A pipeline's outputs as cells, one a row: texts, PNG, or GIF.
-
-    Raises:
-        TypeError: The output is of another kind.
-    """
+    """A pipeline's outputs as cells, one a row: texts, PNG, or GIF."""
     if isinstance(output, Texts):
         return list(output.texts)
     if isinstance(output, Clips):

@@ -1,4 +1,4 @@
-"""The method of a saved pipeline: `speculation.json` beside diffusers' own files; and a saved pipeline's class.
+"""The method of a saved pipeline: `speculation.json` beside diffusers' own files.
 
 The file holds the arguments of `Pipeline.use`, as names and numbers. A draft model that is not shipped is saved beside
 it, in the folder `drafter`. On loading the file is not trusted: it may name components and shipped models, and set
@@ -18,12 +18,8 @@ from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
 from mmspec.core.compile.choice import checked_compile
 from mmspec.core.promise import NAMES
 from mmspec.files import save_text
-from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline, unloaded
-from mmspec.hosts.outline import Outline, outline, outlined, place_of
-from mmspec.hosts.stored_pipeline import class_name_in, index_of
-from mmspec.hosts.weight_files import INDEX, refuse_config
+from mmspec.hosts.loading import PREFIX
 from mmspec.registry import installed
-from mmspec.registry.fields import imported
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
@@ -37,45 +33,6 @@ LONGEST = 2**16
 FILES = ("model", "tokenizer", "assistant_tokenizer", "corpus")
 """Options whose values are files or live objects: the file cannot set them."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-
-
-def pipeline_class_in(folder: Path) -> Any:
-    """The pipeline class that a folder of `save_pretrained` names.
-
-    Raises:
-        ValueError: The folder names none, or no installed plugin has that class.
-    """
-    name, registry = class_name_in(folder), installed()
-    targets = [c for c in registry.components("target") if c.pipeline]
-    for target in targets:
-        if target.pipeline.rpartition(":")[2] == name:
-            return target.load_pipeline()
-    asked = (registry.ask(plugin.name, "mmspec_pipelines") or () for plugin in registry.plugins())
-    others = {place.rpartition(":")[2]: place for answer in asked for found in answer for place in found}
-    if name in others:
-        return imported(others[name], f"the pipeline {name}")
-    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets} | others.keys())) or "none"
-    raise ValueError(
-        f"{str(folder)!r} holds a {name}, which no installed plugin has; there is {known}. "
-        "Pipelines of diffusers that denoise are loaded by diffusers, and sped up by mmspec.enable(pipeline)"
-    )
-
-
-def pipeline_class_of(name: str) -> Any:
-    """The pipeline class that loads a stored model, chosen by its files before weights are read.
-
-    Returns:
-        The class that `save_pretrained` wrote down, or the pipeline of the target which declares the model's
-        architecture; None for any other model.
-
-    Raises:
-        ValueError: There is no such model, or no installed plugin has its pipeline.
-    """
-    saved = locate_pipeline(name)
-    if saved is not None:
-        return pipeline_class_in(saved)
-    target = installed().target_of(architectures(name))
-    return None if target is None else target.load_pipeline()
 
 
 def draft_model_of(drafter: Any) -> Any:
@@ -107,22 +64,18 @@ def save_method(folder: Path, arguments: Mapping[str, Any], drafter: Any) -> Non
     save_text(file, json.dumps(chosen, indent=2) + "\n")
 
 
-def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `use`: those in `how`, then the saved ones; a method or drafter in `how` drops all saved ones.
-
-    Raises:
-        ValueError: The file is damaged, or sets what it may not.
-    """
+def checked_method(folder: Path) -> dict[str, Any]:
+    """The saved arguments of `use`, if any; refuses a file that is damaged, or sets what it may not."""
     file = folder / FILE
-    if not file.is_file() or {"method", "drafter"} & how.keys():
-        return dict(how)
+    if not file.is_file():
+        return {}
     try:
         saved = _checked(read_json(file, LONGEST), folder)
     except ValueError as error:
         raise ValueError(f"{file} does not say how to speculate: {error}; name a method, or delete it") from error
     if saved.get("drafter") == DRAFTER:
         saved["drafter"] = str(folder / DRAFTER)
-    return {**saved.pop("options", {}), **saved, **how}
+    return {**saved.pop("options", {}), **saved}
 
 
 def _is_named(drafter: Any) -> bool:
@@ -181,19 +134,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(isinstance(each, bool | int | float) for each in value)
     return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_WORD.fullmatch(value)))
-
-
-def outline_of(name: str) -> Outline:
-    """The outline of a model, or of a pipeline's target model; no weights are loaded.
-
-    Raises:
-        ValueError: There is no such model, or no installed plugin has such a pipeline.
-    """
-    folder = place_of(name)
-    if not (folder / INDEX).is_file():
-        return outline(name)
-    pipeline = pipeline_class_in(folder)
-    part = pipeline.target_module
-    entry = index_of(folder, pipeline).parts[part]
-    refuse_config(folder / part, {})
-    return outlined(lambda: unloaded(entry, str(folder / part)), folder)

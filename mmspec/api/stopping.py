@@ -48,9 +48,7 @@ def end_ids(criteria: Sequence[Any]) -> list[int]:
 
 def with_stop_strings(criteria: Sequence[Any] | None, strings: str | list[str] | None, tokenizer: Any) -> Sequence[Any]:
     """The criteria, and one for stop strings where there are any; a user's own `StopStringCriteria` takes precedence.
-
-    Raises:
-        ValueError: There are stop strings and no tokenizer.
+    Refuses stop strings without a tokenizer.
     """
     extended = StoppingCriteriaList(criteria or ())
     if strings is not None and not any(type(c) is StopStringCriteria for c in extended):
@@ -81,10 +79,8 @@ class StepScores:
         self._rows: list[list[Tensor]] = [[] for _ in range(rows)]
 
     def step(self, state: State) -> None:
-        """Add the scores of what the last round emitted: those at the root, then those along the accepted path.
-
-        Raises:
-            ValueError: The target yields no logits.
+        """Add the scores of what the last round emitted: those at the root, then those along the accepted path. Refuses
+        a target without logits.
         """
         assert state.step is not None
         scores = state.step.scores.logits if self._processed else state.step.scores.unprocessed

@@ -18,11 +18,7 @@ JOINED = (" ' ", " 'm", " 's", " 've", " 're", " n't", " n ' t")
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The strings of an argument `stop`.
-
-    Raises:
-        ValueError: It is no string, or an empty one.
-    """
+    """The strings of an argument `stop`."""
     if stop is None:
         return ()
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -100,9 +96,6 @@ class Stream:
     """A streamer and the number of tokens that it was given.
 
     Without a streamer nothing is streamed; the prompt `ids` is `[1, length]`.
-
-    Raises:
-        ValueError: The prompt has several rows.
     """
 
     def __init__(self, streamer: Any, ids: Tensor) -> None:

@@ -36,11 +36,7 @@ MOST_K, SAMPLED = 512, 64
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest method that was found.
-
-    Raises:
-        ValueError: A field holds something else than a name or a number.
-    """
+    """The fastest method that was found."""
 
     key: str  # of the model, its device and the versions (`key_of`)
     method: str

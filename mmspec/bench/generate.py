@@ -54,11 +54,7 @@ class CompiledGenerate:
     config: CompileConfig  # how steps are compiled
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        """A run of it.
-
-        Raises:
-            ValueError: transformers ran its steps without compiling them, which is no error there.
-        """
+        """A run of it; refuses steps that transformers did not compile, which is no error there."""
         run = Run(*self.call(inputs, cache_implementation="static", compile_config=self.config))
         model = self.call.model
         if "_compiled_call" not in vars(model):  # where transformers keeps the compiled step

@@ -14,9 +14,6 @@ def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] |
     """The names that a user gave, checked before anything is loaded.
 
     `more` are further names that this benchmark knows.
-
-    Raises:
-        ValueError: A name is unknown or ambiguous.
     """
     if names is None:
         return None
@@ -50,11 +47,7 @@ MOST = 1000
 
 
 def counted_or_read(given: str, most: int = 10, chats: bool = False) -> tuple[int, list[Any] | None]:
-    """The meaning of `--prompts`: a number of prompts, and the user's own if it names a file.
-
-    Raises:
-        ValueError: It is neither a number from 1 to `most` nor a file of prompts.
-    """
+    """The meaning of `--prompts`: a number of prompts, and the user's own if it names a file."""
     if given.isdecimal():
         if not 1 <= int(given) <= most:
             raise ValueError(f"--prompts is 1 to {most} prompts of ours, or a file; got {given}")
@@ -68,9 +61,6 @@ def read(path: Path, chats: bool) -> list[Any]:
 
     With `chats` also a conversation: `{"messages": [{"role": "user", "content": "…"}]}`, up to the last question; or
     `{"turns": ["…"]}`, of which the first question is asked. Conversations come as lists of messages.
-
-    Raises:
-        ValueError: There is no such file, a line is something else, or there are too many.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; --prompts takes a number, such as 4, or JSON lines")

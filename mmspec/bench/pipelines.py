@@ -72,9 +72,6 @@ def bench_pipeline(
 
     Beside plain decoding run the methods, or all of the plugin that can be built for the model; on the user's own
     prompts, or so many of ours. `progress` takes the plan and returns what is called after each call.
-
-    Raises:
-        ValueError: There is no such model or device, it takes no such prompts, or a method does not fit it.
     """
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, method=PLAIN)
     pipe.set_progress_bar_config(disable=True)

@@ -61,16 +61,11 @@ def race(
     optional: Collection[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Track]:
-    """Run all contestants `repeats` times over all tasks, after one warm-up over them that is not counted.
+    """Run all contestants, by name, `repeats` times over all tasks, after one warm-up over them that is not counted.
 
-    Args:
-        contestants: Contestants by name. In the warm-up they run in this order: later ones may use the output of
-            the first one.
-        tasks: Arguments of the contestants, one per call.
-        repeats: Number of repeats, at least 1.
-        optional: Names of contestants that may fail in the warm-up; their track keeps the reason, and they do not run
-            again.
-        tick: Called after every call of a contestant.
+    Tasks are arguments of the contestants, one per call. In the warm-up contestants run in order: later ones may use
+    the output of the first one. Those in `optional` may fail there; their track keeps the reason, and they do not run
+    again. `tick` is called after every call of a contestant.
     """
     return relay(contestants, [tasks] * repeats, tasks, optional=optional, tick=tick)
 

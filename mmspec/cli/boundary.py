@@ -35,12 +35,9 @@ class Usage(Protocol):
 
 
 def run(command: Callable[[], Any]) -> int:
-    """Run a command and turn its errors into one line on stderr.
+    """Run a command, and turn its errors into one line on stderr; returns the exit code.
 
     The command returns its exit code, or anything else for 0.
-
-    Returns:
-        The exit code.
     """
     _escape_unprintable()
     try:

@@ -63,7 +63,7 @@ def _model(
     from transformers.utils import logging
 
     from mmspec.api.examination import comparisons
-    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.devices import dtype_of
     from mmspec.hosts.loading import load_model
 
     logging.disable_progress_bar()

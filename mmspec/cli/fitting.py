@@ -11,8 +11,8 @@ import typer
 
 from mmspec import shipped
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO, PLAIN, choose
-from mmspec.api.saved import outline_of
+from mmspec.api.plan import AUTO, PLAIN, choose
+from mmspec.api.stored import outline_of
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.outline import Outline
@@ -81,9 +81,6 @@ def fits_of(registry: Registry, name: str) -> Fits:
     """The methods that fit a model; only its config is read.
 
     The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
-
-    Raises:
-        ValueError: There is no such model, or no plugin has a target for it.
     """
     seen = outline_of(name)
     target = registry.target_for(seen.model)

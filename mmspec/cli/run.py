@@ -65,7 +65,7 @@ def run(
     from transformers.utils import logging
 
     from mmspec.api.rows import GROUP, Rows
-    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.devices import dtype_of
     from mmspec.tables.reading import read_table
     from mmspec.tables.run import here, run
 

@@ -60,11 +60,7 @@ class Script:
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:
         """Run it without and with mmspec, in turn, `repeats` times each.
 
-        `say` gets a line of text whenever a run begins.
-
-        Raises:
-            ScriptFailed: The script raised, or ended with another code than 0.
-            ValueError: The script makes no `generate` call.
+        `say` gets a line of text whenever a run begins. Raises `ScriptFailed` where it ends with another code than 0.
         """
         plain: list[Recording] = []
         ours: list[Recording] = []

@@ -55,18 +55,11 @@ def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate
 
 
 def assert_same(ours_ids: Tensor, run: Stock, ours_state: Tensor | None = None) -> list[NearTie]:
-    """Assert that our ids equal transformers', row by row up to the row's end or its first near-tie.
+    """Assert that our ids equal transformers', row by row up to the row's end or its first near-tie; returns the
+    near-ties, which are printed too.
 
-    Args:
-        ours_ids: `[batch, prompt + new]`.
-        run: The same call by transformers.
-        ours_state: State of torch's generator after our call; compared if no row has a near-tie.
-
-    Returns:
-        The near-ties, which are printed too.
-
-    Raises:
-        AssertionError: A wrong token (row, position, both tokens, margin), other padding, or another generator state.
+    Ours are `[batch, prompt + new]`; `run` is the same call by transformers. The state of torch's generator after our
+    call is compared if no row has a near-tie. The error has row, position, both tokens and their margin.
     """
     prompt = run.ids.shape[1] - len(run.scores)
     assert len(ours_ids) == len(run.ids), f"{len(ours_ids)} rows instead of {len(run.ids)}"

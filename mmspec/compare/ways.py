@@ -108,7 +108,7 @@ class Speculating(Way):
     def _enabled(self, model: Any) -> Any:
         """A handle that is called directly: the model's `generate` stays the recorded one."""
         import mmspec
-        from mmspec.api.choice import PLAIN
+        from mmspec.api.plan import PLAIN
         from mmspec.core.refusal import OutOfScopeError
 
         if type(model).generate is not _mixin().generate:

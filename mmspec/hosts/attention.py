@@ -40,26 +40,16 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention under an explicit mask.
+    """Scaled dot-product attention under an explicit mask; returns the output `[batch, node, heads, value width]`, and
+    None in the place of attention weights.
 
-    Args:
-        module: The attention layer; only its class name is read, for error messages.
-        query: `[batch, heads, node, width]`.
-        key: `[batch, key heads, slot, width]`; the query heads of one group are neighbours.
-        value: `[batch, key heads, slot, value width]`.
-        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot. A model may have turned
-            it into terms that are added to the scores, `[batch, heads, node, slot]` float.
-        dropout: Must be 0.
-        scaling: Factor of the scores; default: `width ** -0.5`.
-        softcap: Scores become `softcap · tanh(score / softcap)` (Gemma 2).
-        s_aux: `[heads]` logits of attention sinks, which take probability mass and have no value (GPT-OSS).
-        **kwargs: Arguments whose content is already in the mask are ignored.
-
-    Returns:
-        The output `[batch, node, heads, value width]`, and None in the place of attention weights.
-
-    Raises:
-        ValueError: An argument that would change the result is not supported.
+    Of `query [batch, heads, node, width]`, `key [batch, key heads, slot, width]` and `value [batch, key heads, slot,
+    value width]`; the query heads of one group are neighbours. The mask is `[batch, 1, node, slot]` bool, or what a
+    model made of it: terms that are added to the scores, `[batch, heads, node, slot]` float; None is for one node that
+    sees every slot. `scaling` is the factor of the scores, by default `width ** -0.5`; scores become `softcap ·
+    tanh(score / softcap)` (Gemma 2); `s_aux [heads]` are logits of attention sinks, which take probability mass and
+    have no value (GPT-OSS). Arguments whose content is already in the mask are ignored; refuses those that would change
+    the result, as `dropout`.
     """
     refuse_unknown(module, kwargs, bool(dropout) or (attention_mask is None and query.shape[2] > 1))
     batch, heads, nodes, width = query.shape

@@ -30,11 +30,7 @@ class Condition:
         return len(self.ids)
 
     def checked(self, vocab: int | None) -> "Condition":
-        """The condition, if a model with so many ids can read it.
-
-        Raises:
-            ValueError: It cannot; says why.
-        """
+        """The condition, if a model with so many ids can read it."""
         if self.behind < 0:
             raise ValueError(f"a condition stands behind 0 or more units of a prompt, not behind {self.behind}")
         if self.ids.dim() != 1:
@@ -45,9 +41,7 @@ class Condition:
 
     def inside(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Prompts `[batch, prompt]`, padded on the left, with the condition, and their mask: `[batch, prompt + n]`.
-
-        Raises:
-            ValueError: A prompt has fewer units than are to stay in front.
+        Refuses prompts with fewer units than stay in front.
         """
         pads, more = prompt.padding(mask), len(self)
         shortest = ids.shape[1] - int(pads.max())
@@ -75,18 +69,12 @@ class TakesCondition(Protocol):
     """A target that reads a condition inside of its prompts."""
 
     def with_condition(self, condition: Condition | None) -> Target:
-        """This target behind a condition, which takes the place of the one that it has; None: behind none.
-
-        Raises:
-            ValueError: It cannot read it.
-        """
+        """This target behind a condition, which takes the place of the one that it has; None: behind none."""
 
 
 def begun_behind(condition: Condition, vocab: int, inputs: Any, begin: Callable[[Any], Prefill]) -> Prefill:
-    """Prefill a prompt of a target of `vocab` ids with a condition inside; `begin` prefills the prompt that holds it.
-
-    Raises:
-        ValueError: There is more than ids and padding, or no place for the condition.
+    """Prefill a prompt of a target of `vocab` ids with a condition inside; `begin` prefills the prompt that holds it;
+    refuses inputs beside ids and padding.
     """
     given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
     ids, mask = prompt.read(given, vocab)

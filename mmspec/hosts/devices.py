@@ -1,4 +1,4 @@
-"""Where a model's weights lie and its passes run: devices, offloading, autocast, the ranks of tensor parallelism.
+"""Where a model's weights lie and its passes run, in which dtype: offloading, autocast, ranks of tensor parallelism.
 
 accelerate's offloading (`enable_model_cpu_offload`, `enable_sequential_cpu_offload`) and diffusers' group offloading
 attach hooks to `forward`. Targets that call a model's embeddings, blocks and head one by one never run the hook of the
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from mmspec.registry.suggest import unknown
 
 
 def refuse_device(device: Any) -> None:
@@ -92,10 +94,8 @@ def is_cut(weight: Any) -> bool:
 
 
 def tensor_parallel_group(model: nn.Module) -> Any:
-    """The process group of the ranks over which a model's layers are cut; None if this process has all of it.
-
-    Raises:
-        ValueError: Its weights are spread in another way, in which ranks decode texts of their own.
+    """The process group of the ranks over which a model's layers are cut; None if this process has all of it. Refuses
+    weights that are spread in another way, in which ranks decode texts of their own.
     """
     cut: list[Any] = [weight for weight in model.parameters() if is_cut(weight)]
     meshes = [weight.device_mesh for weight in cut]
@@ -107,3 +107,25 @@ def tensor_parallel_group(model: nn.Module) -> Any:
                 "parallel models can be speculated over, from DistributedConfig(tp_size=…) alone"
             )
     return meshes[0].get_group() if meshes and meshes[0].size() > 1 else None
+
+
+NAMES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
+SHORT = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp64": "float64"}
+
+
+def dtype_of(dtype: str | torch.dtype | None, torch_dtype: str | torch.dtype | None = None) -> torch.dtype:
+    """The dtype of weights that a user named; float32 by default.
+
+    `torch_dtype` is the same setting under diffusers' name.
+    """
+    named = [_dtype(each) for each in (dtype, torch_dtype) if each is not None]
+    if len(set(named)) > 1:
+        raise ValueError(f"dtype={dtype} and torch_dtype={torch_dtype} are one setting; give one of them")
+    return named[0] if named else torch.float32
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    name = str(dtype).removeprefix("torch.")
+    if name not in NAMES:
+        raise ValueError(unknown("dtype of weights", name, NAMES, SHORT))
+    return NAMES[name]

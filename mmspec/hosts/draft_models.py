@@ -14,10 +14,7 @@ from mmspec.registry import installed
 def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
     """A live model as a target: recurrent models have a class of their own, with tree operations.
 
-    `drafting` says that it drafts in another target's calls.
-
-    Raises:
-        ValueError: Drafts cannot be verified with the model.
+    `drafting` says that it drafts in another target's calls. Refuses a model with which drafts cannot be verified.
     """
     component = installed().target_for(model)
     factory = None if component is None else component.load()
@@ -30,9 +27,6 @@ def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.
     """A draft model, live or by a name as `load_model` takes it, as the installed plugins' target in drafting mode.
 
     A live one stays where it is, and as it is.
-
-    Raises:
-        ValueError: The model cannot be loaded, or mmspec cannot run it; says that it is the draft model.
     """
     live = load_model(model, device, dtype) if isinstance(model, str) else model
     try:

@@ -68,11 +68,8 @@ def exported(model_info: ModelInfo, cache: TransformersTargetCache, sequences: T
     """A call's cache as transformers returns it: everything but the last column of `sequences`.
 
     Rows of `sequences [batch, prompt + longest]` that ended earlier are padded as transformers pads them; `emitted
-    [batch]` int64 counts each row's new units.
-
-    Returns:
-        The cache; None if a recurrent state has more units than a row that was cut, and the prompt is not plain ids, so
-        that it cannot be computed again.
+    [batch]` int64 counts each row's new units. None if a recurrent state has more units than a row that was cut, and
+    the prompt is not plain ids, so that it cannot be computed again.
     """
     reached = cache.mask.shape[1] - padding(cache.mask) + emitted - 1
     if cache.slots.recurrent and bool((cache.slots.length != reached).any()):
@@ -105,16 +102,11 @@ def _recomputed(model_info: ModelInfo, cache: TransformersTargetCache, sequences
 
 
 def _converted(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
-    """Append the missing columns to `into`, so that it holds `columns` columns in transformers' layout.
+    """Append the missing columns to `into`, so that it holds `columns` columns in transformers' layout: the prompt's,
+    and all new units but the last.
 
-    Args:
-        cache: Our cache, every row filled up to its last column.
-        into: A cache of transformers, empty or with an earlier turn; layers with a window keep only the window.
-        mask: `[batch, prompt]` int64: 1 where a column of the prompt is a unit, 0 for padding.
-        columns: The number of columns: the prompt's, and all new units but the last.
-
-    Returns:
-        `into`.
+    Our cache is filled up to its last column in every row; `into` is empty or has an earlier turn, and its layers with
+    a window keep only the window. `mask [batch, prompt]` int64 is 1 where a column of the prompt is a unit.
     """
     present = int(into.get_seq_length()) if cache.owning else 0
     slots = (torch.arange(columns, device=mask.device) - padding(mask)[:, None])[:, present:]

@@ -125,11 +125,7 @@ class Reading:
 
 
 def checked_boundaries(model_info: ModelInfo, boundaries: Sequence[int]) -> tuple[int, ...]:
-    """The boundaries, if the model has them.
-
-    Raises:
-        ValueError: There is none, or no such boundary; or the layers cannot be told from the model's other parts.
-    """
+    """The boundaries, if the model has them; refuses layers that cannot be told from the model's other parts."""
     layers = len(model_info.language.layers)
     wrong = [boundary for boundary in boundaries if boundary != FINAL and not 0 <= boundary <= layers]
     if wrong or not boundaries:

@@ -179,12 +179,10 @@ FIRST = 64
 
 
 def identity(model: nn.Module) -> str:
-    """A hash of the names, shapes and first numbers of all weights: 16 hexadecimal digits of SHA-256.
+    """A hash of the names, shapes and first numbers of all weights: 16 hexadecimal digits of SHA-256; refuses weights
+    that are not in memory.
 
     The numbers are compared in bfloat16, so that a model has one identity in full and in half precision.
-
-    Raises:
-        ValueError: Some of its weights are not in memory.
     """
     hashed = hashlib.sha256()
     for name, weight in model.named_parameters():

@@ -173,11 +173,8 @@ def block_attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`packed_attention`, whose arguments it shares, under a mask that is evaluated inside (`tree_blocks`).
-
-    Raises:
-        ValueError: An argument that would change the result is not supported, or the model made something else of the
-            mask.
+    """`packed_attention`, whose arguments it shares, under a mask that is evaluated inside (`tree_blocks`). Refuses
+    what would change the result.
     """
     refuse_unknown(module, kwargs, bool(dropout) or not isinstance(attention_mask, BlockMask))
     batch, heads, nodes, width = query.shape

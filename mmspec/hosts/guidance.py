@@ -81,10 +81,8 @@ class GuidedCache:
     def replace_null(self, fresh: SlotCache, given: Tensor, layers: Sequence[Any]) -> None:
         """Replace the unconditional half, whose conditions may have other lengths than before.
 
-        Args:
-            fresh: A cache of the same model, whose `[rows]` rows hold the new conditions and the committed units.
-            given: `[rows]` int64: slots of the new conditions.
-            layers: Empty cache layers as transformers makes them for the model.
+        `fresh` is a cache of the same model, whose `[rows]` rows hold the new conditions, `given [rows]` int64 slots
+        each, and the committed units; `layers` are empty cache layers as transformers makes them for the model.
         """
         rows = self.rows
         self.slots.begun = [*self.slots.begun[:rows], *given.tolist()]
@@ -111,11 +109,7 @@ class OneShapeTarget:
     model: Any
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill a condition.
-
-        Raises:
-            ValueError: More units are asked for than the model's context holds, or the condition is not the model's.
-        """
+        """Prefill a condition; refuses more units than the model's context holds."""
         return self._begin(inputs, limit, width)
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
@@ -168,14 +162,9 @@ def renew_null(
 ) -> None:
     """Let guidance lead away from another prompt, as if it had been the negative prompt from the beginning.
 
-    Args:
-        cache: The call's cache, which `refuse_renewal` let pass.
-        model_info: The facts about the model.
-        ids: The negative prompts `[row, any]`, padded on the left.
-        mask: Their mask.
-        units: `[row, n]`: every row's committed units first; what follows them in a row is ignored.
-        words: Runs the model over prompts.
-        coded: Runs the model over units.
+    `refuse_renewal` let the call's cache pass. The negative prompts `ids [row, any]` are padded on the left; `units
+    [row, n]` has every row's committed units first, and what follows them in a row is ignored. `words` runs the model
+    over prompts, `coded` over units.
     """
     given = mask.sum(1)
     most = int(given.max()) + units.shape[1]

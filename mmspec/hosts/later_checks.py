@@ -63,13 +63,8 @@ _alike: ResultsByModel[Agreement] = ResultsByModel()
 
 @torch.no_grad()
 def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
-    """Compare a tree around every length up to `units` that the short text of the self-check does not reach, once.
-
-    Returns:
-        Where, in words → what was found.
-
-    Raises:
-        ValueError: The logits of nodes differ from those of whole paths.
+    """Compare a tree around every length up to `units` that the short text of the self-check does not reach, once;
+    returns where, in words → what was found. Refuses a model whose logits of nodes differ from those of whole paths.
     """
     model_info, model = passes.model_info, passes.model_info.model
     found, agreed = foreign(model), dict[str, Agreement]()
@@ -158,12 +153,10 @@ def _whole(passes: Passes, whole: Tensor) -> Tensor:
 
 @torch.no_grad()
 def compare_padded(passes: Passes, columns: int) -> Agreement:
-    """Compare a few steps of the model behind a short prompt with and without padding, once.
+    """Compare a few steps of the model behind a short prompt with and without padding, once; refuses a model whose
+    logits differ.
 
     Code that is no library's is compared behind as much padding as `columns` allow.
-
-    Raises:
-        ValueError: The logits differ.
     """
     model_info, model = passes.model_info, passes.model_info.model
     padding = max(PADDING, _bucket(model_info, columns) - PROMPT - STEPS) if foreign(model) else PADDING

@@ -128,11 +128,7 @@ class Kernels(tuple[Kernel, ...]):
 
     @property
     def fewest(self) -> int:
-        """The fewest rows of a pass that takes oneDNN's product; over `ROWS`: none does.
-
-        Raises:
-            ValueError: `MMSPEC_PRODUCTS` names no product.
-        """
+        """The fewest rows of a pass that takes oneDNN's product; over `ROWS`: none does."""
         forced = products()
         if not self or forced == "torch":
             return ROWS + 1

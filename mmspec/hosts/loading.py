@@ -44,13 +44,11 @@ OF_TRAINING = ("optimizer", "rng_state", "scaler", "scheduler", "training_args")
 
 
 def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A causal language model, in evaluation mode.
+    """A causal language model, in evaluation mode; refuses weights that are damaged, a pickle, integers, or do not fit
+    their config.
 
     `name` is `mmspec/…` for a shipped model, a folder, or a hub name. Equality with unmodified decoding is promised in
     float32.
-
-    Raises:
-        ValueError: There is no such model; or its weights are damaged, a pickle, integers, or do not fit its config.
     """
     refuse_device(device)
     return load_as(AutoModelForCausalLM, name, dtype).to(device)
@@ -67,13 +65,11 @@ def load_as(kind: Any, name: str, dtype: torch.dtype, more: bool = False) -> Any
 
 
 def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bool = False) -> Any:
-    """A model with all its weights, built after its config and its files were compared.
+    """A model with all its weights, built after its config and its files were compared; refuses what differs, by keys
+    and shapes.
 
     `kind` is a class of transformers or diffusers, or `AutoModelForCausalLM`, and `how` the arguments of its
     `from_pretrained`. With `more`, the files may hold weights for which the model has no place.
-
-    Raises:
-        ValueError: The files are damaged or do not fit the config; the message names keys and shapes.
     """
     with telling(Path(place)):
         return _loaded(kind, place, what, how, more)
@@ -117,12 +113,21 @@ def unloaded(kind: Any, place: str) -> Any:
     return kind.from_config(kind.load_config(place))
 
 
-def load_tokenizer(name: str) -> Any:
-    """The tokenizer that is stored with a model.
-
-    Raises:
-        ValueError: There is no such model, or it has no readable tokenizer.
+def load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """One model of a pipeline, from a folder with a `config.json` and safetensors files; refuses what does not fit the
+    config.
     """
+    refuse_pickles(folder)
+    how: dict[str, Any] = {"torch_dtype": dtype, "low_cpu_mem_usage": False}  # as diffusers does without accelerate
+    of_transformers = issubclass(kind, PreTrainedModel)
+    if of_transformers:
+        how = {"dtype": dtype, "trust_remote_code": False}
+    # An encoder of transformers may be stored in a file that also holds a decoder.
+    return load_checked(kind, str(folder), f"the {kind.__name__} in {folder}", how, more=of_transformers)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer that is stored with a model; refuses one that cannot be read."""
     place = name if Path(name).is_dir() else locate(name)  # a folder may hold a tokenizer without weights
     try:
         tokenizer = read_auto(AutoTokenizer, place)
@@ -134,11 +139,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def load_processor(name: str) -> Any:
-    """The processor that is stored with a model.
-
-    Raises:
-        ValueError: There is no such model, or it has no readable processor.
-    """
+    """The processor that is stored with a model."""
     return read_auto(AutoProcessor, name if Path(name).is_dir() else locate(name))
 
 
@@ -146,11 +147,8 @@ def locate(name: str, pickles: bool = False) -> str:
     """The folder of a model, or its hub name, after a check that it can be loaded.
 
     With `pickles`, its weights may be pickles.
-
-    Raises:
-        ValueError: There is no such model (the message lists shipped ones), or its weights are a pickle.
     """
-    folder = _local_folder(name, pickles)
+    folder = local_folder(name, pickles)
     if folder is not None:
         return str(folder)
     try:
@@ -163,22 +161,8 @@ def locate(name: str, pickles: bool = False) -> str:
     return name
 
 
-def locate_pipeline(name: str) -> Path | None:
-    """The folder of a saved pipeline on this machine; None if the name means anything else.
-
-    Raises:
-        ValueError: There is no shipped model of that name, or weights are a pickle.
-    """
-    folder = _local_folder(name)
-    return folder if folder is not None and (folder / INDEX).is_file() else None
-
-
 def fetched(place: str, names: Sequence[str] = FILES) -> Path:
-    """The folder with a model's config and weights; files on the hub are downloaded, and not read yet.
-
-    Raises:
-        ValueError: The hub does not have the model, or it has no such files.
-    """
+    """The folder with a model's config and weights; files on the hub are downloaded, and not read yet."""
     folder = indexed(place, names=names)
     fetch_files(place, [path.name for path in weight_files(folder, names)])
     return folder
@@ -188,9 +172,6 @@ def indexed(place: str, revision: str | None = None, names: Sequence[str] = FILE
     """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
 
     `revision` is a branch or commit on the hub; None: the latest.
-
-    Raises:
-        ValueError: The hub does not have the model, or it has no such files.
     """
     if Path(place).is_dir():
         return Path(place)
@@ -210,22 +191,14 @@ def indexed(place: str, revision: str | None = None, names: Sequence[str] = FILE
 
 
 def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
-    """The config of a stored model or head, and the names of its tensors; nothing is built, and no tensor is read.
-
-    Raises:
-        ValueError: There is no such model, or its files are damaged.
-    """
+    """The config of a stored model or head, and the names of its tensors; nothing is built, and no tensor is read."""
     names = file_names(STEMS)
     folder = fetched(locate(name, pickles=True), names)
     return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder, names).keys()
 
 
 def architectures(name: str) -> list[str]:
-    """The classes that the config of a stored model names; no weights are read.
-
-    Raises:
-        ValueError: There is no such model, or its config is damaged.
-    """
+    """The classes that the config of a stored model names; no weights are read."""
     place = locate(name)
     file = Path(place) / CONFIG if Path(place).is_dir() else Path(cached_file(place, CONFIG))
     named = read_json(file).get("architectures") if file.is_file() else None
@@ -233,19 +206,18 @@ def architectures(name: str) -> list[str]:
 
 
 def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:
-    """Download files of a model, if it is on the hub; for the arguments see `indexed`.
-
-    Raises:
-        ValueError: The hub does not have one of them.
-    """
+    """Download files of a model, if it is on the hub; for the arguments see `indexed`."""
     if not Path(place).is_dir():
         with refusing_code(f"the model {place!r}"):
             for name in names:
                 cached_file(place, name, revision=revision)
 
 
-def _local_folder(name: str, pickles: bool = False) -> Path | None:
-    """The folder that a name means without a network; None for a hub name."""
+def local_folder(name: str, pickles: bool = False) -> Path | None:
+    """The folder that a name means without a network, of a model or a pipeline; None for a hub name.
+
+    Refuses a model without safetensors; with `pickles`, its weights may be pickles.
+    """
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
     folder = packaged.folder_of(name) or Path(name)
@@ -254,12 +226,10 @@ def _local_folder(name: str, pickles: bool = False) -> Path | None:
             return None
     except OSError as error:  # a name that no file can have
         raise ValueError(f"{shown(name)} is no name of a model: {error.strerror}") from error
-    pipeline = (folder / INDEX).is_file()
-    if pickles and not pipeline and _pickles(folder):
+    if (folder / INDEX).is_file() or (pickles and _pickles(folder)):
         return folder
-    for part in [folder / name for name in sorted(read_json(folder / INDEX))] if pipeline else [folder]:
-        refuse_pickles(part)
-    if not pipeline and not any(folder.glob(f"*{SAFE}")):
+    refuse_pickles(folder)
+    if not any(folder.glob(f"*{SAFE}")):
         raise ValueError(f"{folder} has no *{SAFE} file; {kind_of(folder)}")
     return folder
 
@@ -287,11 +257,7 @@ def refuse_without_reader() -> None:
 
 
 def convert_gguf(file: Path, folder: Path) -> None:
-    """Write the model of a GGUF file into a folder, in float32, in which its numbers are exactly those of the file.
-
-    Raises:
-        ValueError: transformers cannot read the file, or not its architecture.
-    """
+    """Write the model of a GGUF file into a folder, in float32, in which its numbers are exactly those of the file."""
     refuse_without_reader()
     place, name = str(file.parent), file.name
     with refusing_code(f"the GGUF file {name!r}"):

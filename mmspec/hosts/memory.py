@@ -59,10 +59,8 @@ class Memory:
         """The slots of a row: as many as drafts of `width` nodes want, or those that fit.
 
         Behind `longest` units of a prompt, `new` ones are wanted. `width` counts the root, too; `fixed` says that every
-        pass has so many nodes. `rings` are as in `SlotCache`.
-
-        Raises:
-            ValueError: Not even plain decoding fits, or not the width that all passes have.
+        pass has so many nodes. `rings` are as in `SlotCache`. Refuses where not even plain decoding, or the width of
+        all passes, fits.
         """
         units = longest + new
         least, wanted = in_blocks(units + (width if fixed else 1)), in_blocks(units + width)

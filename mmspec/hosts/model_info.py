@@ -47,11 +47,7 @@ class LanguagePart:
 
     @property
     def final_norm(self) -> nn.Module:
-        """The module that turns the last layer's states into those that the output layer reads.
-
-        Raises:
-            ValueError: The decoder has no norm behind its layers.
-        """
+        """The module that turns the last layer's states into those that the output layer reads."""
         norms = [child for child in self.decoder.children() if "norm" in type(child).__name__.lower()]
         if not norms:
             raise ValueError(f"{type(self.decoder).__name__} has no norm behind its layers, which exits would share")
@@ -59,10 +55,8 @@ class LanguagePart:
 
     @classmethod
     def of(cls, model: Any, count: int) -> "LanguagePart":
-        """Find the part in a model of so many layers, by a walk over all of its modules.
-
-        Raises:
-            ValueError: The layers cannot be told from the other parts of the model.
+        """Find the part in a model of so many layers, by a walk over all of its modules; refuses where layers cannot be
+        told from its other parts.
         """
         lists = [
             (name, module)
@@ -108,12 +102,9 @@ class ModelInfo:
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
-        """The facts about a model.
+        """The facts about a model; refuses a model with which drafts cannot be verified.
 
         `ops` are the tree operations that plugins declare.
-
-        Raises:
-            ValueError: Drafts cannot be verified with this model; the message says why.
         """
         model, ops = unwrapped(model), ops or {}
         _refuse(model, ops)
@@ -159,10 +150,8 @@ def _counts_experts(settings: Mapping[str, Any]) -> bool:
 
 
 def unwrapped(model: Any) -> Any:
-    """The transformers model inside a PEFT wrapper; its forward includes the adapters.
-
-    Raises:
-        ValueError: The wrapper adds virtual tokens to the prompt, or it is a `torch.compile` wrapper.
+    """The transformers model inside a PEFT wrapper; its forward includes the adapters. Refuses virtual tokens before
+    the prompt, and a `torch.compile` wrapper.
     """
     if hasattr(model, "_orig_mod"):
         raise ValueError(
@@ -273,6 +262,9 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
             yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft"
         elif "dynamic" in (parameters.get("rope_type") or ""):
             yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass"
+    kept, window = getattr(config, "keep_window_size", None), getattr(config, "sliding_window", None)
+    if kept and (window or kept + 1) > kept:
+        yield kept, "of units that its layers rate alike (a repeated one) the shape of a pass says which stay"
 
 
 def _together(config: Any) -> int | None:

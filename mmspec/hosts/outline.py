@@ -38,11 +38,7 @@ class Outline:
 
 
 def outline(name: str) -> Outline:
-    """The outline of a model by its name, as in `load_model`; only its `config.json` is read.
-
-    Raises:
-        ValueError: transformers can read no config there, or has no class for it.
-    """
+    """The outline of a model by its name, as in `load_model`; only its `config.json` is read."""
     place = place_of(name)
     try:
         if (place / CONFIG).is_file():
@@ -69,9 +65,6 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     """The outline of a model.
 
     `make` builds it with random weights; `place` is its folder, or the folder of its pipeline.
-
-    Raises:
-        ValueError: The config is damaged.
     """
     with refusing_code(f"the model in {place}"), torch.device("meta"):
         model = make()

@@ -94,19 +94,14 @@ class Passes:
         keep: Tensor | int = 0,
         decoding: bool = False,
     ) -> Tensor:
-        """Run the nodes from `first` on. Their keys are written into the slots behind the committed units.
+        """Run the nodes from `first` on; returns logits `[batch, node, vocab]`. Their keys are written into the slots
+        behind the committed units.
 
-        Args:
-            cache: The call's cache; it holds the nodes before `first` in its scratch slots.
-            ids: `[batch, node]`: the units of the nodes from `first` on.
-            index: The tree of the whole draft.
-            first: The id of the first node in `ids`; always 0 if the model has recurrent layers.
-            valid: `[batch, node]` bool; invalid nodes get the root's position, so that none lies beyond the context.
-            keep: The nodes whose logits are wanted, as transformers' `logits_to_keep`.
-            decoding: Whether the prompt is behind: stock decoding then multiplies with experts in another way.
-
-        Returns:
-            Logits `[batch, node, vocab]`.
+        `ids [batch, node]` are the units of these nodes, `index` is the tree of the whole draft; the cache holds the
+        nodes before `first` in its scratch slots, of which there are none if the model has recurrent layers. Nodes that
+        are not `valid` (`[batch, node]` bool) get the root's position, so that none lies beyond the context. `keep` are
+        the nodes whose logits are wanted, as transformers' `logits_to_keep`. `decoding` says that the prompt is behind:
+        stock decoding then multiplies with experts in another way.
         """
         with self.ready(cache, ids.numel(), decoding):
             return self.run(cache, ids, index, first, valid, keep)

@@ -28,12 +28,9 @@ PREFIXES = ("_orig_mod.", "module.")
 
 
 def read_saved(path: Path, mapped: bool = False) -> Any:
-    """The contents of a file of `torch.save`.
+    """The contents of a file of `torch.save`; refuses other objects than numbers.
 
     If `mapped`, numbers are mapped into memory and not read; torch's format before 1.6 is always read whole.
-
-    Raises:
-        ValueError: It is damaged or of another kind, or it contains other objects.
     """
     try:
         with safe_globals([argparse.Namespace]):
@@ -47,11 +44,7 @@ def read_saved(path: Path, mapped: bool = False) -> Any:
 
 
 def read_pickle(path: Path, mapped: bool = False) -> Mapping[Any, Any]:
-    """As `read_saved`, of a mapping.
-
-    Raises:
-        ValueError: As there, or it is no mapping.
-    """
+    """As `read_saved`, of a mapping."""
     contents = read_saved(path, mapped)
     if not isinstance(contents, Mapping):
         raise ValueError(f"it holds a {type(contents).__name__}, not a mapping from names to weights")
@@ -67,11 +60,7 @@ def unwrapped(contents: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def weights_in(contents: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """The weights of a checkpoint's contents under their plain keys; nothing else may be among them.
-
-    Raises:
-        ValueError: There is none, or what is there is no weight, has no name, or has one that another one has.
-    """
+    """The weights of a checkpoint's contents under their plain keys; nothing else may be among them."""
     found: dict[str, Tensor] = {}
     for key, value in unwrapped(contents).items():
         if not isinstance(key, str) or not isinstance(value, Tensor):

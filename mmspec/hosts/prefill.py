@@ -97,17 +97,12 @@ def append(passes: Passes, cache: SlotCache, units: Tensor, count: Tensor) -> No
 
 
 def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> Tensor:
-    """Continue from an earlier turn's cache in our own passes: for models with recurrent layers.
+    """Continue from an earlier turn's cache in our own passes, for models with recurrent layers; returns logits after
+    the prompt `[batch, vocab]`.
 
     Not every model of transformers continues from a state with more than one token (the Mamba-1 family begins at zero).
-    `ids [batch, prompt]` are the whole conversation, or its new units; `mask [batch, column]` int64 covers the
-    whole conversation, for a model without keys only `ids`.
-
-    Returns:
-        Logits after the prompt `[batch, vocab]`.
-
-    Raises:
-        ValueError: There is padding among the new units.
+    `ids [batch, prompt]` are the whole conversation, or its new units; `mask [batch, column]` int64 covers the whole
+    conversation, for a model without keys only `ids`. Refuses padding among the new units.
     """
     past = cached_columns(given)
     new = mask[:, past:]
@@ -122,9 +117,7 @@ def adopt(passes: Passes, cache: SlotCache, filled: Cache, mask: Tensor, followi
 
     Layers with a window hold only their last columns; their earlier slots stay empty, and no mask makes them visible.
     `mask` is `[batch, column]` int64; `following`, `[batch]` or `[axes, batch]`, is the position of the next unit.
-
-    Raises:
-        ValueError: A layer holds keys of something else than the text.
+    Refuses a layer that holds keys of something else than the text.
     """
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)

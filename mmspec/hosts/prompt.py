@@ -12,15 +12,11 @@ from mmspec.core.guided import NULL_INPUTS
 
 
 def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
-    """The ids and the mask of a prompt, of inputs as a target's `start` takes them.
+    """The ids `[batch, prompt]` int64 of a prompt (`[batch, 0]` for one of embeddings), and the mask `[batch, column]`
+    int64 of the whole conversation, an earlier turn's cache included, with 1 for units and 0 for padding.
 
-    Returns:
-        Ids `[batch, prompt]` int64 (`[batch, 0]` for a prompt of embeddings), and the mask `[batch, column]` int64 of
-        the whole conversation, an earlier turn's cache included, with 1 for units and 0 for padding.
-
-    Raises:
-        ValueError: The prompt is empty, is padded on the right, has an id that is no integer or outside the vocabulary,
-            or its ids, mask and cache are not of one conversation.
+    The inputs are as a target's `start` takes them. Refuses a prompt that is empty or padded on the right, ids outside
+    of the vocabulary, and ids, mask and cache that are not of one conversation.
     """
     embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
     if ids is None:
@@ -51,9 +47,6 @@ def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
     As in transformers, the mask's length says whether ids are the whole conversation or the part behind the cache.
     Embeddings are the whole conversation, and so are ids without a mask. `generate` drops a mask of ones, but keeps its
     length in the prepared configuration. `ids` are `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
-
-    Raises:
-        ValueError: The mask has neither length, or there is nothing behind the cache.
     """
     embeds, mask, cache = (inputs.get(name) for name in ("inputs_embeds", "attention_mask", "past_key_values"))
     given = ids.shape[1] if embeds is None else embeds.shape[1]
@@ -79,11 +72,7 @@ def cached_columns(cache: Cache) -> int:
 
 
 def integer_ids(ids: Tensor) -> Tensor:
-    """Ids of any integer dtype as int64, the dtype that transformers' `generate` returns.
-
-    Raises:
-        ValueError: The ids are no integers.
-    """
+    """Ids of any integer dtype as int64, the dtype that transformers' `generate` returns."""
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f"input_ids must be integers, got {ids.dtype}")
     return ids.long()
@@ -97,10 +86,8 @@ def padding(mask: Tensor) -> Tensor:
 def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
     """The part of another target's inputs that a draft model can read: ids and mask, and images if it has vision.
 
-    Its embeddings have `width` numbers. Of a prompt of more than `context` units it reads the end.
-
-    Raises:
-        ValueError: The inputs have no ids.
+    Its embeddings have `width` numbers. Of a prompt of more than `context` units it reads the end. Refuses inputs
+    without ids.
     """
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None:

@@ -17,9 +17,6 @@ def refusing_code(what: str) -> Iterator[None]:
     """Turn any error of a loading library into a `ValueError` on one line; the library's may advise to run the code.
 
     `what` is loaded, such as `the model 'x'`.
-
-    Raises:
-        ValueError: The block raised an error.
     """
     try:
         yield
@@ -34,10 +31,6 @@ def refusing_code(what: str) -> Iterator[None]:
 
 
 def read_auto(kind: type[AutoConfig] | type[AutoTokenizer] | type[AutoProcessor], place: str) -> Any:
-    """The config, tokenizer or processor of a model in a folder or on the hub.
-
-    Raises:
-        ValueError: transformers cannot read it without running code.
-    """
+    """The config, tokenizer or processor of a model in a folder or on the hub."""
     with refusing_code(f"the {kind.__name__.removeprefix('Auto').lower()} of {place!r}"):
         return kind.from_pretrained(place, trust_remote_code=False)

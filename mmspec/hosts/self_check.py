@@ -76,10 +76,7 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | N
 
     `whole` is the live model whose weights this one shares, if this one is built for a single call. Results are kept
     for the live model. A model that is refused is checked again over `rows`, those of the call: hooks may be made for
-    them, such as peft's for an adapter a row.
-
-    Raises:
-        ValueError: No manner gives the logits of whole paths; the message has the numbers.
+    them, such as peft's for an adapter a row. Refuses where no manner gives the logits of whole paths.
     """
     model = model_info.model
     if device_of(model).type == "meta":
@@ -180,10 +177,8 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
     """After the first prompt of a kind, compare the model's own next steps with our passes, which commit nothing.
 
     A model may read an input beside the ids in every step (a mask of images that all layers see): then positions agree
-    and logits do not. The cache is filled; `stock` is the model's own call behind the same prompt.
-
-    Raises:
-        ValueError: The logits of every step differ in some row.
+    and logits do not. The cache is filled; `stock` is the model's own call behind the same prompt. Refuses where the
+    logits of every step differ in some row.
     """
     model = passes.model_info.model
     none = (value is None or (isinstance(value, Mapping) and not value) for value in inputs.values())

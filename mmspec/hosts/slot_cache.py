@@ -31,42 +31,13 @@ from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
 class SlotCache(Cache):
-    """The cache of one call.
+    """The cache of one call, over empty cache layers as transformers makes them for the model; those that store keys or
+    states are replaced by layers of this module.
 
-    Args:
-        layers: Empty cache layers as transformers makes them for the model; those that store keys or states are
-            replaced by layers of this module.
-        rows: The rows of the batch.
-        most: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
-        device: The device of the model's inputs.
-        fixed: Whether the shapes of passes must not depend on how far the rows are.
-        rings: The places of a ring for every window (`mmspec.hosts.slot_layer`); a layer whose window has none
-            keeps all slots, and so does one whose ring would be as long as the call, or as its buffers if `fixed`.
-
-    Attributes:
-        most: The slots that are never exceeded.
-        capacity: The slots that are allocated now.
-        free_to_read: Whether lengths are read in every pass: on the CPU, where that is no host sync.
-        longest: No row has more committed units, on the host. Who makes rows longer raises it.
-        unsure: `longest` is too large by at most so many units.
-        begun: The units that every row had when its prompt was in the cache, on the host.
-        length: `[batch]` int64: the committed units of every row.
-        shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
-            units, and not 0 with image axes, holes in the mask, or slots that were left out.
-        places: `[axes, batch, unit]` int64: the positions of new units, where they are not `slot + shift`; or None.
-        origin: `[batch]` int64: the slot of the first of these units.
-        holes: `[batch, capacity]` bool: slots that no node may see, because the prompt's mask has a 0 there; or None.
-            Windows and chunks count these slots, as transformers does.
-        start: The first slot that the present pass writes, if it is the same for all rows; else None.
-        slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
-        written: Where these lie in layers of every form, once a layer has asked.
-        visible: The number of slots that the present pass attends over.
-        reading: Whether passes read a prompt, whose shapes follow from the prompt alone.
-        end: `[batch]` int64: the slot behind the last one that any pass wrote; counted where there are rings.
-        scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
-        recurrent: The recurrent layers by layer number.
-        running: The recurrent layer that called the cache last in this pass.
-        attention: The name of the attention function of passes, for models that take theirs from the interface.
+    `most` slots are needed for prompt, new units and one draft; they are rounded up to whole blocks. With `fixed`, the
+    shapes of passes do not depend on how far the rows are. `rings` has the places of a ring for every window
+    (`mmspec.hosts.slot_layer`); a layer whose window has none keeps all slots, and so does one whose ring would be as
+    long as the call, or as its buffers if `fixed`.
     """
 
     attention = NAME
@@ -82,27 +53,36 @@ class SlotCache(Cache):
         rings: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.fixed = fixed
-        self.most, self.capacity = in_blocks(most), 0
+        self.most = in_blocks(most)  # slots that are never exceeded
+        self.capacity = 0  # slots that are allocated now
         longest = bucket(self.most) if fixed else self.most  # captured rounds hold calls of many lengths
         self.rings = {window: ring for window, ring in rings.items() if ring < longest}
-        self.free_to_read = device.type == "cpu"
-        self.longest, self.unsure = 0, 0
-        self.begun = [0] * rows
-        self.length = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.free_to_read = device.type == "cpu"  # lengths are read in every pass: where that is no host sync
+        self.longest = 0  # no row has more committed units, on the host; who makes rows longer raises it
+        self.unsure = 0  # `longest` is too large by at most so many units
+        self.begun = [0] * rows  # units that every row had when its prompt was in the cache, on the host
+        self.length = torch.zeros(rows, dtype=torch.int64, device=device)  # `[batch]`: committed units
+        # `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count units,
+        # and not 0 with image axes, holes in the mask, or slots that were left out.
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.end = self.length
+        self.end = self.length  # `[batch]`: the slot behind the last that any pass wrote; counted where there are rings
+        # `[axes, batch, unit]` int64: the positions of new units, where they are not `slot + shift`
         self.places: Tensor | None = None
-        self.origin = self.length
+        self.origin = self.length  # `[batch]`: the slot of the first of these units
+        # `[batch, capacity]` bool: slots that no node may see, because the prompt's mask has a 0 there. Windows and
+        # chunks count these slots, as transformers does.
         self.holes: Tensor | None = None
-        self.slots = self.length[:, None]
+        self.start: int | None = None  # the first slot that the present pass writes, if all rows have the same
+        self.slots = self.length[:, None]  # `[batch, node]` int64: the slots that it writes otherwise
+        # Where these lie in layers of every form, once a layer has asked
         self.written: dict[tuple[int, int, torch.device], Places] = {}
-        self.start: int | None = None
-        self.visible, self.reading = 0, False
-        self.scratch = False
+        self.visible = 0  # slots that the present pass attends over
+        self.reading = False  # passes read a prompt, whose shapes follow from the prompt alone
+        self.scratch = False  # the last pass was over a tree, so that a commit must gather the accepted nodes
         self._tables: dict[int, Any] = {}
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
         self.recurrent = {i: RecurrentLayer(self.state_dtype) for i in stateful}
-        self.running: RecurrentLayer | None = None
+        self.running: RecurrentLayer | None = None  # the one that called the cache last in this pass
         alone = {i: layer for i, layer in self.recurrent.items() if not isinstance(layers[i], DynamicLayer)}
         slotted = [self._slotted(layer) if isinstance(layer, DynamicLayer) else layer for layer in layers]
         super().__init__(layers=[alone.get(i, layer) for i, layer in enumerate(slotted)])
@@ -219,10 +199,8 @@ class SlotCache(Cache):
         self.longest, self.unsure = max(b + new for b, new in zip(self.begun, emitted, strict=True)), 0
 
     def roll_back(self, length: Tensor) -> None:
-        """Forget the committed units behind `length [batch]`.
-
-        Raises:
-            ValueError: A layer with a window has dropped slots that the window of the next unit reaches.
+        """Forget the committed units behind `length [batch]`; refuses where a window has dropped slots that the next
+        unit reaches.
         """
         for window, ring in self.rings.items():
             if bool(((length - window + 1).clamp(min=0) < self.end - ring).any()):

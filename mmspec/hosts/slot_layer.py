@@ -216,12 +216,9 @@ def move_accepted(
 ) -> None:
     """Put accepted nodes into the slots behind the root.
 
-    Args:
-        layers: The layers that hold keys.
-        length: `[batch]` int64: committed units; the root's slot follows them.
-        path: `[batch, depth]`: node ids after the root, -1 padded.
-        count: `[batch]` int64: kept nodes, root included; the others of `path` stay where they are.
-        tables: What a kernel keeps of these layers.
+    `layers` are those that hold keys. `length [batch]` int64 counts committed units; the root's slot follows them.
+    `path [batch, depth]` has node ids after the root, -1 padded, of which the first `count [batch]` int64 are kept,
+    root included; the others stay where they are. `tables` is what a kernel keeps of these layers.
     """
     states = [states for layer in layers for states in (layer.keys, layer.values)]
     # Not inside traced code, which would not know what the kernel writes.

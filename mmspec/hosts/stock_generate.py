@@ -72,10 +72,8 @@ class StockGenerate:
         return None if positions is None else self._rows(positions)
 
     def following(self) -> Tensor:
-        """The position of the next unit, `[batch]` or `[axes, batch]`, from which a draft's positions count.
-
-        Raises:
-            ValueError: The model's positions do not increase by one on every axis.
+        """The position of the next unit, `[batch]` or `[axes, batch]`, from which a draft's positions count. Refuses
+        positions that do not increase by one on every axis.
         """
         positions = self.ahead()
         if positions is None:

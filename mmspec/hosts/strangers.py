@@ -30,11 +30,7 @@ WITHOUT = ((CONFIG, "it has a config and no weights"), ("tokenizer*", "it is a t
 
 @contextmanager
 def telling(folder: Path) -> Iterator[None]:
-    """Add to a refusal what a folder is that holds no model.
-
-    Raises:
-        ValueError: The block raised one.
-    """
+    """Add to a refusal what a folder is that holds no model."""
     try:
         yield
     except ValueError as error:

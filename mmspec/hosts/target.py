@@ -41,17 +41,13 @@ from mmspec.hosts.tree_op import TreeOp
 
 
 class TransformersTarget:
-    """A decoder-only model of transformers.
+    """A decoder-only model of transformers, which is unchanged outside of passes; refuses one with which drafts cannot
+    be verified.
 
-    Args:
-        model: The live model; it is unchanged outside of passes.
-        drafting: Whether the model drafts in another target's calls: it then reads the part of the prompt that it can,
-            and does not fill the cache that came with the call.
-        ops: The tree operations of recurrent layers, by the names of the functions that they replace.
-        model_info: The facts about the model, where they are not those that its config says.
-
-    Raises:
-        ValueError: Drafts cannot be verified with this model; the message says why.
+    With `drafting`, the model drafts in another target's calls: it then reads the part of the prompt that it can, and
+    does not fill the cache that came with the call. `ops` are the tree operations of recurrent layers, by the names of
+    the functions that they replace. `model_info` has the facts about the model, where they are not those that its
+    config says.
     """
 
     offers = ATTENTION
@@ -97,11 +93,7 @@ class TransformersTarget:
         return other
 
     def with_condition(self, condition: Condition | None) -> "TransformersTarget":
-        """This target behind a condition, which takes the place of the one that it has; None: behind none.
-
-        Raises:
-            ValueError: The model cannot read it.
-        """
+        """This target behind a condition, which takes the place of the one that it has; None: behind none."""
         other = copy.copy(self)
         before = 0 if self.condition is None else len(self.condition)
         other.condition = None if condition is None or not len(condition) else condition.checked(self.vocab)
@@ -110,10 +102,8 @@ class TransformersTarget:
         return other
 
     def with_memory(self, memory: Memory) -> "TransformersTarget":
-        """This target with a limit for the bytes of a call's cache, which is then allocated at once.
-
-        Raises:
-            ValueError: The model keeps states, whose copies no limit counts.
+        """This target with a limit for the bytes of a call's cache, which is then allocated at once; refuses a model
+        with states, whose copies no limit counts.
         """
         if self.model_info.ops:
             raise ValueError(f"a memory budget counts keys; {type(self.model).__name__} keeps recurrent states")
@@ -126,18 +116,13 @@ class TransformersTarget:
         return Lent(model.get_input_embeddings(), model.get_output_embeddings(), device_of(model), model.dtype)
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill a prompt.
+        """Prefill a prompt, for `limit` new units per row and drafts of `width` nodes, root included.
 
-        Args:
-            inputs: Ids `[batch, prompt]`, padded on the left, or a mapping of arguments of the model's forward. Besides
-                `input_ids` and `attention_mask` it may hold `inputs_embeds`, `position_ids`, `past_key_values` of an
-                earlier turn, `pixel_values` and other inputs of vision models; the model's own prefill reads these. A
-                mapping under `null_inputs` with ids and mask is what guidance leads away from, behind a prompt of ids.
-            limit: New units wanted per row.
-            width: The most nodes of a draft, root included.
-
-        Raises:
-            ValueError: The prompt is empty, does not fit, or cannot be continued exactly.
+        Inputs are ids `[batch, prompt]`, padded on the left, or a mapping of arguments of the model's forward. Besides
+        `input_ids` and `attention_mask` it may hold `inputs_embeds`, `position_ids`, `past_key_values` of an earlier
+        turn, `pixel_values` and other inputs of vision models; the model's own prefill reads these. A mapping under
+        `null_inputs` with ids and mask is what guidance leads away from, behind a prompt of ids. Refuses a prompt that
+        does not fit, or cannot be continued exactly.
         """
         return self._begin(inputs, limit, width)
 
@@ -207,7 +192,7 @@ class TransformersTarget:
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         return captured_shape(self.model, cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
 
-    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
+    def held(self, cache: TransformersTargetCache, nodes: int) -> TransformersTargetCache:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         if any(map(hooks_of, self.model.modules())):
@@ -219,8 +204,12 @@ class TransformersTarget:
         if self.memory is not None:
             raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
         most = bucket(cache.slots.most)
-        slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most, index)
+        slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most)
         return replace(cache, slots=slots, given=None, behind=0)
+
+    def expect(self, cache: TransformersTargetCache, index: TreeIndex) -> None:
+        assert isinstance(cache.slots, BufferCache)
+        cache.slots.expect(index)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.guidance.synced(emitted)
@@ -250,9 +239,7 @@ class TransformersTarget:
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
         """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.
 
-        `stock` is the model's own call behind the prompt.
-
-        Raises:
-            ValueError: Positions are others than in the model's own `generate`.
+        `stock` is the model's own call behind the prompt. Refuses positions that are others than in the model's own
+        `generate`.
         """
         return None

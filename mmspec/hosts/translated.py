@@ -46,9 +46,6 @@ class TranslatedTarget:
     """A target in the larger target's ids, over a model with other ids.
 
     A draft model must offer `grow`. The map is from the larger target's ids to the draft model's.
-
-    Raises:
-        ValueError: The map was made for a vocabulary of another size.
     """
 
     def __init__(self, target: Target, vocabulary: VocabularyMap) -> None:
@@ -67,9 +64,6 @@ class TranslatedTarget:
         """Prefill a prompt.
 
         Of the inputs, the ids of the larger target are read, padded on the left, and their mask.
-
-        Raises:
-            ValueError: The inputs have no ids.
         """
         given = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
         ids = given.get("input_ids")

@@ -32,12 +32,10 @@ def _levels(parents: tuple[int, ...], device: torch.device) -> list[tuple[Tensor
 class Branches:
     """The tree of one pass with the tables that recurrent operations need; all layers of a pass share one object.
 
-    Args:
-        index: The tree; parents precede their children.
-        dtype: The dtype of operations with states of kind `recurrent`; their results have their own. float64 in
-            calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
-            rounded to the model's dtype, sums in float64 do not show it.
-        reading: Whether the pass reads a prompt, as the model's whole pass would; if not, its nodes are steps.
+    Parents precede their children. `dtype` is that of operations with states of kind `recurrent`; their results have
+    their own. It is float64 in calls of one shape, where it is affordable: how a path is divided into passes changes
+    the order of sums, and rounded to the model's dtype, sums in float64 do not show it. With `reading`, the pass reads
+    a prompt, as the model's whole pass would; if not, its nodes are steps.
     """
 
     def __init__(self, index: TreeIndex, dtype: torch.dtype = torch.float32, reading: bool = False) -> None:
@@ -89,11 +87,8 @@ class Branches:
         return gap.masked_fill_(apart, float("-inf")).exp_()
 
     def columns(self, width: int) -> Tensor:
-        """Where the window of every node is, if a row's last `width` inputs before the root precede the nodes' inputs.
-
-        Returns:
-            Columns `[batch, width, node]`, or `[1, …]`: of the node itself, of its parent, and so on; cached for all
-            layers.
+        """The window of every node, if a row's last `width` inputs before the root precede the nodes' inputs: columns
+        `[batch, width, node]`, or `[1, …]`, of the node itself, of its parent, and so on; cached for all layers.
         """
         if width not in self._columns:
             parent = self.parent
@@ -158,10 +153,8 @@ class KeptNodes:
         return self._outside[nodes]
 
     def columns(self, width: int) -> Tensor:
-        """Where the last `width` inputs of every row are, if the last ones before the root precede the nodes' inputs.
-
-        Returns:
-            `[batch, width]` columns; cached for all layers.
+        """The columns `[batch, width]` of the last `width` inputs of every row, if the last ones before the root
+        precede the nodes' inputs; cached for all layers.
         """
         if width not in self._columns:
             nodes = self.nodes + width

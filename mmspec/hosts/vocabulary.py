@@ -47,11 +47,7 @@ class VocabularyMap:
 
     @staticmethod
     def between(target_tokenizer: Any, draft_tokenizer: Any, target: int, draft: int) -> "VocabularyMap":
-        """A map for two tokenizers; padded ids are never drafted.
-
-        Raises:
-            ValueError: The two have no token in common.
-        """
+        """A map for two tokenizers; padded ids are never drafted."""
         words = target_tokenizer.get_vocab()
         tokens = max(words.values(), default=-1) + 1
         if tokens <= min(target, draft) and words == draft_tokenizer.get_vocab():

@@ -77,23 +77,17 @@ def file_names(stems: Sequence[str]) -> tuple[str, ...]:
 
 
 def weight_files(folder: Path, names: Sequence[str] = FILES) -> list[Path]:
-    """The weight files in a folder that transformers or diffusers would read; [] if there are none.
+    """The weight files in a folder that transformers or diffusers would read; [] if there are none; refuses an index
+    that names a file outside of the folder.
 
     `names` are file names of weights, or of lists of their shards; the first that is there is taken.
-
-    Raises:
-        ValueError: An index cannot be read, or names a file outside the folder.
     """
     whole, shards = _whole_or_shards(folder, names)
     return [whole] if whole is not None else [folder / name for name in sorted(set(shards.values()))]
 
 
 def key_files(folder: Path) -> dict[str, Path]:
-    """The file of every key; of weights in several files their index alone is read.
-
-    Raises:
-        ValueError: An index cannot be read, or names a file outside the folder; or the one file is damaged.
-    """
+    """The file of every key; of weights in several files their index alone is read."""
     whole, shards = _whole_or_shards(folder, FILES)
     if whole is None:
         return {key: folder / name for key, name in shards.items()}
@@ -115,10 +109,8 @@ def _whole_or_shards(folder: Path, names: Sequence[str]) -> tuple[Path | None, d
 
 
 def stored_tensors(folder: Path, names: Sequence[str] = FILES) -> dict[str, StoredTensor]:
-    """The headers of all tensors in a folder's weight files, by key; arguments as in `weight_files`.
-
-    Raises:
-        ValueError: A file is missing, damaged or truncated, or a pickle of other things than weights.
+    """The headers of all tensors in a folder's weight files, by key; arguments as in `weight_files`; refuses damaged
+    files, and pickles of other things than weights.
     """
     found: dict[str, StoredTensor] = {}
     for path in weight_files(folder, names):
@@ -144,11 +136,7 @@ def wrong_in(path: Path, error: Exception) -> str:
 
 
 def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
-    """The tensors of a weight file that have these keys, as far as it has them.
-
-    Raises:
-        ValueError: The file is damaged or truncated, or a pickle of other things than weights.
-    """
+    """The tensors of a weight file that have these keys, as far as it has them."""
     if path.suffix != SAFE:
         return {key: value.clone() for key, value in _pickled(path).items() if key in keys}  # a part of what is mapped
     try:

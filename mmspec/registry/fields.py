@@ -17,11 +17,7 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def check(spec: Any, whose: str) -> None:
-    """Replace every field of a frozen dataclass by a checked copy; `whose` says what it is, for messages.
-
-    Raises:
-        ValueError: A field holds something else than its name allows; says what is allowed.
-    """
+    """Replace every field of a frozen dataclass by a checked copy; `whose` says what it is, for messages."""
     for field in fields(spec):
         value = getattr(spec, field.name)
         allowed_empty = value is None or value == ""
@@ -30,11 +26,7 @@ def check(spec: Any, whose: str) -> None:
 
 
 def imported(path: str, whose: str) -> Any:
-    """The object at `"module:Attribute"`.
-
-    Raises:
-        ImportError: It cannot be imported; names whose it is.
-    """
+    """The object at `"module:Attribute"`."""
     module, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

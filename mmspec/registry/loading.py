@@ -25,11 +25,7 @@ _loading: ContextVar[bool] = ContextVar("loading", default=False)
 
 @functools.cache
 def installed() -> Registry:
-    """The registry of everything that is installed, loaded on the first call.
-
-    Raises:
-        RuntimeError: A plugin asks for it while it is being loaded, which would load everything once more.
-    """
+    """The registry of everything that is installed, loaded on the first call."""
     if _loading.get():
         raise RuntimeError("a plugin cannot ask for what is installed while it is being loaded; ask when it is used")
     before = _loading.set(True)
@@ -40,11 +36,7 @@ def installed() -> Registry:
 
 
 def load() -> Registry:
-    """A new registry of everything that is installed.
-
-    Raises:
-        PluginError: Under `MMSPEC_STRICT`, at the first plugin that fails.
-    """
+    """A new registry of everything that is installed; under `MMSPEC_STRICT` the first plugin that fails raises."""
     registry, allowed = Registry(), switches.allowed()
     found = _entry_points()
     imported: list[tuple[Plugin, Any]] = []
@@ -82,9 +74,6 @@ def add_file(registry: Registry, file: Path) -> Plugin:
 
     The module's name is the file's, so that a factory is written `"my_drafter:Thing"`; the plugin's name is that
     without a leading `mmspec_`.
-
-    Raises:
-        ValueError: There is no such file, its name belongs to another module, or it is no plugin; says why, in a line.
     """
     place = Path(file).resolve()
     if place.suffix != ".py" or not place.is_file():

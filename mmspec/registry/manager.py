@@ -34,11 +34,7 @@ class Registry:
         """Add a module or any object with hooks on it.
 
         The name is what stands before the colon in `plugin:name`; the record, what is known of distribution and module.
-
-        Raises:
-            ValueError: If the name is taken or malformed, a component is given twice, or needs or offers an undeclared
-                word.
-            TypeError: If the manifest yields something other than specs.
+        Refuses a name that is taken, a component that is given twice, a word that nobody declares, and what is no spec.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a plugin's name is lower-case words joined by '-', '.' or '_', not {name!r}")
@@ -96,9 +92,6 @@ class Registry:
         """Look a component's spec up, by its kind and by `name` or `plugin:name`.
 
         Where several share the name, the component of a plugin of `near` wins, the first before the second.
-
-        Raises:
-            ValueError: If there is none (says what is nearest), or more than one (names the owners).
         """
         if kind not in KINDS:
             raise ValueError(unknown("kind of component", kind, KINDS))

@@ -104,17 +104,10 @@ def pair(
 ) -> Pairing:
     """Look a method's parts up: its own plugin's components come first, then the core's, so that no other clashes.
 
-    Args:
-        registry: Where to look.
-        method: The method, or its name.
-        drafter: A drafter to use instead of the method's.
-        rule: A rule to use instead of the method's.
-        offers: What the target offers, where one is at hand: without drafts and without a name, the rule is the first
-            of `PLAIN_RULES` that it admits, so that plain decoding fits every target.
-        near: Plugins whose method is meant where several share the name; for names that no user wrote.
-
-    Raises:
-        ValueError: If a name is unknown or ambiguous.
+    `drafter` and `rule` are taken instead of the method's. `offers` is what the target offers, where one is at hand:
+    without drafts and without a name, the rule is the first of `PLAIN_RULES` that it admits, so that plain decoding
+    fits every target. `near` names plugins whose method is meant where several share the name, for names that no user
+    wrote.
     """
     found = method if isinstance(method, MethodSpec) else named(registry, method, near)
     home = (found.owner, CORE)
@@ -128,11 +121,7 @@ def pair(
 
 
 def named(registry: Registry, method: str, near: tuple[str, ...] = ()) -> MethodSpec:
-    """The method of that name; one of `OURS` is always the one that mmspec brings.
-
-    Raises:
-        ValueError: There is none, or several and no plugin of `near` has one; or the name is an adapter's.
-    """
+    """The method of that name; one of `OURS` is always the one that mmspec brings."""
     adapters = [adapter for adapter in registry.components("adapter") if method in (adapter.name, adapter.qualified)]
     if adapters and not any(method in (known.name, known.qualified) for known in registry.components("method")):
         raise ValueError(f"{method!r} is an adapter, which fits no model that mmspec decodes. {adapters[0].summary}")
@@ -162,11 +151,7 @@ def fitting(registry: Registry, offers: Iterable[str]) -> list[str]:
 
 
 def require(registry: Registry, pairing: Pairing, target: TargetSpec) -> None:
-    """Refuse a method that does not fit a target.
-
-    Raises:
-        ValueError: Names the missing words, who needs them, the methods that do fit, and what the method is for.
-    """
+    """Refuse a method that does not fit a target."""
     missing = pairing.missing(target.offers)
     if not missing:
         return

@@ -6,40 +6,24 @@ from typing import Any, SupportsIndex
 
 
 def integers(**given: Any) -> None:
-    """Refuse what is neither an integer nor None.
-
-    Raises:
-        ValueError: Names the argument and what was given.
-    """
+    """Refuse what is neither an integer nor None."""
     _refuse("an integer", Integral, given)
 
 
 def numbers(**given: Any) -> None:
-    """Refuse what is neither a number nor None.
-
-    Raises:
-        ValueError: Names the argument and what was given.
-    """
+    """Refuse what is neither a number nor None."""
     _refuse("a number", Real, given)
 
 
 def required(**given: Any) -> None:
-    """Refuse None.
-
-    Raises:
-        ValueError: Names the argument.
-    """
+    """Refuse None."""
     for name, value in given.items():
         if value is None:
             raise ValueError(f"{name} must be a number, got None")
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an integer that is 0 or more.
-
-    Raises:
-        ValueError: It is none; names it.
-    """
+    """`value` as an integer that is 0 or more; refuses others."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 0:
         raise ValueError(f"{name} must be an integer >= 0, got {value!r}")
     return index(value)

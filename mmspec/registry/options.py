@@ -34,9 +34,6 @@ def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
     """Check values by field, and make the options; text is converted (`"3"` to 3) where the field is not text.
 
     Messages say that the options are the `owner`'s.
-
-    Raises:
-        ValueError: Names the option, the value, and what is allowed; for an unknown option, the nearest.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -54,9 +51,6 @@ def parse(assignments: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` strings from a command line.
 
     A value in brackets or quotes is read as JSON; any other stays text, which `build` converts by the field's type.
-
-    Raises:
-        ValueError: If there is no `=`, a key comes twice, or brackets do not close.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -79,20 +73,12 @@ def route(
     arguments: Iterable[str] = (),
     meant: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Give each flat option to the one part that declares it.
+    """Give each flat option to the one part that declares it; returns values by part, not checked yet.
 
-    Args:
-        values: `x=…` or `rule.x=…`; a nested mapping (`{"rule": {"x": …}}`, a TOML table) is the same as the latter.
-        parts: Options dataclass by part (`drafter`, `rule`, `target`, …); None where a part has no options.
-        arguments: What the caller takes beside options, for messages: a misspelt argument arrives here too.
-        meant: As in `mmspec.registry.suggest.unknown`.
-
-    Returns:
-        Values by part, not checked yet.
-
-    Raises:
-        ValueError: If nobody declares an option (says what is nearest), if several do (says how to choose), or if it
-            is given both flat and with its part.
+    Values are `x=…` or `rule.x=…`; a nested mapping (`{"rule": {"x": …}}`, a TOML table) is the same as the latter.
+    `arguments` is what the caller takes beside options, for messages, since a misspelt argument arrives here too.
+    Refuses an option that nobody declares (says what is nearest), that several do (says how to choose), or that is
+    given both flat and with its part.
     """
     declares = {part: _names(options) for part, options in parts.items()}
     routed: dict[str, dict[str, Any]] = {part: {} for part in parts}

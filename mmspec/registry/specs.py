@@ -4,9 +4,10 @@ A spec is where a component's facts are stated. A class that the loop asks for t
 `offers, needs = SUFFIX.offers, SUFFIX.needs`.
 """
 
+import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from mmspec.registry.fields import check, imported
 from mmspec.registry.printable import refuse_control
@@ -138,7 +139,8 @@ class PartSpec(FactorySpec):
         offers: Words that this component offers to the others.
         words: Words of `needs` and `offers` that mmspec does not declare, each with a sentence; the whole plugin may
             use them.
-        options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.
+        options: `"module:Class"` of a frozen dataclass, imported on first use; None where the factory's first argument
+            is annotated with that class, or there is nothing to set.
     """
 
     needs: frozenset[str] = frozenset()
@@ -146,22 +148,43 @@ class PartSpec(FactorySpec):
     words: Mapping[str, str] = field(default_factory=dict, hash=False)
     options: str | None = None
 
+    @classmethod
+    def row(cls, name: str, factory: str, words: str, summary: str, paper: str = "", /, **others: Any) -> Self:
+        """The same as one row: words are what is needed, an arrow, and what is offered.
+
+        Example:
+            >>> DrafterSpec.row("repeat", "my_drafter:Repeat", "discrete → chain", "Repeats a token.")
+        """
+        needs, _, offers = (frozenset(part.split()) for part in words.partition("→"))
+        said: dict[str, Any] = {"name": name, "factory": factory, "summary": summary, "paper": paper}
+        return cls(needs=needs, offers=offers, **said, **others)
+
     def load_options(self) -> type | None:
         """Import the options dataclass, or return None where there is nothing to set.
 
         Raises:
-            ImportError: The dataclass cannot be imported; names the component.
+            ImportError: The dataclass, or the factory, cannot be imported; names the component.
             ValueError: It is no dataclass, or the help of a field holds control characters.
         """
-        if self.options is None:
-            return None
         whose = f"the options of {self.kind} {self.qualified!r}"
-        options: type = imported(self.options, whose)
+        options: Any = _annotated(self.load()) if self.options is None else imported(self.options, whose)
+        if options is None:
+            return None
         if not (isinstance(options, type) and is_dataclass(options)):
             raise ValueError(f"{whose} are a dataclass, and {self.options} is none")
         for option in fields(options):
             refuse_control(str(option.metadata.get("help", "")), f"the help of {option.name!r} among {whose}")
         return options
+
+
+def _annotated(factory: Any) -> type | None:
+    """The dataclass that a factory's first argument is annotated with; None where there is none."""
+    try:
+        first = [*inspect.signature(factory, eval_str=True).parameters.values()][:1]
+    except (TypeError, ValueError, NameError):  # it cannot be asked; to call it says what is wrong
+        return None
+    hints = [each.annotation for each in first if isinstance(each.annotation, type)]
+    return next(filter(is_dataclass, hints), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,7 @@ def tracing() -> bool:
 
 
 def products() -> str | None:
-    """`MMSPEC_PRODUCTS` forces one product of linear layers on a CPU, where unset (None) a rule chooses.
-
-    Raises:
-        ValueError: It is none of `PRODUCTS`.
-    """
+    """`MMSPEC_PRODUCTS` forces one product of linear layers on a CPU, where unset (None) a rule chooses."""
     forced = os.environ.get("MMSPEC_PRODUCTS") or None
     if forced not in (None, *PRODUCTS):
         raise ValueError(f"MMSPEC_PRODUCTS: {unknown('product', forced, PRODUCTS)}")

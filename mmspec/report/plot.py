@@ -28,11 +28,7 @@ class Bar(NamedTuple):
 
 
 def save(result: Result, path: Path) -> None:
-    """Draw the figure into a PNG or SVG file, which is written whole or not at all.
-
-    Raises:
-        ValueError: The suffix is another, or matplotlib is not installed.
-    """
+    """Draw the figure into a PNG or SVG file, which is written whole or not at all."""
     refuse(path)
     drawn = figure(result)
     # The same result gives the same file: no date in it, and no random ids.
@@ -51,11 +47,7 @@ def refuse(path: Path) -> None:
 
 
 def figure(result: Result) -> "Figure":
-    """Bars grouped by setting, with whiskers from the smallest to the largest repeat and a line at 1.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Bars grouped by setting, with whiskers from the smallest to the largest repeat and a line at 1."""
     bars = list(bars_of(result))
     settings = list(dict.fromkeys(bar.setting for bar in bars))
     names = list(dict.fromkeys((bar.name, bar.ours) for bar in bars))

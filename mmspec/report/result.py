@@ -146,11 +146,7 @@ class Result:
         return list(dict.fromkeys(row.setting for row in self.rows))
 
     def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
-        """The row of a setting, method, mode and batch size.
-
-        Raises:
-            KeyError: There is no such row.
-        """
+        """The row of a setting, method, mode and batch size."""
         for row in self.rows:
             if (row.setting, row.method, row.mode, row.batch) == (setting, method, mode, batch):
                 return row

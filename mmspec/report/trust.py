@@ -24,20 +24,12 @@ Cell = TypeVar("Cell")
 
 
 def load_result(path: Path) -> Result:
-    """Read and validate a document that `Result.save` wrote.
-
-    Raises:
-        ValueError: The file is not such a document; names the place.
-    """
+    """Read and validate a document that `Result.save` wrote; refuses what is none, by its place."""
     return checked(Path(path).read_bytes(), str(path))
 
 
 def checked(document: bytes, name: str) -> Result:
-    """The result in a document.
-
-    Raises:
-        ValueError: The document is not a valid result of a benchmark; names the place.
-    """
+    """The result in a document."""
     try:
         result = TypeAdapter(Result).validate_json(document)
         _refuse_controls(asdict(result))
@@ -112,10 +104,7 @@ def load_lines(path: Path, kind: type[Cell], command: str, refuse: Callable[[Cel
     """Read and validate a document.
 
     Messages name the command that writes such documents; `refuse` raises a ValueError for a cell that contradicts
-    itself.
-
-    Raises:
-        ValueError: The file is not such a document, or a text in it has control characters; names the line.
+    itself. Refuses control characters, by the line.
     """
     reader, cells = TypeAdapter(kind), list[Cell]()
     for number, line in enumerate(path.read_bytes().splitlines(), 1):

@@ -85,10 +85,8 @@ class Chat(Text):
 
 
 def checked(kind: type[Text], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set and have an effect, converted to their types.
-
-    Raises:
-        ValueError: A field is unknown, has no effect here, or has a wrong value.
+    """The fields that are set and have an effect, converted to their types; refuses what is unknown or has no effect
+    here.
     """
     said = {name: value for name, value in body.items() if value is not None and name not in HINTS}
     for name in said.keys() & NEUTRAL.keys():
@@ -103,11 +101,7 @@ def checked(kind: type[Text], body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(text: str) -> dict[str, Any]:
-    """The settings in a `generation_config`, which is a text of JSON.
-
-    Raises:
-        ValueError: It is no object, or has settings that mmspec or the server does not take.
-    """
+    """The settings in a `generation_config`, which is a text of JSON."""
     try:
         settings = json.loads(text, parse_constant=_refuse_constant)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -33,9 +33,6 @@ class Limits:
 
         A request that wants no number gets `default`, if there is room in the model's `context`, which may be any
         (None).
-
-        Raises:
-            ValueError: The prompt is empty or too long, or there is no room for what is wanted.
         """
         longest = self.prompt if context is None else min(self.prompt, context - 1)
         if not prompt:

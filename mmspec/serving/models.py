@@ -14,9 +14,9 @@ from transformers.cli.serving.model_manager import ModelManager
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import pipeline_class_of
+from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
 from mmspec.serving.request import UnknownModelError
@@ -34,9 +34,6 @@ class Language:
 
         The dtype of the weights is float32 unless it is named; a chat template is for a model that has none. The other
         arguments go to `decoder_for`.
-
-        Raises:
-            ValueError: There is no such model, or a method, a part or an option does not fit it.
         """
         model = load_model(name, device, dtype_of(dtype))
         processor = load_processor(name)
@@ -51,12 +48,8 @@ Served = Language | Pipeline
 def load(
     name: str, device: str, dtype: str | None, template: str | None, options: Mapping[str, Any], **how: Any
 ) -> Served:
-    """Load a language model, or a pipeline that draws; arguments as in `Language.load`.
-
-    Raises:
-        ValueError: There is no such model, it cannot be served, or an argument is wrong.
-    """
-    if pipeline_class_of(name) is None:
+    """Load a language model, or a pipeline that draws; arguments as in `Language.load`."""
+    if pipeline_of(Stored.named(name), name) is None:
         return Language.load(name, device, dtype, template, options=options, **how)
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
     if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
@@ -80,9 +73,6 @@ class Models(ModelManager):
         """The name of the model that a request means.
 
         `kind` is `Language`, or `Pipeline` for one that draws.
-
-        Raises:
-            UnknownModelError: No such model is served, or none that does this.
         """
         fitting = [name for name, served in self._served.items() if isinstance(served, kind)]
         if name in fitting or (name is None and fitting):

@@ -43,11 +43,7 @@ class Picture:
     top_p: Share | None = None
 
     def call(self, pipe: Pipeline) -> dict[str, Any]:
-        """The arguments of the pipeline's call.
-
-        Raises:
-            ValueError: The pipeline has no such argument.
-        """
+        """The arguments of the pipeline's call."""
         said = {"num_images_per_prompt": self.n}
         if self.size != "auto":
             width, height = map(int, self.size.split("x"))

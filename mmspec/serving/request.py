@@ -35,23 +35,15 @@ class ClientGone(_GenerationCancelled):
 
 
 class Request:
-    """One request.
-
-    Attributes:
-        seed: Of the request's own noise; drawn from the operating system unless the client names one.
-    """
+    """One request."""
 
     def __init__(self) -> None:
-        self.seed = secrets.randbits(62)
+        self.seed = secrets.randbits(62)  # of the request's own noise, unless the client names one
         self._gone = threading.Event()
         self._begun: asyncio.Future[None] | None = None
 
     def seeded(self, seed: Any) -> None:
-        """Take the client's seed; None leaves the one that was drawn.
-
-        Raises:
-            ValueError: It is no integer from 0 on, or larger than 63 bits.
-        """
+        """Take the client's seed; None leaves the one that was drawn."""
         if seed is not None:
             if whole("seed", seed) >= MOST:
                 raise ValueError(f"seed is smaller than 2^63, and {seed} is not")
@@ -62,10 +54,8 @@ class Request:
         self._gone.set()
 
     def go_on(self) -> None:
-        """Asked before decoding begins, and after every round of it.
-
-        Raises:
-            ClientGone: There is nobody to go on for.
+        """Asked before decoding begins, and after every round of it; raises `ClientGone` where there is nobody to go on
+        for.
         """
         if self._gone.is_set():
             raise ClientGone("the client has closed the connection")

@@ -17,11 +17,7 @@ GRACE = 5
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that holds the port; nobody is served before the server runs.
-
-    Raises:
-        ValueError: The port is taken or not to be had, or the address is not this machine's.
-    """
+    """A socket that holds the port; nobody is served before the server runs."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)

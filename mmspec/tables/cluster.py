@@ -23,10 +23,6 @@ def on_ray(
     The address is the cluster's, as in `ray.init`; `local` starts one on this machine; it is without effect where this
     process is connected already. Every worker loads a pipeline in a process of its own, and `worker` says what it makes
     of the rows; default: the rows themselves. A batch has at most `batch` rows: Ray cuts batches where its blocks end.
-
-    Raises:
-        ImportError: Ray is not installed.
-        ValueError: There is no cluster at that address.
     """
     try:
         import ray

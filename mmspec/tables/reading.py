@@ -30,11 +30,7 @@ class Table:
 def read_table(path: Path, numbers: Collection[str] = ()) -> Table:
     """Read a table.
 
-    Columns of CSV hold texts, or numbers where `numbers` names them.
-
-    Raises:
-        ValueError: The file is of another kind, is damaged, or has no rows; the message names the line.
-        ImportError: The file is parquet, and pyarrow is not installed.
+    Columns of CSV hold texts, or numbers where `numbers` names them. Refuses damaged files, by the line.
     """
     readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": lambda path: _csv(path, numbers)}
     if path.suffix not in readers:
@@ -51,11 +47,7 @@ def read_table(path: Path, numbers: Collection[str] = ()) -> Table:
 
 
 def arrow(module: str = "pyarrow") -> Any:
-    """A module of pyarrow.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """A module of pyarrow."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -51,10 +51,7 @@ def run(
 
     A part has `per_file` rows: so many are lost at most where the process is killed. Without `resume` a folder with
     rows in it is refused. `progress` gets the number of rows that are there from earlier runs, then of every batch.
-
-    Raises:
-        ValueError: Ids are missing or doubled, or the folder holds something else, another run, or rows of this one
-            that are not to be continued.
+    Refuses doubled ids, and a folder with something else in it.
     """
     reads = rows.reads(table.columns)
     ids = ids_of((row[rows.id] for row in table.rows), rows.id)

@@ -76,11 +76,6 @@ def fit(
     The batches of a step depend on the step alone: `batch_at` is given the number of a batch. The model has float32
     parameters, already on its device. `folder` is made if missing; it holds `checkpoint.pt`, `log.jsonl` and, in
     `recipe.json`, the options.
-
-    Raises:
-        ValueError: `options.hidden` is the prefix of no matrix's name; the folder is another run's, or was begun with
-            other options, or its checkpoint is damaged; the loss or its gradient is not finite any more.
-        KeyboardInterrupt: The user stopped the run; a later call goes on behind the last step that was done.
     """
     optimizers = _optimizers(model, options)
     recipe = {name: value for name, value in asdict(options).items() if name not in _NOT_OF_THE_RECIPE}

@@ -68,21 +68,12 @@ def draft_loss(
     loss: DraftLoss = DraftLoss(),
     units: Tensor | None = None,
 ) -> Tensor:
-    """The loss of a drafter at one depth.
+    """The loss of a drafter at one depth, a float32 scalar: the mean over the rows that count, 0 if there is none,
+    times the weight of the depth (the units of the draft before these).
 
-    Args:
-        logits: The drafter's, `[…, row, vocab]`.
-        p: The target's distribution over the same ids, `[…, row, vocab]`, or the top of it; no gradient flows into it.
-        mask: `[…, row]` bool: the rows that count.
-        depth: Units of the draft before these.
-        loss: Which one.
-        units: `[…, row]` int64: the text's units, -1 where the drafter has no such id; for the hard part.
-
-    Returns:
-        A float32 scalar: the mean over the rows that count, 0 if there is none, times the weight of the depth.
-
-    Raises:
-        ValueError: The loss needs units, and there are none.
+    Logits are the drafter's, `[…, row, vocab]`; `p` is the target's distribution over the same ids, `[…, row, vocab]`,
+    or the top of it, into which no gradient flows; `mask […, row]` bool says which rows count. `units […, row]` int64
+    are the text's, -1 where the drafter has no such id, for the hard part; refuses a loss that lacks them.
     """
     hard, logits = 1.0 if loss.kind == "hard" else loss.hard, logits.float()
     total, norm = logits.new_zeros(()), logits.logsumexp(-1, keepdim=True)
@@ -180,13 +171,10 @@ class TokenFilter:
 
     @torch.no_grad()
     def kept(self, logits: Tensor, reference: Tensor, p: Tensor | Top, mask: Tensor) -> Tensor:
-        """The rows that still count, `[…, row]` bool.
+        """The rows that still count, `[…, row]` bool, of those that count without the filter (`mask`).
 
-        Args:
-            logits: The drafter's, `[…, row, vocab]`.
-            reference: The reference's.
-            p: The target's distribution over the same ids, or the top of it.
-            mask: `[…, row]` bool: the rows that count without the filter.
+        Logits are the drafter's and the reference's, `[…, row, vocab]`; `p` is the target's distribution over the same
+        ids, or the top of it.
         """
         return largest(forward_kl(logits, p) - forward_kl(reference, p), mask, self.share)
 

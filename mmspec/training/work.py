@@ -30,10 +30,6 @@ def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
     """Inside the block, the folder belongs to this run.
 
     `recipe` is everything that decides the contents, by name; it is written into the folder, which is made if missing.
-
-    Raises:
-        ValueError: Another run holds the folder, or it has contents of another recipe, of which the message says what
-            differs, or of none.
     """
     refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,11 +56,7 @@ def save_tensors(path: Path, value: Any) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """Load a file of `save_tensors`.
-
-    Raises:
-        ValueError: The file is damaged; the message says which one to delete.
-    """
+    """Load a file of `save_tensors`."""
     with damaged(path):
         with zipfile.ZipFile(path) as parts:
             if changed := parts.testzip():  # torch writes a checksum of every part, and does not compare it
@@ -74,11 +66,7 @@ def load_tensors(path: Path) -> Any:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Report every error inside the block as damage of a file, except where memory or disk ran out.
-
-    Raises:
-        ValueError: There was an error; the message says which file to delete.
-    """
+    """Report every error inside the block as damage of a file, except where memory or disk ran out."""
     try:
         yield
     except (OSError, MemoryError, torch.OutOfMemoryError):
@@ -92,9 +80,6 @@ def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Made]) -> Made:
     """A tensor, or two, that take long to compute; they are computed again if their inputs changed.
 
     `of` are all inputs, such as the weights of an encoder and the data to encode; `make` computes the tensors.
-
-    Raises:
-        ValueError: The file is damaged; the message says which one to delete.
     """
     now = digest(of)
     if path.is_file():

@@ -131,11 +131,7 @@ def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
 
 
 def scales_of(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every channel of an autoencoder's latents: of tokens' scale 1.
-
-    Raises:
-        ValueError: They were not measured.
-    """
+    """Mean and standard deviation of every channel of an autoencoder's latents: of tokens' scale 1."""
     scales = vae.config.latents_mean, vae.config.latents_std
     if None in scales:
         raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")

@@ -14,62 +14,51 @@ CONTINUOUS_AR = TargetSpec(
     default_methods=(DefaultMethod(method="reflection", k=16),),
 )
 # Named apart from other plugins' discrete drafters, so that a name alone is enough to say which.
-CONTINUOUS_JACOBI = DrafterSpec(
-    name="continuous-jacobi",
-    factory="mmspec_continuous.drafters.jacobi:ContinuousJacobi",
-    needs=frozenset({"redraw", "continuous"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window of tokens; no model, no training.",
-    paper="https://arxiv.org/abs/2410.01699",
-    options="mmspec_continuous.drafters.jacobi:JacobiOptions",
+CONTINUOUS_JACOBI = DrafterSpec.row(
+    "continuous-jacobi",
+    "mmspec_continuous.drafters.jacobi:ContinuousJacobi",
+    "redraw continuous → chain window q",
+    "The target's own last pass over a window of tokens; no model, no training.",
+    "https://arxiv.org/abs/2410.01699",
 )
-CONTINUOUS_DRAFT_MODEL = DrafterSpec(
-    name="continuous-draft-model",
-    factory="mmspec_continuous.drafters.draft_model:ContinuousDraftModel",
-    needs=frozenset({"continuous"}),
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller model of the family, of the same tokens and denoising steps.",
-    paper=REFLECTION,
-    options="mmspec_continuous.drafters.draft_model:DraftModelOptions",
+CONTINUOUS_DRAFT_MODEL = DrafterSpec.row(
+    "continuous-draft-model",
+    "mmspec_continuous.drafters.draft_model:ContinuousDraftModel",
+    "continuous → chain q",
+    "A smaller model of the family, of the same tokens and denoising steps.",
+    REFLECTION,
 )
-CONTINUOUS_SETS = DrafterSpec(
-    name="continuous-sets",
-    factory="mmspec_continuous.drafters.jacobi:ContinuousSets",
-    needs=frozenset({"redraw", "continuous"}),
-    offers=frozenset({"chain", "window", "q", "sets"}),
+CONTINUOUS_SETS = DrafterSpec.row(
+    "continuous-sets",
+    "mmspec_continuous.drafters.jacobi:ContinuousSets",
+    "redraw continuous → chain window q sets",
+    "A window whose first half the last pass decided; for causal-sets.",
+    CSPD,
     words={"sets": "The drafter's window holds two sets of tokens, the first of which the last pass decided."},
-    summary="A window whose first half the last pass decided; for causal-sets.",
-    paper=CSPD,
-    options="mmspec_continuous.drafters.jacobi:SetsOptions",
 )
-TEMPERED = RuleSpec(
-    name="tempered",
-    factory="mmspec_continuous.rules.tempered:Tempered",
-    needs=frozenset({"continuous", "chain"}),
-    offers=frozenset({"redraw"}),
+TEMPERED = RuleSpec.row(
+    "tempered",
+    "mmspec_continuous.rules.tempered:Tempered",
+    "continuous chain → redraw",
+    "Test the last denoising step only, its exponent divided by tau.",
+    CSPD,
     exactness="lossy",
-    summary="Test the last denoising step only, its exponent divided by tau.",
-    paper=CSPD,
-    options="mmspec_continuous.rules.tempered:TemperedOptions",
 )
-CAUSAL_SETS = RuleSpec(
-    name="causal-sets",
-    factory="mmspec_continuous.rules.causal_sets:CausalSets",
-    needs=frozenset({"continuous", "sets"}),
-    offers=frozenset({"redraw"}),
+CAUSAL_SETS = RuleSpec.row(
+    "causal-sets",
+    "mmspec_continuous.rules.causal_sets:CausalSets",
+    "continuous sets → redraw",
+    "Judge every token once; it stands whatever becomes of those before it.",
+    CSPD,
     exactness="lossy",
-    summary="Judge every token once; it stands whatever becomes of those before it.",
-    paper=CSPD,
 )
-DENOISE_AHEAD = RuleSpec(
-    name="denoise-ahead",
-    factory="mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
-    needs=frozenset({"continuous", "chain"}),
-    offers=frozenset({"redraw"}),
+DENOISE_AHEAD = RuleSpec.row(
+    "denoise-ahead",
+    "mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
+    "continuous chain → redraw",
+    "Rejection; free draws take several denoising steps per call of the head.",
+    REFLECTION,
     exactness="lossless",
-    summary="Rejection; free draws take several denoising steps per call of the head.",
-    paper=REFLECTION,
-    options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
 )
 DENOISING = AdapterSpec(
     name="speculative-denoising",

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.api.stored import Stored
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.language_pipeline import Ids, WrittenPipeline
@@ -54,8 +55,8 @@ class ChameleonPipeline(WrittenPipeline):
 
     @classmethod
     def _parts(
-        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
-    ) -> tuple[Path, dict[str, Any]]:
+        cls, stored: Stored | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Stored | None, dict[str, Any]]:
         if "sized" in given:
             sized = str(given["sized"]).lower()  # a text on the command line
             if sized not in ("true", "false"):
@@ -68,7 +69,7 @@ class ChameleonPipeline(WrittenPipeline):
                 f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
                 "diffusers' VQModel"
             )
-        return super()._parts(saved, name, dtype, {**given, "vq": vq})
+        return super()._parts(stored, name, dtype, {**given, "vq": vq})
 
     @property
     def sampling(self) -> Sampling:

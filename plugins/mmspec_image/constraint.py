@@ -23,10 +23,8 @@ from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 
 
 class GridConstraint:
-    """The ids that may follow a prompt, of so many columns with its padding, that asks for a picture.
-
-    Raises:
-        ValueError: There is no code, a code twice, or one that the grid has elsewhere than in cells.
+    """The ids that may follow a prompt, of so many columns with its padding, that asks for a picture. Refuses a code
+    that is there twice, or stands elsewhere in the grid.
     """
 
     speculative = "history"
@@ -54,17 +52,11 @@ class GridConstraint:
 
 
 def emu3_grid(model: Any, input_ids: Tensor, height: int, width: int, tokenizer: Any = None) -> GridConstraint:
-    """The grid of a picture that Emu3 draws.
+    """The grid of a picture of `height × width` codes that Emu3 draws; refuses a prompt for another size.
 
-    Args:
-        model: The live model; its vocabulary map names the visual ids.
-        input_ids: `[batch, prompt]`, as the processor makes it with `return_for_image_generation=True`.
-        height: Rows of codes, as in the processor's `image_sizes`.
-        width: Codes of a row.
-        tokenizer: The model's tokenizer, to compare the size with what the prompt says; None: it is not compared.
-
-    Raises:
-        ValueError: The prompt does not ask for a picture, or for one of another size.
+    The model's vocabulary map names the visual ids. `input_ids [batch, prompt]` is what the processor makes with
+    `return_for_image_generation=True`, and sizes are as in its `image_sizes`; without a tokenizer they are not compared
+    with what the prompt says.
     """
     names = model.config.vocabulary_map
     row_end, image_end, begin, end, image = (
@@ -90,19 +82,11 @@ def emu3_grid(model: Any, input_ids: Tensor, height: int, width: int, tokenizer:
 
 
 def chameleon_grid(model: Any, input_ids: Tensor, height: int, width: int) -> GridConstraint:
-    """The grid of a picture that a Chameleon, an Anole or a Lumina-mGPT draws.
+    """The grid of a picture of `height × width` codes that a Chameleon, an Anole or a Lumina-mGPT draws.
 
-    A prompt for Chameleon or Anole ends where the picture begins. One for Lumina-mGPT goes on with the picture's size,
-    `height / 2` and `width / 2`, each as one id; its rows have row ends.
-
-    Args:
-        model: The live model (`ChameleonForImages`); its vocabulary map names the ids.
-        input_ids: `[batch, prompt]`.
-        height: Rows of codes.
-        width: Codes of a row.
-
-    Raises:
-        ValueError: The prompt does not ask for a picture, or for one of another size.
+    A prompt `[batch, prompt]` for Chameleon or Anole ends where the picture begins. One for Lumina-mGPT goes on with
+    the picture's size, `height / 2` and `width / 2`, each as one id; its rows have row ends. The model's vocabulary map
+    names the ids. Refuses a prompt for another size.
     """
     names = model.config.vocabulary_map or {}
     begin, end, row_end = (names.get(name) for name in ("<racm3:break>", "<eoss>", LUMINA_ROW_END))
@@ -131,11 +115,7 @@ LUMINA_ROW_END = "<reserved08799>"
 
 
 def lumina_size(cells: int) -> str:
-    """The name of the id for so many rows or columns of codes: 8804 + cells / 2, four more than its name says.
-
-    Raises:
-        ValueError: The number is odd.
-    """
+    """The name of the id for so many rows or columns of codes: 8804 + cells / 2, four more than its name says."""
     if cells % 2:
         raise ValueError(f"sizes of Lumina-mGPT are even numbers of codes, and not {cells}")
     return f"<reserved{8800 + cells // 2:05d}>"

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.api.stored import Stored, places_of
 from mmspec.hosts.loading import architectures, load_as, load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
@@ -50,9 +51,9 @@ class GridLanguagePipeline(WrittenPipeline):
 
     @classmethod
     def _parts(
-        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
-    ) -> tuple[Path, dict[str, Any]]:
-        model_at, words_at = cls.places_of(name, "model", "processor")
+        cls, stored: Stored | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Stored | None, dict[str, Any]]:
+        model_at, words_at = places_of(stored, name, "model", "processor")
         own = Path(model_at).parent / "vq"
         at = given.get("vq", own if (own / "config.json").is_file() else None)
         given["vq"] = None if at is None else vq_at(at, dtype)
@@ -65,7 +66,7 @@ class GridLanguagePipeline(WrittenPipeline):
             given["model"] = load_as(kind, model_at, dtype)
         if "processor" not in given:
             given["processor"] = load_tokenizer(words_at)
-        return Path(name), given
+        return stored, given
 
     @property
     def grid(self) -> Grid:

@@ -6,7 +6,6 @@ may follow (`WrittenPipeline`).
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,12 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.api.stored import Stored, places_of
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
 from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import load_as, load_processor
-from mmspec.hosts.stored_pipeline import index_of
 from mmspec.kits.pictures.arguments import negatives_of
 from mmspec.kits.pictures.conditions import Guiding
 from mmspec.kits.pictures.pipeline import Asked
@@ -72,15 +71,15 @@ class LanguageModelPipeline(TextToImagePipeline):
 
     @classmethod
     def _parts(
-        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
-    ) -> tuple[Path, dict[str, Any]]:
+        cls, stored: Stored | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Stored | None, dict[str, Any]]:
         """Of a model as transformers stores it, or of a pipeline as `save_pretrained` stores it."""
-        model_at, processor_at = cls.places_of(name, "model", "processor")
+        model_at, processor_at = places_of(stored, name, "model", "processor")
         if "model" not in given:
             given["model"] = load_as(cls.loads, model_at, dtype)
         if "processor" not in given:
             given["processor"] = load_processor(processor_at)
-        return Path(name), {**({} if saved is None else index_of(saved, cls).settings), **given}
+        return stored, {**({} if stored is None else stored.index.settings), **given}
 
     def ids_of(self, captions: Sequence[str]) -> Ids:
         """Prompts that ask for pictures of the call's size."""

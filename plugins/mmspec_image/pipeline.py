@@ -9,6 +9,7 @@ from diffusers import ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
 
+from mmspec.api.stored import Stored
 from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import load_as, load_tokenizer
@@ -86,12 +87,12 @@ class TextToImagePipeline(PicturePipeline):
 
     @classmethod
     def _parts(
-        cls, saved: Path | None, name: str, dtype: torch.dtype, given: dict[str, Any]
-    ) -> tuple[Path, dict[str, Any]]:
+        cls, stored: Stored | None, name: str, dtype: torch.dtype, given: dict[str, Any]
+    ) -> tuple[Stored | None, dict[str, Any]]:
         if isinstance(t5 := given.get("text_encoder"), str | Path):
             encoder = load_as(T5EncoderModel, str(t5), dtype, more=True)  # files of T5 have a decoder, too
             given = {"tokenizer": load_tokenizer(str(t5)), **given, "text_encoder": encoder}
-        return super()._parts(saved, name, dtype, given)
+        return super()._parts(stored, name, dtype, given)
 
     @property
     def sampling(self) -> Sampling:

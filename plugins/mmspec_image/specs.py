@@ -64,52 +64,43 @@ GRID_LANGUAGE = TargetSpec(
     architectures=frozenset({"LiquidForImages", "SimpleARForImages", "Emu35ForImages", "Lumina2ForImages"}),
     default_methods=GLM_IMAGE.default_methods,
 )
-JACOBI = DrafterSpec(
-    name="jacobi",
-    factory="mmspec_image.drafters.jacobi:ImageJacobi",
-    needs=frozenset({"redraw", "discrete"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window of codes; no model, no training.",
-    paper="https://arxiv.org/abs/2410.01699",
-    options="mmspec_image.drafters.jacobi:JacobiOptions",
+JACOBI = DrafterSpec.row(
+    "jacobi",
+    "mmspec_image.drafters.jacobi:ImageJacobi",
+    "redraw discrete → chain window q",
+    "The target's own last pass over a window of codes; no model, no training.",
+    "https://arxiv.org/abs/2410.01699",
 )
-SJD_PAC = DrafterSpec(
-    name="sjd-pac",
-    factory="mmspec_image.drafters.sjd_pac:SjdPac",
-    needs=frozenset({"redraw", "discrete"}),
-    offers=frozenset({"tree", "window", "q"}),
-    summary="A window of codes with siblings at its front; no model, no training.",
-    paper="https://arxiv.org/abs/2603.18599",
-    options="mmspec_image.drafters.sjd_pac:SjdPacOptions",
+SJD_PAC = DrafterSpec.row(
+    "sjd-pac",
+    "mmspec_image.drafters.sjd_pac:SjdPac",
+    "redraw discrete → tree window q",
+    "A window of codes with siblings at its front; no model, no training.",
+    "https://arxiv.org/abs/2603.18599",
 )
-RECURSIVE_COUPLING = RuleSpec(
-    name="recursive-coupling",
-    factory="mmspec_image.rules.recursive_coupling:RecursiveCoupling",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"redraw"}),
+RECURSIVE_COUPLING = RuleSpec.row(
+    "recursive-coupling",
+    "mmspec_image.rules.recursive_coupling:RecursiveCoupling",
+    "discrete → redraw",
+    "Try sampled siblings in turn at every node at once; every node has a redraw.",
+    "https://arxiv.org/abs/2603.18599",
     exactness="lossless",
-    summary="Try sampled siblings in turn at every node at once; every node has a redraw.",
-    paper="https://arxiv.org/abs/2603.18599",
 )
-GROUPED = RuleSpec(
-    name="grouped",
-    factory="mmspec_image.rules.grouped:Grouped",
-    needs=frozenset({"discrete", "chain", "codebook"}),
-    offers=frozenset({"redraw"}),
+GROUPED = RuleSpec.row(
+    "grouped",
+    "mmspec_image.rules.grouped:Grouped",
+    "discrete chain codebook → redraw",
+    "Accept a draft for the mass of codes next to it in the order of p.",
+    "https://arxiv.org/abs/2508.07747",
     exactness="lossy",
-    summary="Accept a draft for the mass of codes next to it in the order of p.",
-    paper="https://arxiv.org/abs/2508.07747",
-    options="mmspec_image.rules.grouped:GroupedOptions",
 )
-RELAXED = RuleSpec(
-    name="relaxed",
-    factory="mmspec_image.rules.relaxed:Relaxed",
-    needs=frozenset({"discrete", "codebook"}),
-    offers=frozenset({"redraw", "rerank"}),
+RELAXED = RuleSpec.row(
+    "relaxed",
+    "mmspec_image.rules.relaxed:Relaxed",
+    "discrete codebook → redraw rerank",
+    "Accept a draft for the mass of codes that look like it.",
+    "https://arxiv.org/abs/2410.03355",
     exactness="lossy",
-    summary="Accept a draft for the mass of codes that look like it.",
-    paper="https://arxiv.org/abs/2410.03355",
-    options="mmspec_image.rules.relaxed:RelaxedOptions",
 )
 METHODS = (
     JACOBI.method(

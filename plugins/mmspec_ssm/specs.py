@@ -13,13 +13,12 @@ RECURRENT = TargetSpec(
     pipeline="mmspec.kits.text.pipeline:TextPipeline",
     default_methods=DEFAULT_METHODS,
 )
-STREE = DrafterSpec(
-    name="stree",
-    factory="mmspec_ssm.drafters.stree:Stree",
-    offers=frozenset({"tree", "q"}),
-    summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
-    paper="https://arxiv.org/abs/2505.14969",
-    options="mmspec_ssm.drafters.stree:StreeOptions",
+STREE = DrafterSpec.row(
+    "stree",
+    "mmspec_ssm.drafters.stree:Stree",
+    "→ tree q",
+    "A smaller model's static tree, as large as pays on this machine; or a chain.",
+    "https://arxiv.org/abs/2505.14969",
 )
 METHODS = (
     STREE.method("A static tree of hardware-aware size by a smaller model, for any text target.", needs={"text"}),

@@ -18,11 +18,7 @@ HOOK = "mmspec_tree_ops"
 
 
 class RecurrentTarget(TransformersTarget):
-    """A recurrent or hybrid decoder of transformers, with the tree operations that installed plugins declare.
-
-    Raises:
-        ValueError: Drafts cannot be verified with this model, or two plugins declare one operation.
-    """
+    """A recurrent or hybrid decoder of transformers, with the tree operations that installed plugins declare."""
 
     offers = RECURRENT
 
@@ -45,10 +41,8 @@ def fits(model: Any) -> bool:
 
 
 def declared() -> dict[str, TreeOp]:
-    """The tree operations that installed plugins declare, by the names of the functions that they replace.
-
-    Raises:
-        ValueError: Two plugins declare the same name.
+    """The tree operations that installed plugins declare, by the names of the functions that they replace; refuses a
+    name that two declare.
     """
     registry, owners, found = installed(), dict[str, str](), dict[str, TreeOp]()
     for plugin in registry.plugins():

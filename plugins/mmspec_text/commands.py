@@ -87,7 +87,7 @@ def generate_text(
     from transformers.utils import logging
 
     import mmspec
-    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.devices import dtype_of
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec.registry.options import parse
 
@@ -138,8 +138,8 @@ def tune(
     from transformers.utils import logging
 
     from mmspec.api.tuned import write
+    from mmspec.hosts.devices import dtype_of
     from mmspec.hosts.draft_models import own_target
-    from mmspec.hosts.dtypes import dtype_of
     from mmspec.hosts.loading import load_model, load_tokenizer, locate
     from mmspec.kits.text import tuning
     from mmspec.kits.text.language import asked, encoded

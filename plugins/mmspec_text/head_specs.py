@@ -6,111 +6,100 @@ from typing import Any
 from mmspec.registry import DrafterSpec
 
 TEXT = frozenset({"text"})
-READS: Mapping[str, Any] = {
-    "needs": frozenset({"discrete", "hidden"}),
-    "offers": frozenset({"chain", "tree", "q"}),
-}
-"""The needs and offers of a head that reads the target's hidden states."""
-EAGLE = DrafterSpec(
-    name="eagle",
-    factory="mmspec_text.drafters.eagle:Eagle",
-    **READS,
-    summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
-    paper="https://arxiv.org/abs/2503.01840",
-    options="mmspec_text.drafters.eagle:EagleOptions",
+READS = "discrete hidden → chain tree q"
+"""The words of a head that reads the target's hidden states."""
+EAGLE = DrafterSpec.row(
+    "eagle",
+    "mmspec_text.drafters.eagle:Eagle",
+    READS,
+    "A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
+    "https://arxiv.org/abs/2503.01840",
     reads="mmspec_text.drafters.heads.eagle.family:is_head",
 )
-DFLASH = DrafterSpec(
-    name="dflash",
-    factory="mmspec_text.drafters.dflash:DFlash",
-    **READS,
-    summary="A trained head drafts a block in one pass: DFlash, DSpark, Domino, JetSpec.",
-    paper="https://arxiv.org/abs/2602.06036",
-    options="mmspec_text.drafters.dflash:DFlashOptions",
+DFLASH = DrafterSpec.row(
+    "dflash",
+    "mmspec_text.drafters.dflash:DFlash",
+    READS,
+    "A trained head drafts a block in one pass: DFlash, DSpark, Domino, JetSpec.",
+    "https://arxiv.org/abs/2602.06036",
     reads="mmspec_text.drafters.heads.dflash.family:is_head",
 )
-P_EAGLE = DrafterSpec(
-    name="p-eagle",
-    factory="mmspec_text.drafters.p_eagle:PEagle",
-    **READS,
-    summary="An EAGLE head trained to draft all units in one pass: P-EAGLE.",
-    paper="https://arxiv.org/abs/2602.01469",
-    options="mmspec_text.drafters.p_eagle:PEagleOptions",
+P_EAGLE = DrafterSpec.row(
+    "p-eagle",
+    "mmspec_text.drafters.p_eagle:PEagle",
+    READS,
+    "An EAGLE head trained to draft all units in one pass: P-EAGLE.",
+    "https://arxiv.org/abs/2602.01469",
     reads="mmspec_text.drafters.heads.eagle.family:is_parallel",
 )
-FALCON = DrafterSpec(
-    name="falcon",
-    factory="mmspec_text.drafters.falcon:Falcon",
-    **READS,
-    summary="A trained head drafts blocks of units, one pass a block: Falcon.",
-    paper="https://doi.org/10.1609/aaai.v39i22.34566",
-    options="mmspec_text.drafters.falcon:FalconOptions",
+FALCON = DrafterSpec.row(
+    "falcon",
+    "mmspec_text.drafters.falcon:Falcon",
+    READS,
+    "A trained head drafts blocks of units, one pass a block: Falcon.",
+    "https://doi.org/10.1609/aaai.v39i22.34566",
     reads="mmspec_text.drafters.heads.eagle.family:is_falcon",
 )
-PPD = DrafterSpec(
-    name="ppd",
-    factory="mmspec_text.drafters.ppd:PPD",
-    needs=frozenset({"discrete", "tree"}),
-    offers=frozenset({"chain", "tree", "q"}),
-    summary="Trained prompt tokens inside the target's own pass score the next draft: PPD.",
-    paper="https://arxiv.org/abs/2405.18628",
-    options="mmspec_text.drafters.ppd:PPDOptions",
+PPD = DrafterSpec.row(
+    "ppd",
+    "mmspec_text.drafters.ppd:PPD",
+    "discrete tree → chain tree q",
+    "Trained prompt tokens inside the target's own pass score the next draft: PPD.",
+    "https://arxiv.org/abs/2405.18628",
 )
-MEDUSA = DrafterSpec(
-    name="medusa",
-    factory="mmspec_text.drafters.medusa:Medusa",
-    **READS,
-    summary="Trained heads, one for each depth, read the target's last state: Medusa.",
-    paper="https://arxiv.org/abs/2401.10774",
+MEDUSA = DrafterSpec.row(
+    "medusa",
+    "mmspec_text.drafters.medusa:Medusa",
+    READS,
+    "Trained heads, one for each depth, read the target's last state: Medusa.",
+    "https://arxiv.org/abs/2401.10774",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-HYDRA = DrafterSpec(
-    name="hydra",
-    factory="mmspec_text.drafters.hydra:Hydra",
-    **READS,
-    summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
-    paper="https://arxiv.org/abs/2402.05109",
+HYDRA = DrafterSpec.row(
+    "hydra",
+    "mmspec_text.drafters.hydra:Hydra",
+    READS,
+    "Trained heads read the drafted units before their own: Hydra, Hydra++.",
+    "https://arxiv.org/abs/2402.05109",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-CLOVER_2 = DrafterSpec(
-    name="clover-2",
-    factory="mmspec_text.drafters.clover_2:Clover2",
-    **READS,
-    summary="A trained cell steps along the path by gated values of its units: Clover-2.",
-    paper="https://arxiv.org/abs/2408.00264",
+CLOVER_2 = DrafterSpec.row(
+    "clover-2",
+    "mmspec_text.drafters.clover_2:Clover2",
+    READS,
+    "A trained cell steps along the path by gated values of its units: Clover-2.",
+    "https://arxiv.org/abs/2408.00264",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-MLP_SPECULATOR = DrafterSpec(
-    name="mlp-speculator",
-    factory="mmspec_text.drafters.mlp_speculator:MlpSpeculator",
-    **READS,
-    summary="A trained MLP folds every drafted unit into the target's last state.",
-    paper="https://arxiv.org/abs/2404.19124",
+MLP_SPECULATOR = DrafterSpec.row(
+    "mlp-speculator",
+    "mmspec_text.drafters.mlp_speculator:MlpSpeculator",
+    READS,
+    "A trained MLP folds every drafted unit into the target's last state.",
+    "https://arxiv.org/abs/2404.19124",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-ARCTIC_LSTM = DrafterSpec(
-    name="arctic-lstm",
-    factory="mmspec_text.drafters.mlp_speculator:ArcticLstm",
-    **READS,
-    summary="A trained LSTM folds every drafted unit into the target's last state.",
-    paper="https://github.com/snowflakedb/ArcticInference",
+ARCTIC_LSTM = DrafterSpec.row(
+    "arctic-lstm",
+    "mmspec_text.drafters.mlp_speculator:ArcticLstm",
+    READS,
+    "A trained LSTM folds every drafted unit into the target's last state.",
+    "https://github.com/snowflakedb/ArcticInference",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
-MTP = DrafterSpec(
-    name="mtp",
-    factory="mmspec_text.drafters.mtp:Mtp",
-    **READS,
-    summary="The layers for multi-token prediction that the target's checkpoint holds.",
-    paper="https://arxiv.org/abs/2412.19437",
-    options="mmspec_text.drafters.mtp:MtpOptions",
+MTP = DrafterSpec.row(
+    "mtp",
+    "mmspec_text.drafters.mtp:Mtp",
+    READS,
+    "The layers for multi-token prediction that the target's checkpoint holds.",
+    "https://arxiv.org/abs/2412.19437",
 )
-GEMMA4_ASSISTANT = DrafterSpec(
-    name="gemma4-assistant",
-    factory="mmspec_text.drafters.gemma4_assistant:Gemma4Assistant",
-    **READS,
-    summary="A Gemma 4 assistant attends to the keys of its target, and has none of its own.",
-    paper="https://ai.google.dev/gemma",
-    options="mmspec_text.drafters.gemma4_assistant:AssistantOptions",
+GEMMA4_ASSISTANT = DrafterSpec.row(
+    "gemma4-assistant",
+    "mmspec_text.drafters.gemma4_assistant:Gemma4Assistant",
+    READS,
+    "A Gemma 4 assistant attends to the keys of its target, and has none of its own.",
+    "https://ai.google.dev/gemma",
     reads="mmspec_text.drafters.gemma4_assistant:is_assistant",
 )
 HEAD_DRAFTERS = (

@@ -15,158 +15,128 @@ TRANSFORMERS = TargetSpec(
 )
 
 # No model beside the target.
-PROMPT_LOOKUP = DrafterSpec(
-    name="prompt-lookup",
-    factory="mmspec_text.drafters.prompt_lookup:PromptLookup",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain"}),
-    summary="Copies what followed the last occurrence of the latest n-gram; no model.",
-    paper="https://github.com/apoorvumang/prompt-lookup-decoding",
-    options="mmspec_text.drafters.prompt_lookup:PromptLookupOptions",
+PROMPT_LOOKUP = DrafterSpec.row(
+    "prompt-lookup",
+    "mmspec_text.drafters.prompt_lookup:PromptLookup",
+    "discrete → chain",
+    "Copies what followed the last occurrence of the latest n-gram; no model.",
+    "https://github.com/apoorvumang/prompt-lookup-decoding",
 )
-SUFFIX = DrafterSpec(
-    name="suffix",
-    factory="mmspec_text.drafters.suffix:Suffix",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain"}),
-    summary="What followed the longest suffix most often, in the text or a corpus; no model.",
-    paper="https://arxiv.org/abs/2411.04975",
-    options="mmspec_text.drafters.suffix:SuffixOptions",
+SUFFIX = DrafterSpec.row(
+    "suffix",
+    "mmspec_text.drafters.suffix:Suffix",
+    "discrete → chain",
+    "What followed the longest suffix most often, in the text or a corpus; no model.",
+    "https://arxiv.org/abs/2411.04975",
 )
-GRAMMAR = DrafterSpec(
-    name="grammar",
-    factory="mmspec_text.drafters.grammar:GrammarDrafter",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain"}),
-    summary="What an mmspec.Grammar decides; at choices, what followed the longest suffix.",
-    paper="https://arxiv.org/abs/2312.07104",
-    options="mmspec_text.drafters.grammar:GrammarOptions",
+GRAMMAR = DrafterSpec.row(
+    "grammar",
+    "mmspec_text.drafters.grammar:GrammarDrafter",
+    "discrete → chain",
+    "What an mmspec.Grammar decides; at choices, what followed the longest suffix.",
+    "https://arxiv.org/abs/2312.07104",
 )
-JACOBI_TEXT = DrafterSpec(
-    name="jacobi-text",
-    factory="mmspec_text.drafters.jacobi_text:JacobiText",
-    needs=frozenset({"redraw", "discrete"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window of tokens; no model, no training.",
-    paper="https://arxiv.org/abs/2305.10427",
-    options="mmspec_text.drafters.jacobi_text:JacobiTextOptions",
+JACOBI_TEXT = DrafterSpec.row(
+    "jacobi-text",
+    "mmspec_text.drafters.jacobi_text:JacobiText",
+    "redraw discrete → chain window q",
+    "The target's own last pass over a window of tokens; no model, no training.",
+    "https://arxiv.org/abs/2305.10427",
 )
-LOOKAHEAD = DrafterSpec(
-    name="lookahead",
-    factory="mmspec_text.drafters.lookahead:Lookahead",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"tree"}),
-    summary="N-grams of the target's own guesses, made in the pass that verifies others.",
-    paper="https://arxiv.org/abs/2402.02057",
-    options="mmspec_text.drafters.lookahead:LookaheadOptions",
+LOOKAHEAD = DrafterSpec.row(
+    "lookahead",
+    "mmspec_text.drafters.lookahead:Lookahead",
+    "discrete → tree",
+    "N-grams of the target's own guesses, made in the pass that verifies others.",
+    "https://arxiv.org/abs/2402.02057",
 )
-TOKEN_RECYCLING = DrafterSpec(
-    name="token-recycling",
-    factory="mmspec_text.drafters.token_recycling:TokenRecycling",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"tree"}),
-    summary="A tree of the successors that the target itself last ranked highest; no model.",
-    paper="https://arxiv.org/abs/2408.08696",
-    options="mmspec_text.drafters.token_recycling:TokenRecyclingOptions",
+TOKEN_RECYCLING = DrafterSpec.row(
+    "token-recycling",
+    "mmspec_text.drafters.token_recycling:TokenRecycling",
+    "discrete → tree",
+    "A tree of the successors that the target itself last ranked highest; no model.",
+    "https://arxiv.org/abs/2408.08696",
 )
-LOOKUP_RECYCLING = DrafterSpec(
-    name="lookup-recycling",
-    factory="mmspec_text.drafters.two_drafters:LookupRecycling",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"tree"}),
-    summary="Prompt lookup, and token recycling for rows where it finds nothing.",
-    paper="https://arxiv.org/abs/2408.08696",
-    options="mmspec_text.drafters.two_drafters:LookupRecyclingOptions",
+LOOKUP_RECYCLING = DrafterSpec.row(
+    "lookup-recycling",
+    "mmspec_text.drafters.two_drafters:LookupRecycling",
+    "discrete → tree",
+    "Prompt lookup, and token recycling for rows where it finds nothing.",
+    "https://arxiv.org/abs/2408.08696",
 )
-REST = DrafterSpec(
-    name="rest",
-    factory="mmspec_text.drafters.retrieval.rest:Rest",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"tree"}),
-    summary="The most frequent continuations in a datastore of texts, as a tree; no model.",
-    paper="https://arxiv.org/abs/2311.08252",
-    options="mmspec_text.drafters.retrieval.rest:RestOptions",
+REST = DrafterSpec.row(
+    "rest",
+    "mmspec_text.drafters.retrieval.rest:Rest",
+    "discrete → tree",
+    "The most frequent continuations in a datastore of texts, as a tree; no model.",
+    "https://arxiv.org/abs/2311.08252",
 )
 
 # A smaller model drafts.
-CANDIDATES = DrafterSpec(
-    name="candidates",
-    factory="mmspec_text.drafters.candidates:TextCandidates",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain"}),
-    summary="transformers' own candidate generators, cross-tokenizer assistants too; one row.",
-    paper="https://arxiv.org/abs/2502.05202",
-    options="mmspec_text.drafters.candidates:CandidatesOptions",
+CANDIDATES = DrafterSpec.row(
+    "candidates",
+    "mmspec_text.drafters.candidates:TextCandidates",
+    "discrete → chain",
+    "transformers' own candidate generators, cross-tokenizer assistants too; one row.",
+    "https://arxiv.org/abs/2502.05202",
 )
-DRAFT_MODEL = DrafterSpec(
-    name="draft-model",
-    factory="mmspec_text.drafters.draft_model:TextDraftModel",
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller language model drafts a chain; other tokenizers are mapped.",
-    paper="https://arxiv.org/abs/2211.17192",
-    options="mmspec_text.drafters.draft_model:DraftModelOptions",
+DRAFT_MODEL = DrafterSpec.row(
+    "draft-model",
+    "mmspec_text.drafters.draft_model:TextDraftModel",
+    "→ chain q",
+    "A smaller language model drafts a chain; other tokenizers are mapped.",
+    "https://arxiv.org/abs/2211.17192",
 )
-PARD = DrafterSpec(
-    name="pard",
-    factory="mmspec_text.drafters.pard:Pard",
-    offers=frozenset({"chain", "tree", "q"}),
-    summary="A smaller language model fills in masks, and drafts all units in one pass.",
-    paper="https://arxiv.org/abs/2504.18583",
-    options="mmspec_text.drafters.pard:PardOptions",
+PARD = DrafterSpec.row(
+    "pard",
+    "mmspec_text.drafters.pard:Pard",
+    "→ chain tree q",
+    "A smaller language model fills in masks, and drafts all units in one pass.",
+    "https://arxiv.org/abs/2504.18583",
     reads="mmspec_text.drafters.pard:is_pard",
 )
-DRAFT_TREE = DrafterSpec(
-    name="draft-tree",
-    factory="mmspec_text.drafters.draft_model:TextDraftTree",
-    offers=frozenset({"tree", "q"}),
-    summary="A smaller language model drafts a tree: reranked, branching, or a beam.",
-    paper="https://arxiv.org/abs/2406.16858",
-    options="mmspec_text.drafters.draft_model:DraftTreeOptions",
+DRAFT_TREE = DrafterSpec.row(
+    "draft-tree",
+    "mmspec_text.drafters.draft_model:TextDraftTree",
+    "→ tree q",
+    "A smaller language model drafts a tree: reranked, branching, or a beam.",
+    "https://arxiv.org/abs/2406.16858",
 )
-SEQUOIA = DrafterSpec(
-    name="sequoia",
-    factory="mmspec_text.drafters.sequoia:Sequoia",
-    offers=frozenset({"tree", "q"}),
-    summary="A smaller model's best static tree for the acceptance counted so far.",
-    paper="https://arxiv.org/abs/2402.12374",
-    options="mmspec_text.drafters.sequoia:SequoiaOptions",
+SEQUOIA = DrafterSpec.row(
+    "sequoia",
+    "mmspec_text.drafters.sequoia:Sequoia",
+    "→ tree q",
+    "A smaller model's best static tree for the acceptance counted so far.",
+    "https://arxiv.org/abs/2402.12374",
 )
-LLMCAD = DrafterSpec(
-    name="llmcad",
-    factory="mmspec_text.drafters.llmcad:LLMCad",
-    needs=frozenset({"rerank"}),
-    offers=frozenset({"tree"}),
-    summary="A smaller model's tree that ends where the model is unsure.",
-    paper="https://arxiv.org/abs/2309.04255",
-    options="mmspec_text.drafters.llmcad:LLMCadOptions",
+LLMCAD = DrafterSpec.row(
+    "llmcad",
+    "mmspec_text.drafters.llmcad:LLMCad",
+    "rerank → tree",
+    "A smaller model's tree that ends where the model is unsure.",
+    "https://arxiv.org/abs/2309.04255",
 )
-RASD = DrafterSpec(
-    name="rasd",
-    factory="mmspec_text.drafters.retrieval.rasd:Rasd",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"tree"}),
-    summary="A smaller model's tree, and what a datastore of texts adds to it.",
-    paper="https://arxiv.org/abs/2503.03434",
-    options="mmspec_text.drafters.retrieval.rasd:RasdOptions",
+RASD = DrafterSpec.row(
+    "rasd",
+    "mmspec_text.drafters.retrieval.rasd:Rasd",
+    "discrete rerank → tree",
+    "A smaller model's tree, and what a datastore of texts adds to it.",
+    "https://arxiv.org/abs/2503.03434",
 )
-UNITED = DrafterSpec(
-    name="united",
-    factory="mmspec_text.drafters.united:UnitedWithModel",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"tree"}),
-    summary="A head or a smaller model, and copies of earlier text, in one tree.",
-    options="mmspec_text.drafters.united:UnitedOptions",
+UNITED = DrafterSpec.row(
+    "united",
+    "mmspec_text.drafters.united:UnitedWithModel",
+    "discrete rerank → tree",
+    "A head or a smaller model, and copies of earlier text, in one tree.",
 )
 
 # The target drafts for itself.
-CASCADE = DrafterSpec(
-    name="cascade",
-    factory="mmspec_text.drafters.cascade:Cascade",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain", "q"}),
-    summary="The target itself over a small key cache drafts, and is drafted for in turn.",
-    paper="https://arxiv.org/abs/2404.11912",
-    options="mmspec_text.drafters.cascade:CascadeOptions",
+CASCADE = DrafterSpec.row(
+    "cascade",
+    "mmspec_text.drafters.cascade:Cascade",
+    "discrete → chain q",
+    "The target itself over a small key cache drafts, and is drafted for in turn.",
+    "https://arxiv.org/abs/2404.11912",
 )
 
 

@@ -21,16 +21,10 @@ action, or one a row; None quits."""
 
 
 def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
-    """First frames as `[row, n, 3, height, width]` in [-1, 1].
+    """First frames as `[row, n, 3, height, width]` in [-1, 1]; `size` is the height and width of the model's frames.
 
-    Args:
-        given: A PIL picture or a list of them; a numpy array `[n, height, width, 3]`; a tensor `[n, 3, height, width]`
-            or, for several rows, `[row, n, 3, height, width]`. Values are uint8, or floats in [0, 1].
-        size: Height and width of the model's frames.
-
-    Raises:
-        ValueError: There is no frame, or the size, dtype or range is wrong; the message says what is wanted.
-        TypeError: `given` has another type.
+    Given are a PIL picture or a list of them; a numpy array `[n, height, width, 3]`; a tensor `[n, 3, height, width]`
+    or, for several rows, `[row, n, 3, height, width]`. Values are uint8, or floats in [0, 1].
     """
     frames = _tensor(given)
     if frames.dim() == 4:
@@ -56,9 +50,6 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
 
     A sequence serves all rows; several rows have a sequence of sequences, or a tensor `[row, n]`. `what` is the word
     for them in messages.
-
-    Raises:
-        ValueError: An action is outside the action space, or the number of sequences is neither 1 nor `rows`.
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise ValueError(f"{what} are a sequence of numbers or names, one for every next frame, not {given!r}")
@@ -73,12 +64,7 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
 
 
 def answer_in(answer: Any, rows: int, names: Sequence[str]) -> Tensor:
-    """A player's answer, one action for all rows or one a row, as actions `[row, 1]` int64.
-
-    Raises:
-        ValueError: An action is outside the action space, or their number is neither 1 nor `rows`.
-        TypeError: The answer has another type.
-    """
+    """A player's answer, one action for all rows or one a row, as actions `[row, 1]` int64."""
     if not isinstance(answer, int | str | np.integer | np.ndarray | Tensor | Sequence):
         kind = type(answer).__name__
         raise TypeError(f"a player answers with an action, or one a row, or quits with None, not with a {kind}")

@@ -33,11 +33,7 @@ class NextFrameOutput(BaseOutput):
     fps: int = field(default=20, repr=False)  # frames per second, for `save`
 
     def save(self, path: str | Path, row: int = 0, fps: int | None = None) -> Path:
-        """Write a row as GIF or MP4; see `mmspec_video.clips.save_clip`.
-
-        Raises:
-            ValueError: The frames are latents, or the file cannot be written.
-        """
+        """Write a row as GIF or MP4; see `mmspec_video.clips.save_clip`."""
         frames = self.frames[row]
         if not isinstance(frames, list):
             shown = torch.as_tensor(frames)
@@ -126,10 +122,8 @@ class FrameStream(Iterator[Any]):
 
 
 def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
-    """The player's answer, asked for in a thread where frames can be made ahead; None: the player quits.
-
-    Raises:
-        Exception: What the player raised.
+    """The player's answer, asked for in a thread where frames can be made ahead; None: the player quits. What the
+    player raises is raised here.
     """
     try:
         if not play.guesses:

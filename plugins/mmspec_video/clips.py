@@ -15,16 +15,11 @@ FORMATS = (".gif", ".mp4")
 
 
 def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path:
-    """Write a clip; returns the file that was written.
+    """Write a clip of at least one frame; returns the file that was written.
 
-    Args:
-        frames: At least one frame.
-        path: The file; its suffix selects the format. Where MP4 cannot be written (diffusers needs imageio-ffmpeg, the
-            extra `mp4`, or OpenCV), a GIF with the same stem is written instead, and a warning says so.
-        fps: Frames per second; a GIF's durations are rounded to hundredths of a second.
-
-    Raises:
-        ValueError: There are no frames, the suffix is unknown, the folder does not exist, or `fps` is out of range.
+    The path's suffix selects the format. Where MP4 cannot be written (diffusers needs imageio-ffmpeg, the extra `mp4`,
+    or OpenCV), a GIF with the same stem is written instead, and a warning says so. `fps` are frames per second; a GIF's
+    durations are rounded to hundredths of a second.
     """
     path = Path(path)
     refuse_clip(path, fps)

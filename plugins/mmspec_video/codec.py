@@ -71,11 +71,7 @@ class OasisLatents:
 
 
 def codec_of(transformer: Any, vae: Any) -> Codec:
-    """The codec of a pipeline's parts.
-
-    Raises:
-        ValueError: The two do not fit each other; the message names both kinds, or both numbers.
-    """
+    """The codec of a pipeline's parts."""
     if isinstance(transformer, TokenWorldModel):
         if not isinstance(vae, LlamaGenVQ):
             raise ValueError(f"frames of codes want a LlamaGenVQ, and not {type(vae).__name__}, which has no codes")

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmspec.api.stored import Stored
 from mmspec.bench.pipelines import Modality
-from mmspec.hosts.loading import locate_pipeline
 from mmspec_video.pipeline import NextFramePipeline
 
 TOKENS, DENOISED, STUDENT = "four-courts-tokens", "four-courts", "student"
@@ -30,17 +30,14 @@ class RecordedClips:
 
 def folder_of(name: str) -> Path:
     """The folder of a pipeline that was loaded."""
-    folder = locate_pipeline(name)
-    assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
-    return folder
+    stored = Stored.named(name)
+    assert stored is not None, "a pipeline that is not on this machine is refused when it is loaded"
+    return stored.folder
 
 
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
     """The clips in the folder of a model, or of the shipped denoising model beside it: held-out ones, or the tour
     (`TOUR_CLIP`).
-
-    Raises:
-        ValueError: None of the folders has clips.
     """
     for folder in (*folders, *(folder.parent / DENOISED for folder in folders)):
         if (folder / name).is_file():
@@ -61,12 +58,7 @@ def clips() -> Modality:
 
 
 def calls(pipe: Any, prompts: list[str] | int, short: bool) -> list[Mapping[str, Any]]:
-    """A call for every clip.
-
-    Raises:
-        ValueError: The pipeline makes no frames after actions, there are no recorded clips beside it, or prompts are
-            texts.
-    """
+    """A call for every clip."""
     name = pipe.config._name_or_path
     if not isinstance(pipe, NextFramePipeline):
         raise ValueError(f"{name} makes no frames after actions: it is a {type(pipe).__name__}")

@@ -22,50 +22,43 @@ TOKEN_FRAMES = TargetSpec(
     pipeline=PIPELINE,
     default_methods=(DefaultMethod(method="frame-gs-sjd", k=32),),
 )
-ACTION_REPEAT = DrafterSpec(
-    name="action-repeat",
-    factory="mmspec_video.drafters.action_repeat:ActionRepeat",
-    needs=frozenset({"discrete", "external"}),
-    offers=frozenset({"chain"}),
-    summary="The player goes on doing what was done last.",
-    paper=PAPER,
+ACTION_REPEAT = DrafterSpec.row(
+    "action-repeat",
+    "mmspec_video.drafters.action_repeat:ActionRepeat",
+    "discrete external → chain",
+    "The player goes on doing what was done last.",
+    PAPER,
 )
-ACTION_MODEL = DrafterSpec(
-    name="action-model",
-    factory="mmspec_video.drafters.action_model:ActionModel",
-    needs=frozenset({"discrete", "external"}),
-    offers=frozenset({"tree"}),
-    summary="What the player did after the same actions before, several guesses at once.",
-    paper=PAPER,
-    options="mmspec_video.drafters.action_model:ActionModelOptions",
+ACTION_MODEL = DrafterSpec.row(
+    "action-model",
+    "mmspec_video.drafters.action_model:ActionModel",
+    "discrete external → tree",
+    "What the player did after the same actions before, several guesses at once.",
+    PAPER,
 )
 # Named apart from the image plugin's, so that a name alone is enough to say which.
-FRAME_JACOBI = DrafterSpec(
-    name="frame-jacobi",
-    factory="mmspec_video.drafters.frame_jacobi:FrameJacobi",
-    needs=frozenset({"redraw", "discrete"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window, filled by the frame before.",
-    paper="https://arxiv.org/abs/2410.01699",
-    options="mmspec_video.drafters.frame_jacobi:FrameJacobiOptions",
+FRAME_JACOBI = DrafterSpec.row(
+    "frame-jacobi",
+    "mmspec_video.drafters.frame_jacobi:FrameJacobi",
+    "redraw discrete → chain window q",
+    "The target's own last pass over a window, filled by the frame before.",
+    "https://arxiv.org/abs/2410.01699",
 )
-NFD = RuleSpec(
-    name="nfd",
-    factory="mmspec_video.rules.nfd:Nfd",
-    needs=frozenset({"discrete", "external", "chain"}),
+NFD = RuleSpec.row(
+    "nfd",
+    "mmspec_video.rules.nfd:Nfd",
+    "discrete external chain",
+    "Frames of k + 1 actions denoised together; frames of right guesses are kept.",
+    PAPER,
     exactness="lossy",
-    summary="Frames of k + 1 actions denoised together; frames of right guesses are kept.",
-    paper=PAPER,
-    options="mmspec_video.rules.nfd:NfdOptions",
 )
-STUDENT = RuleSpec(
-    name="student",
-    factory="mmspec_video.rules.student:Student",
-    needs=frozenset({"discrete", "external"}),
+STUDENT = RuleSpec.row(
+    "student",
+    "mmspec_video.rules.student:Student",
+    "discrete external",
+    "A student's frames where the teacher, looking once, finds them close enough.",
+    "https://arxiv.org/abs/2303.01469",
     exactness="lossy",
-    summary="A student's frames where the teacher, looking once, finds them close enough.",
-    paper="https://arxiv.org/abs/2303.01469",
-    options="mmspec_video.rules.student:StudentOptions",
 )
 METHODS = (
     ACTION_MODEL.method("Frames ahead of their time, for guessed actions; equality decides.", name="branch-prediction"),

@@ -44,11 +44,7 @@ class SpecMemoOptions(DraftTreeOptions):
 
 
 class SpecMemo(DraftModel):
-    """Drafts trees with a smaller transformers model, within a budget of bytes.
-
-    Raises:
-        ValueError: No model or no budget was named, or the model cannot be loaded.
-    """
+    """Drafts trees with a smaller transformers model, within a budget of bytes."""
 
     def __init__(self, options: SpecMemoOptions = SpecMemoOptions()) -> None:
         if options.memory_budget is None:

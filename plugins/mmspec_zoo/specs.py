@@ -7,115 +7,96 @@ DRAFT_MODEL = "text:draft-model"
 """The drafter of lossy methods: the text plugin's, by its name at the door."""
 
 # A smaller model drafts while the target verifies.
-PEARL = DrafterSpec(
-    name="pearl",
-    factory="mmspec_zoo.overlap.pearl:Pearl",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"chain"}),
-    summary="A smaller model that drafts while the target verifies, in its own process.",
-    paper="https://arxiv.org/abs/2408.11850",
-    options="mmspec_zoo.overlap.overlapped:AheadOptions",
+PEARL = DrafterSpec.row(
+    "pearl",
+    "mmspec_zoo.overlap.pearl:Pearl",
+    "discrete rerank → chain",
+    "A smaller model that drafts while the target verifies, in its own process.",
+    "https://arxiv.org/abs/2408.11850",
 )
-SAGUARO = DrafterSpec(
-    name="saguaro",
-    factory="mmspec_zoo.overlap.saguaro:Saguaro",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"chain"}),
-    summary="A smaller model that drafts for many outcomes of a round ahead of its end.",
-    paper="https://arxiv.org/abs/2603.03251",
-    options="mmspec_zoo.overlap.saguaro:SaguaroOptions",
+SAGUARO = DrafterSpec.row(
+    "saguaro",
+    "mmspec_zoo.overlap.saguaro:Saguaro",
+    "discrete rerank → chain",
+    "A smaller model that drafts for many outcomes of a round ahead of its end.",
+    "https://arxiv.org/abs/2603.03251",
 )
-MIRROR_SD = DrafterSpec(
-    name="mirror-sd",
-    factory="mmspec_zoo.overlap.mirror_sd:MirrorSD",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"chain"}),
-    summary="A smaller model that drafts for what an early exit of the target says.",
-    paper="https://arxiv.org/abs/2510.13161",
-    options="mmspec_zoo.overlap.mirror_sd:MirrorOptions",
+MIRROR_SD = DrafterSpec.row(
+    "mirror-sd",
+    "mmspec_zoo.overlap.mirror_sd:MirrorSD",
+    "discrete rerank → chain",
+    "A smaller model that drafts for what an early exit of the target says.",
+    "https://arxiv.org/abs/2510.13161",
 )
 
 # A smaller model that is cut, joined or shared.
-VOCAB_TRIM = DrafterSpec(
-    name="vocab-trim",
-    factory="mmspec_zoo.vocabularies.vocab_trim:VocabTrim",
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller language model whose output layer keeps the most frequent ids alone.",
-    paper="https://arxiv.org/abs/2506.22694",
-    options="mmspec_zoo.vocabularies.vocab_trim:VocabTrimOptions",
+VOCAB_TRIM = DrafterSpec.row(
+    "vocab-trim",
+    "mmspec_zoo.vocabularies.vocab_trim:VocabTrim",
+    "→ chain q",
+    "A smaller language model whose output layer keeps the most frequent ids alone.",
+    "https://arxiv.org/abs/2506.22694",
 )
-OMNIDRAFT = DrafterSpec(
-    name="omnidraft",
-    factory="mmspec_zoo.vocabularies.omnidraft:OmniDraft",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain"}),
-    summary="A smaller model with another tokenizer, whose tokens are joined to the target's.",
-    paper="https://arxiv.org/abs/2507.02659",
-    options="mmspec_zoo.vocabularies.omnidraft:OmniDraftOptions",
+OMNIDRAFT = DrafterSpec.row(
+    "omnidraft",
+    "mmspec_zoo.vocabularies.omnidraft:OmniDraft",
+    "discrete → chain",
+    "A smaller model with another tokenizer, whose tokens are joined to the target's.",
+    "https://arxiv.org/abs/2507.02659",
 )
-S2D = DrafterSpec(
-    name="s2d",
-    factory="mmspec_zoo.sorted.s2d:S2D",
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller model that draws each unit from the first of its exits that is sure.",
-    paper="https://arxiv.org/abs/2407.01955",
-    options="mmspec_zoo.sorted.s2d:S2DOptions",
+S2D = DrafterSpec.row(
+    "s2d",
+    "mmspec_zoo.sorted.s2d:S2D",
+    "→ chain q",
+    "A smaller model that draws each unit from the first of its exits that is sure.",
+    "https://arxiv.org/abs/2407.01955",
 )
-SPECMEMO = DrafterSpec(
-    name="specmemo",
-    factory="mmspec_zoo.specmemo:SpecMemo",
-    offers=frozenset({"tree", "q"}),
-    summary="A smaller model drafts a tree, within a budget of bytes for both caches.",
-    paper="https://arxiv.org/abs/2506.01986",
-    options="mmspec_zoo.specmemo:SpecMemoOptions",
+SPECMEMO = DrafterSpec.row(
+    "specmemo",
+    "mmspec_zoo.specmemo:SpecMemo",
+    "→ tree q",
+    "A smaller model drafts a tree, within a budget of bytes for both caches.",
+    "https://arxiv.org/abs/2506.01986",
 )
 
 # Two prompts.
-AMBEDKAR = DrafterSpec(
-    name="ambedkar",
-    factory="mmspec_zoo.conditioned.ambedkar:Ambedkar",
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller model on the bare prompt drafts for the model behind a condition.",
-    paper="https://arxiv.org/abs/2509.02133",
-    options="mmspec_zoo.conditioned.ambedkar:AmbedkarOptions",
+AMBEDKAR = DrafterSpec.row(
+    "ambedkar",
+    "mmspec_zoo.conditioned.ambedkar:Ambedkar",
+    "→ chain q",
+    "A smaller model on the bare prompt drafts for the model behind a condition.",
+    "https://arxiv.org/abs/2509.02133",
     wrt="the model's distribution behind the condition",
 )
-RAPID = DrafterSpec(
-    name="rapid",
-    factory="mmspec_zoo.conditioned.rapid:Rapid",
-    offers=frozenset({"chain", "q"}),
-    summary="A model, or the target itself, on the retrieved part of a long prompt.",
-    paper="https://arxiv.org/abs/2502.20330",
-    options="mmspec_zoo.conditioned.rapid:RapidOptions",
+RAPID = DrafterSpec.row(
+    "rapid",
+    "mmspec_zoo.conditioned.rapid:Rapid",
+    "→ chain q",
+    "A model, or the target itself, on the retrieved part of a long prompt.",
+    "https://arxiv.org/abs/2502.20330",
 )
 
 # The target drafts for itself.
-LAYER_SKIP = DrafterSpec(
-    name="layer-skip",
-    factory="mmspec_zoo.self_drafting.layer_skip:LayerSkip",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"chain", "q"}),
-    summary="The target's first layers and its output layer draft a chain.",
-    paper="https://arxiv.org/abs/2404.16710",
-    options="mmspec_zoo.self_drafting.layer_skip:LayerSkipOptions",
+LAYER_SKIP = DrafterSpec.row(
+    "layer-skip",
+    "mmspec_zoo.self_drafting.layer_skip:LayerSkip",
+    "discrete → chain q",
+    "The target's first layers and its output layer draft a chain.",
+    "https://arxiv.org/abs/2404.16710",
 )
-SWIFT = DrafterSpec(
-    name="swift",
-    factory="mmspec_zoo.self_drafting.swift:Swift",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"tree"}),
-    summary="The target without some sub-layers, found during calls, drafts a comb.",
-    paper="https://arxiv.org/abs/2410.06916",
-    options="mmspec_zoo.self_drafting.swift:SwiftOptions",
+SWIFT = DrafterSpec.row(
+    "swift",
+    "mmspec_zoo.self_drafting.swift:Swift",
+    "discrete rerank → tree",
+    "The target without some sub-layers, found during calls, drafts a comb.",
+    "https://arxiv.org/abs/2410.06916",
 )
-DEL = DrafterSpec(
-    name="del",
-    factory="mmspec_zoo.self_drafting.dynamic_exit:DynamicExit",
-    needs=frozenset({"discrete", "hidden"}),
-    offers=frozenset({"chain", "q"}),
-    summary="The target's first layers draft; exit and length are chosen round by round.",
-    paper="https://arxiv.org/abs/2504.05598",
-    options="mmspec_zoo.self_drafting.dynamic_exit:DynamicExitOptions",
+DEL = DrafterSpec.row(
+    "del",
+    "mmspec_zoo.self_drafting.dynamic_exit:DynamicExit",
+    "discrete hidden → chain q",
+    "The target's first layers draft; exit and length are chosen round by round.",
+    "https://arxiv.org/abs/2504.05598",
 )
 
 # Blanks, filled in any order.
@@ -129,55 +110,46 @@ XLNET = TargetSpec(
     pipeline="mmspec_zoo.infill.pipeline:InfillPipeline",
     default_methods=(DefaultMethod(method="assd"),),
 )
-ASSD = DrafterSpec(
-    name="assd",
-    factory="mmspec_zoo.infill.assd:Assd",
-    needs=frozenset({"discrete", "any-order"}),
-    offers=frozenset({"chain", "q"}),
-    summary="The target itself scores several blanks at once, as if they were independent.",
-    paper="https://arxiv.org/abs/2504.20456",
+ASSD = DrafterSpec.row(
+    "assd",
+    "mmspec_zoo.infill.assd:Assd",
+    "discrete any-order → chain q",
+    "The target itself scores several blanks at once, as if they were independent.",
+    "https://arxiv.org/abs/2504.20456",
 )
 
 # Lossy rules.
-ROLLBACK = RuleSpec(
-    name="rollback",
-    factory="mmspec_zoo.relaxed.rollback:Rollback",
-    needs=frozenset({"discrete", "chain"}),
-    offers=frozenset({"redraw"}),
+ROLLBACK = RuleSpec.row(
+    "rollback",
+    "mmspec_zoo.relaxed.rollback:Rollback",
+    "discrete chain → redraw",
+    "Accept a draft unless the target finds it very unlikely.",
+    "https://arxiv.org/abs/2302.07863",
     exactness="lossy",
-    summary="Accept a draft unless the target finds it very unlikely.",
-    paper="https://arxiv.org/abs/2302.07863",
-    options="mmspec_zoo.relaxed.rollback:RollbackOptions",
 )
-JUDGE = RuleSpec(
-    name="judge",
-    factory="mmspec_zoo.relaxed.judge:Judge",
-    needs=frozenset({"discrete", "chain", "hidden"}),
-    offers=frozenset({"redraw"}),
+JUDGE = RuleSpec.row(
+    "judge",
+    "mmspec_zoo.relaxed.judge:Judge",
+    "discrete chain hidden → redraw",
+    "Accept a draft that a trained layer on the target's states finds right.",
+    "https://arxiv.org/abs/2501.19309",
     exactness="lossy",
-    summary="Accept a draft that a trained layer on the target's states finds right.",
-    paper="https://arxiv.org/abs/2501.19309",
-    options="mmspec_zoo.relaxed.judge:JudgeOptions",
 )
-TYPICAL = RuleSpec(
-    name="typical",
-    factory="mmspec_zoo.relaxed.typical:Typical",
-    needs=frozenset({"discrete"}),
-    offers=frozenset({"redraw", "rerank"}),
+TYPICAL = RuleSpec.row(
+    "typical",
+    "mmspec_zoo.relaxed.typical:Typical",
+    "discrete → redraw rerank",
+    "Accept drafts that are likely enough for how much the target hesitates: Medusa.",
+    "https://arxiv.org/abs/2401.10774",
     exactness="lossy",
-    summary="Accept drafts that are likely enough for how much the target hesitates: Medusa.",
-    paper="https://arxiv.org/abs/2401.10774",
-    options="mmspec_zoo.relaxed.typical:TypicalOptions",
 )
-FLY = RuleSpec(
-    name="fly",
-    factory="mmspec_zoo.relaxed.fly:Fly",
-    needs=frozenset({"discrete", "chain"}),
-    offers=frozenset({"redraw"}),
+FLY = RuleSpec.row(
+    "fly",
+    "mmspec_zoo.relaxed.fly:Fly",
+    "discrete chain → redraw",
+    "Accept what differs where the target hesitates and agrees with what follows.",
+    "https://arxiv.org/abs/2511.22972",
     exactness="lossy",
-    summary="Accept what differs where the target hesitates and agrees with what follows.",
-    paper="https://arxiv.org/abs/2511.22972",
-    options="mmspec_zoo.relaxed.fly:FlyOptions",
 )
 
 DRAFTERS = {

@@ -32,28 +32,18 @@ class SubLayers:
 
     @property
     def layers(self) -> Sequence[nn.Module]:
-        """The layers of the model's decoder.
-
-        Raises:
-            ValueError: They cannot be told from the model's other parts.
-        """
+        """The layers of the model's decoder."""
         return self.model_info.language.layers
 
     @once
     def parts(self) -> Sequence[nn.Module]:
-        """All sub-layers, by number.
-
-        Raises:
-            ValueError: Some layer has not one module for its attention and one for its feed-forward part.
+        """All sub-layers, by number; refuses a layer that has not one module for attention and one for its feed-forward
+        part.
         """
         return [part for number, layer in enumerate(self.layers) for part in self._parts_of(number, layer)]
 
     def from_layer(self, layer: int) -> frozenset[int]:
-        """All sub-layers from a layer on: a pass without them leaves the model at that layer.
-
-        Raises:
-            ValueError: No layer would be left, or none left out.
-        """
+        """All sub-layers from a layer on: a pass without them leaves the model at that layer."""
         count = len(self.layers)
         if not 0 < layer < count:
             raise ValueError(f"a model of {count} layers can be left behind layer 1 to {count - 1}, not {layer}")

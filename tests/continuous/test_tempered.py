@@ -23,8 +23,7 @@ from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
-from mmspec_continuous.rules.last_step import LastStep
-from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
+from mmspec_continuous.rules.tempered import LastStep, Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tests.support.close import assert_near
 from tests.support.examples.continuous import captions, draft_model, tiny

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import shipped
-from mmspec.api import choice, pipeline
+from mmspec.api import pipeline, plan, stored
 from mmspec.api.saved import FILE
 from mmspec.core.goodput import Goodput
 from mmspec.core.rules import Match
@@ -86,12 +86,12 @@ def test_a_shipped_name_and_its_card(saved, tiny, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path / "assets" / "emoji", ignore=shutil.ignore_patterns(FILE))
     (tmp_path / "model_cards").mkdir()
     monkeypatch.setattr(shipped, "folder", lambda name: tmp_path / name)
-    monkeypatch.setattr(choice, "card_of", lambda name: {})
+    monkeypatch.setattr(plan, "card_of", lambda name: {})
     pipe = quiet(mmspec.Pipeline.from_pretrained("mmspec/emoji"))
     assert pipe.decoder().why == "gs-sjd, which the target llamagen is used with"
     assert torch.equal(pipe(PROMPTS, seed=2).codes, tiny(PROMPTS, seed=2).codes)
     said = {"default_method": "mc-sjd", "k": 5, "default_policy": "goodput"}
-    monkeypatch.setattr(choice, "card_of", lambda name: said if name == "emoji" else {})
+    monkeypatch.setattr(plan, "card_of", lambda name: said if name == "emoji" else {})
     decoder = pipe.use().decoder()
     assert (decoder.name, decoder.k) == ("mc-sjd", 5) and isinstance(decoder.policy, Goodput)
     assert decoder.why == "mc-sjd, because the card of mmspec/emoji names it"
@@ -261,8 +261,8 @@ def test_a_damaged_folder(saved, tmp_path, case):
 
 def test_of_a_name_of_the_hub_the_index_is_checked_first_and_no_code_is_fetched(saved, tmp_path, monkeypatch):
     folder, asked = shutil.copytree(saved, tmp_path / "pipe"), []
-    monkeypatch.setattr(pipeline, "hf_hub_download", lambda name, file: str(folder / file))
-    monkeypatch.setattr(pipeline, "snapshot_download", lambda name, **how: asked.append((name, how)) or str(folder))
+    monkeypatch.setattr(stored, "hf_hub_download", lambda name, file: str(folder / file))
+    monkeypatch.setattr(stored, "snapshot_download", lambda name, **how: asked.append((name, how)) or str(folder))
     assert type(TextToImagePipeline.from_pretrained("somebody/emoji").vq) is LlamaGenVQ
     (name, how), *others = asked
     assert name == "somebody/emoji" and not others

@@ -11,8 +11,7 @@ from diffusers import DiffusionPipeline
 
 import mmspec
 from mmspec import shipped
-from mmspec.api.saved import outline_of
-from mmspec.hosts.stored_pipeline import index_of
+from mmspec.api.stored import Stored, outline_of
 from mmspec.kits.text.pipeline import TextPipeline
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.pipeline import TextToImagePipeline
@@ -150,16 +149,14 @@ def test_settings_have_their_types(settings: dict[str, Any], tmp_path: Path) -> 
     index = json.loads((shipped.asset("four-courts") / "model_index.json").read_text())
     (tmp_path / "model_index.json").write_text(json.dumps({**index, **settings}))
     with pytest.raises(ValueError, match=f"{next(iter(settings))} cannot be") as error:
-        index_of(tmp_path, NextFramePipeline)
+        assert Stored(tmp_path, NextFramePipeline).index
     assert str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["emoji", "emoji-continuous", "four-courts", "four-courts-tokens"])
 def test_what_we_ship_names_its_parts(name: str) -> None:
-    from mmspec.api.saved import pipeline_class_in
-
     folder = shipped.asset(name)
-    found = index_of(folder, pipeline_class_in(folder))
+    found = Stored(folder).index
     written = json.loads((folder / "model_index.json").read_text())
     assert {key: kind.__name__ for key, kind in found.parts.items()} == {
         key: value[1] for key, value in written.items() if key in found.parts

@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import mmspec
-from mmspec.api.saved import outline_of
+from mmspec.api.stored import outline_of
 from mmspec.cli.app import build
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.hosts.loading import load_model

@@ -10,7 +10,7 @@ import torch
 
 import mmspec
 from mmspec import shipped
-from mmspec.api import choice
+from mmspec.api import plan
 from mmspec.api.build import decoder_for
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
@@ -41,7 +41,7 @@ def test_without_anything_drafts_that_need_no_model_as_deep_as_they_pay(target: 
 
 def test_trees_where_nodes_are_cheap() -> None:
     elsewhere = SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace())
-    chosen = choice.choose(elsewhere, installed().get("target", "transformers"), draft_model=False, rule=False)
+    chosen = plan.choose(elsewhere, installed().get("target", "transformers"), draft_model=False, rule=False)
     assert (chosen.method, chosen.policy) == ("auto", "goodput") and "token recycling" in chosen.why
 
 
@@ -55,31 +55,31 @@ def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) ->
     model = load_model("mmspec/text-1m")
     said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m", "default_policy": "goodput", "k": 3}
     said |= {"options": {"nodes": 5}}
-    monkeypatch.setattr(choice, "card_of", lambda name: said if name == "text-1m" else {})
+    monkeypatch.setattr(plan, "card_of", lambda name: said if name == "text-1m" else {})
     decoder = decoder_for(model)
     assert isinstance(decoder.drafter, TextDraftTree) and isinstance(decoder.policy, Goodput) and decoder.k == 3
     assert decoder.drafter.options.nodes == 5
     assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
-    monkeypatch.setattr(choice, "card_of", lambda name: {"default_method": "auto"})
+    monkeypatch.setattr(plan, "card_of", lambda name: {"default_method": "auto"})
     assert isinstance(decoder_for(model).drafter, Suffix)
 
 
 def test_a_fetched_model_has_its_card(make_llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        choice, "card_of", lambda name: {"default_method": "token-recycling"} if name == "smollm2" else {}
+        plan, "card_of", lambda name: {"default_method": "token-recycling"} if name == "smollm2" else {}
     )
     for place, method in ((tmp_path / "smollm2", "token-recycling"), (tmp_path / "another", "suffix")):
         make_llama().save_pretrained(place)
         assert decoder_for(load_model(str(place))).name == method
     monkeypatch.setattr(shipped, "present", lambda: False)
-    assert not choice.known_name(load_model(str(tmp_path / "smollm2")))
+    assert not plan.known_name(load_model(str(tmp_path / "smollm2")))
 
 
 def test_the_shipped_cards_name_methods_that_work() -> None:
     for name in ("text-14m", "text-1m"):
         decoder = decoder_for(load_model(f"mmspec/{name}"))
-        assert decoder.name == choice.card_of(name)["default_method"]
+        assert decoder.name == plan.card_of(name)["default_method"]
 
 
 def test_a_drafter_given_by_name_or_as_an_object_is_taken_as_it_is(target: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api import build, choice
+from mmspec.api import plan
 from mmspec.api.build import DEFAULT_K, decoder_for
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
@@ -84,8 +84,7 @@ def test_a_head_of_speculators_says_how_many(asked: Any, length: Any, tmp_path: 
 
 def test_on_an_accelerator_trees_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoder_for(llama(), "token-recycling").drafter.options.nodes == 8
-    for module in (build, choice):
-        monkeypatch.setattr(module, "device_of", lambda model: torch.device("cuda"))
+    monkeypatch.setattr(plan, "device_of", lambda model: torch.device("cuda"))
     large = decoder_for(llama(), "token-recycling")
     assert large.k == 6 and large.drafter.options.nodes == 32 and large.drafter.width(6) == 32
     found = decoder_for(llama())

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import shipped
-from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import load_model, load_part, load_tokenizer
 from mmspec.hosts.weight_files import read_tensors
 from mmspec.kits.pictures.models.official import blank, load_into, read_file
 from mmspec.kits.pictures.models.vq import LlamaGenVQ

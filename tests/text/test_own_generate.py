@@ -17,7 +17,7 @@ from transformers import (
 )
 
 import mmspec
-from mmspec.api.own_generate import arguments_of
+from mmspec.api.refusals import arguments_of
 from tests.support.examples.image import tiny_janus
 
 IDS = torch.tensor([[1, 7, 8, 9, 10, 2], [0, 0, 1, 5, 6, 2]])

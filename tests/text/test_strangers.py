@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 import mmspec
-from mmspec.hosts.loading import load_model, load_tokenizer, locate_pipeline
+from mmspec.api.stored import Stored
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.strangers import kind_of
 from tests.draws.folder_kinds import MARK, ORIGINALS, STRANGERS, target, write_model
 
@@ -52,7 +53,7 @@ def test_a_pickle_beside_the_parts_of_a_pipeline(tmp_path: Path) -> None:
     for part in ("original", "model"):
         (tmp_path / part).mkdir()
     (tmp_path / "original" / "consolidated.00.pth").touch()
-    assert locate_pipeline(str(tmp_path)) == tmp_path
+    assert Stored.named(str(tmp_path)) == Stored(tmp_path)
     (tmp_path / "model" / "pytorch_model.bin").touch()
     with pytest.raises(ValueError, match=r"model has its weights as a pickle"):
-        locate_pipeline(str(tmp_path))
+        Stored.named(str(tmp_path))

@@ -14,9 +14,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts import retrieval
-from mmspec.hosts.budget import BudgetedTarget, Retrieval
-from mmspec.hosts.retrieval import last_queries, ranked
+from mmspec.hosts import budget as hosts_budget
+from mmspec.hosts.budget import BudgetedTarget, Retrieval, last_queries, ranked
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import Branches
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
@@ -172,7 +171,7 @@ def test_the_queries_of_the_last_units_are_heard_and_nothing_changes(name: str) 
     whole.open(0, 60)
     arguments = call.passes.arguments(whole, index.depth, None, 1)
     geometry = call.passes.geometry(whole, index, 0, False)
-    with torch.inference_mode(), retrieval._queries.holding(heard), call.passes.attending(retrieval.HEARD):
+    with torch.inference_mode(), hosts_budget._queries.holding(heard), call.passes.attending(hosts_budget.HEARD):
         branches = Branches.of(index, torch.float32)
         call.passes.forward(whole, given["input_ids"][:1], geometry, arguments, branches)
     for ours, layer in zip(found, whole.owning, strict=True):

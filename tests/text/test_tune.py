@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import choose
+from mmspec.api.plan import choose
 from mmspec.api.tuned import BESIDE, Tuned, key_of, tuned_for, write
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model

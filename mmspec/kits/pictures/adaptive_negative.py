@@ -35,21 +35,9 @@ LENGTH: Mapping[str, Any] = MappingProxyType({"max_new_tokens": 16, "do_sample":
 class VisionJudge:
     """From a picture to what a vision-language model says about it.
 
-    Args:
-        model: The live model.
-        processor: Its processor, with a chat template.
-        question: What the model is asked about every picture.
-        seed: Of its noise, where it samples (`generate={"do_sample": True}`).
-        method: As in `mmspec.enable`; the answer does not depend on it.
-        k: As in `mmspec.enable`.
-        generate: Arguments of the model's `generate`; default: 16 tokens, greedily.
-        **options: Options of drafter and rule.
-
-    Attributes:
-        report: Counts and times of the last answer; None before the first.
-
-    Raises:
-        ValueError: The processor has no chat template, the question is empty, or the method does not fit the model.
+    The model is live, and its processor has a chat template; `question` is what the model is asked about every picture,
+    and `seed` is of its noise, where it samples (`generate={"do_sample": True}`). By default it writes 16 tokens,
+    greedily. `method`, `k` and options are those of `mmspec.enable`; the answer does not depend on them.
     """
 
     def __init__(
@@ -78,7 +66,7 @@ class VisionJudge:
             [{"role": "user", "content": list(content)}], tokenize=False, add_generation_prompt=True
         )
         self._decoder = decoder_for(model, method, k=k, options=options)
-        self.report: Report | None = None
+        self.report: Report | None = None  # counts and times of the last answer
 
     def __call__(self, picture: Image.Image) -> str | None:
         """Words for what should not be in a picture; None: nothing was named."""

@@ -31,11 +31,7 @@ class Sampling(NamedTuple):
 
 
 def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) -> int:
-    """The number of prompts of a call.
-
-    Raises:
-        ValueError: No prompt was given, two forms of it were, or it has the wrong type.
-    """
+    """The number of prompts of a call; refuses none, and two forms of it."""
     given = {"prompt": prompt, "class_labels": class_labels, "prompt_embeds": embeds}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -48,11 +44,7 @@ def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) ->
 
 
 def negatives_of(negative_prompt: str | Sequence[str], prompts: int) -> list[str]:
-    """Negative prompts, one a prompt.
-
-    Raises:
-        ValueError: There are neither one nor as many as prompts, or they are no texts.
-    """
+    """Negative prompts, one a prompt."""
     said = listed(negative_prompt)
     if len(said) not in (1, prompts):
         raise ValueError(f"{len(said)} negative prompts for {prompts} prompts; give one, or one a prompt")
@@ -60,11 +52,7 @@ def negatives_of(negative_prompt: str | Sequence[str], prompts: int) -> list[str
 
 
 def labels_of(labels: Labels) -> Tensor:
-    """One class or several, `[class]` int64.
-
-    Raises:
-        ValueError: The labels are neither an integer nor a list of integers.
-    """
+    """One class or several, `[class]` int64."""
     try:
         listed = torch.as_tensor(labels).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
@@ -75,11 +63,7 @@ def labels_of(labels: Labels) -> Tensor:
 
 
 def in_range(labels: Tensor, classes: int) -> Tensor:
-    """The labels, all of which have to be classes of the model.
-
-    Raises:
-        ValueError: Names the first label that is no class.
-    """
+    """The labels, all of which have to be classes of the model."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
         raise ValueError(f"there is no class {int(wrong[0])}: this model has the classes 0 to {classes - 1}")
@@ -87,11 +71,7 @@ def in_range(labels: Tensor, classes: int) -> Tensor:
 
 
 def one_each(values: Tensor, rows: int, what: str) -> Tensor:
-    """`[rows, …]` of one value for all prompts, or one a prompt.
-
-    Raises:
-        ValueError: The number of values is neither 1 nor the number of prompts.
-    """
+    """`[rows, …]` of one value for all prompts, or one a prompt."""
     if len(values) not in (1, rows):
         raise ValueError(f"{len(values)} {what} for {rows} prompts; give one, or one a prompt")
     return values.expand(rows, *values.shape[1:])

@@ -31,11 +31,7 @@ def pictures(kind: str, unit: str) -> Modality:
 
 
 def calls(pipe: Any, prompts: list[str] | int, short: bool) -> list[Mapping[str, Any]]:
-    """A call for every caption.
-
-    Raises:
-        ValueError: The pipeline draws no pictures.
-    """
+    """A call for every caption."""
     if not isinstance(pipe, PicturePipeline):
         raise ValueError(f"{pipe.config._name_or_path} draws no pictures: it is a {type(pipe).__name__}")
     captions = CAPTIONS[:prompts] if isinstance(prompts, int) else prompts

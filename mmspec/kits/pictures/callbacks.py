@@ -34,14 +34,9 @@ class Renewing(Protocol):
     def renew_null(self, cache: Any, null: Tensor, null_mask: Tensor | None, units: Tensor, /) -> None:
         """Prefill the unconditional half again, from the next round on.
 
-        Args:
-            cache: The call's cache.
-            null: What guidance leads away from, as in `Guiding`, maybe of another length than before.
-            null_mask: Its mask; None: no padding.
-            units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is ignored.
-
-        Raises:
-            ValueError: The call began without guidance, or `null` has another shape than a condition.
+        `null` is what guidance leads away from, as in `Guiding`, maybe of another length than before; a `null_mask` of
+        None: no padding. `units [batch, n, *unit]` has every row's committed units first; what follows them in a row is
+        ignored. Refuses a call that began without guidance, and a condition of another shape.
         """
 
 

@@ -32,11 +32,7 @@ Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, r
 
 
 def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> Any:
-    """Load a pipeline that makes pictures, or what `makes` says; arguments as in `mmspec.Pipeline.from_pretrained`.
-
-    Raises:
-        ValueError: There is no such model, it makes something else, or an argument is wrong.
-    """
+    """Load a pipeline that makes pictures, or what `makes` says; arguments as in `mmspec.Pipeline.from_pretrained`."""
     from diffusers.utils import logging
 
     import mmspec
@@ -50,18 +46,15 @@ def pipeline(model: str, device: str, /, makes: str = "image", **how: Any) -> An
 
 
 def list_words(model: str) -> None:
-    """Print the words of a model's training captions.
-
-    Raises:
-        ValueError: There is no such model, or it has no tokenizer of captions.
-    """
-    from mmspec.hosts.loading import load_tokenizer, locate_pipeline
+    """Print the words of a model's training captions."""
+    from mmspec.api.stored import Stored
+    from mmspec.hosts.loading import load_tokenizer
     from mmspec.kits.pictures.prompts import words_of
 
-    folder = locate_pipeline(model)
-    if folder is None or not (folder / "tokenizer").is_dir():
+    stored = Stored.named(model)
+    if stored is None or not (stored.folder / "tokenizer").is_dir():
         raise ValueError(f"{model} is no folder of a pipeline with a tokenizer of captions")
-    typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
+    typer.echo("\n".join(words_of(load_tokenizer(str(stored.folder / "tokenizer")))))
 
 
 def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:

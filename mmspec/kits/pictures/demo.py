@@ -50,11 +50,7 @@ class Drawing:
 
 
 def make_room(out: Path) -> None:
-    """Make the folder of a sheet before anything is loaded for it.
-
-    Raises:
-        ValueError: The name's ending is no format of pictures, or there is a folder of that name.
-    """
+    """Make the folder of a sheet before anything is loaded for it."""
     refuse_format(out)
     places.refuse_folders(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +60,7 @@ def make_room(out: Path) -> None:
 def demonstrate(
     model: str, rows: Mapping[str, Mapping[str, Any]], captions: Sequence[str], guidance: float, out: Path
 ) -> None:
-    """Load a model of that name, and `draw_demo`.
-
-    Raises:
-        ValueError: The sheet cannot be written, or there is no such model.
-    """
+    """Load a model of that name, and `draw_demo`."""
     make_room(out)
     draw_demo(pipeline(model, "cpu", method="plain"), rows, captions, guidance, out)
 
@@ -78,13 +70,9 @@ def draw_demo(
 ) -> dict[str, Track]:
     """Draw, write the sheet, print the table; returns the runs of every row, a repeat for each caption.
 
-    Args:
-        pipe: A pipeline of `mmspec.kits.pictures.pipeline`; it is left with the last row's method.
-        rows: Arguments of `pipe.use` by a name for the row; `method` is that name where it is left out. The first is
-            what the others are compared with: plain decoding.
-        captions: One picture each, drawn with seeds 0, 1, ….
-        guidance: Scale of guidance.
-        out: Where the sheet is written; `make_room` has checked it.
+    The pipeline is left with the last row's method. `rows` are arguments of `pipe.use` by a name for the row; `method`
+    is that name where it is left out. The first row is what the others are compared with: plain decoding. Captions are
+    drawn with seeds 0, 1, …; `guidance` is the scale. `make_room` has checked `out`, the sheet's path.
     """
     pipe.set_progress_bar_config(disable=True)
     contestants = {name: Drawing(pipe, {"method": name, **how}, guidance) for name, how in rows.items()}

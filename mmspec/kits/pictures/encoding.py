@@ -28,9 +28,6 @@ def draws_classes(transformer: Any) -> bool:
 def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided: bool) -> Condition:
     """Classes, one a prompt, and the classes `null` that guidance leads away from: one for all, or one a prompt; None:
     the model's own null class.
-
-    Raises:
-        ValueError: A label is no class of the model.
     """
     device, classes = pipe._execution_device, pipe.transformer.config.num_classes
     given = in_range(labels_of(labels), classes)
@@ -43,9 +40,6 @@ def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided
 def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: bool) -> Condition:
     """Features of captions, and of the captions that guidance leads away from: one for all, or one a prompt; "" and
     None are the null caption.
-
-    Raises:
-        ValueError: A caption is empty, too long, or of unknown words only; features have another shape.
     """
     features, mask = _encoded(pipe, *positive)
     if not guided:

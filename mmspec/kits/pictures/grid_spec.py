@@ -17,11 +17,7 @@ from mmspec.registry.numbers import whole
 
 @dataclass(frozen=True)
 class Stage:
-    """A grid of cells in raster order.
-
-    Raises:
-        ValueError: There is no cell.
-    """
+    """A grid of cells in raster order."""
 
     height: int  # rows
     width: int  # cells of a row
@@ -115,11 +111,6 @@ class GridFromPrompt(Protocol):
     """A target whose pictures have the size that the prompt says, in cells of several stages."""
 
     def grid_of(self, inputs: Any) -> GridSpec | None:
-        """The units of the pictures of a call; None: a constraint of the call has them, or it is a text.
-
-        Args:
-            inputs: The prompt, as `start` takes it.
-
-        Raises:
-            ValueError: The prompt says no size, or several.
+        """The units of the pictures of a call, by its prompt as `start` takes it; None: a constraint of the call has
+        them, or it is a text. Refuses a prompt that says no size, or several.
         """

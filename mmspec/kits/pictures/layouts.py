@@ -56,16 +56,11 @@ class Layout:
     beside: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
 
     def convert(self, files: Sequence[Path], folder: Path, values: Mapping[str, Any]) -> None:
-        """Write the pipeline of published files into a folder, whole or not at all.
+        """Write the pipeline of published files into a folder, whole or not at all; the folder does not exist yet, or
+        is empty.
 
-        Args:
-            files: One file of every part, or its folder, in any order.
-            folder: A folder that does not exist yet, or is empty.
-            values: Values of `options`, by name.
-
-        Raises:
-            ValueError: An option is wrong, the folder holds something, a part is missing or there twice, or a file is
-                damaged, of another layout or of another size; names the file.
+        There is one file of every part, or its folder, in any order; `values` are those of `options`, by name. Refuses,
+        by the file's name, what is missing, there twice, damaged, or of another layout or size.
         """
         given = {k: v for k, v in vars(build(self.options, values, f"layout {self.name!r}")).items() if v is not None}
         if folder.is_dir() and any(folder.iterdir()):

@@ -29,10 +29,7 @@ from mmspec.registry.warn import warn
 
 def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, device: Any) -> tuple[Tensor, Tensor]:
     """Features `[caption, length, width]` and their mask `[caption, length]` bool, by our encoder or transformers'
-    `T5EncoderModel`, which runs on `device`.
-
-    Raises:
-        ValueError: A caption is empty, too long, or of unknown words only.
+    `T5EncoderModel`, which runs on `device`; refuses a caption that is empty, too long, or of unknown words only.
     """
     ours = isinstance(encoder, CaptionEncoder)
     said = captions if ours else [cleaned(caption) for caption in captions]
@@ -55,11 +52,7 @@ def left_padded(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask of captions, `[caption, length]` each, padded on the tokenizer's side.
-
-    Raises:
-        ValueError: A caption is empty, too long, or of unknown words only.
-    """
+    """Ids and mask of captions, `[caption, length]` each, padded on the tokenizer's side."""
     rows = [tokenizer(caption, verbose=False)["input_ids"] for caption in captions]
     marks = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}  # they stand for no word
     for i, (caption, row) in enumerate(zip(captions, rows, strict=True)):

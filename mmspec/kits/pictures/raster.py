@@ -50,11 +50,9 @@ class Passed(NamedTuple):
 class Raster:
     """Prefill, verification passes, and another null condition within a call; `GuidedCache` commits and truncates.
 
-    Args:
-        model: The transformer.
-        score: From hidden states `[row, node, dim]` to the target's scores `[row, node, …]`; called while offloaded
-            weights are on the device.
-        read: From hidden states of all positions of a pass to the states that it returns beside the scores; None: none.
+    `score` goes from hidden states `[row, node, dim]` to the target's scores `[row, node, …]`, and is called while
+    offloaded weights are on the device; `read`, from hidden states of all positions of a pass to the states that it
+    returns beside the scores; None: none.
     """
 
     def __init__(
@@ -65,11 +63,9 @@ class Raster:
 
     @torch.no_grad()
     def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[GuidedCache, Passed]:
-        """Prefill a condition, as a target's `start`, or `start_fixed` if `fixed`.
-
-        Returns:
-            The call's cache; and the scores after the condition, `[physical, 1, …]`, with the states of all its
-                positions: the conditional half first.
+        """Prefill a condition, as a target's `start`, or `start_fixed` if `fixed`; returns the call's cache, and the
+        scores after the condition, `[physical, 1, …]`, with the states of all its positions: the conditional half
+        first.
         """
         with awake(self._module):
             given, mask = embedded(self.model, inputs)
@@ -119,10 +115,8 @@ class Raster:
 
     def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """As `mmspec.kits.pictures.callbacks.Renewing`, of a null condition as in `Condition`; its features may be of
-        fewer positions than the model reads.
-
-        Raises:
-            ValueError: The call began without guidance, or `null` has another width than a condition, or is longer.
+        fewer positions than the model reads. Refuses a call that began without guidance, and a condition of another
+        width.
         """
         slots, rows = cache.slots, cache.rows
         cache.refuse_unguided()
@@ -155,11 +149,7 @@ class Raster:
         return self.model
 
     def held(self, cache: GuidedCache) -> GuidedCache:
-        """Buffers for captured rounds of calls like the one that has `cache`.
-
-        Raises:
-            ValueError: The weights are offloaded.
-        """
+        """Buffers for captured rounds of calls like the one that has `cache`; refuses offloaded weights."""
         if hooks_of(self._module):
             raise ValueError("offloaded weights move in every pass, which cannot be captured")
         slots = BufferCache(self._layers(), cache.slots, cache.slots.most)

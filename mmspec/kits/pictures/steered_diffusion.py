@@ -65,11 +65,8 @@ class SteeredDiffusion:
     _before: tuple[Tensor, float, float] | None = field(default=None, init=False)
 
     def __call__(self, pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        """The condition that guidance leads away from, with the words for every row.
-
-        Raises:
-            ValueError: The call has no guidance, or draws no pictures, or the words have another shape than the
-                pipeline's own negative prompt.
+        """The condition that guidance leads away from, with the words for every row; refuses a call without guidance,
+        and words of another shape than the pipeline's own.
         """
         ahead = pipe.num_timesteps - step - 1
         if not ahead:
@@ -106,11 +103,7 @@ class SteeredDiffusion:
 
 
 def replaced(pipe: Any, prompts: Tensor, rows: Sequence[int], made: Tensor) -> Tensor:
-    """`prompts`, the negative half first, with what was made of words in some rows.
-
-    Raises:
-        ValueError: They have another shape.
-    """
+    """`prompts`, the negative half first, with what was made of words in some rows."""
     if made.shape[1:] != prompts.shape[1:]:
         raise ValueError(
             f"{type(pipe).__name__} reads these words as {list(made.shape[1:])}, and its own negative prompt as "

@@ -15,14 +15,8 @@ PIECE = 2**20
 
 
 def read_corpus(source: Any, tokenizer: Any) -> Any:
-    """The ids of a corpus.
-
-    Args:
-        source: The ids themselves, a file of ids (`.json`, `.safetensors`), or a text file.
-        tokenizer: The tokenizer for a text file: live, or a model's name.
-
-    Raises:
-        ValueError: The corpus cannot be read.
+    """The ids of a corpus: the ids themselves, a file of ids (`.json`, `.safetensors`), or a text file, for which there
+    is a tokenizer, live or a model's name.
     """
     if not isinstance(source, (str, Path)):
         return source
@@ -31,11 +25,7 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
 
 
 def read_pieces(path: Path, tokenizer: Any) -> Iterator[Any]:
-    """The ids of a file. A text is tokenized in pieces, so that a large one fits; a file of ids is read at once.
-
-    Raises:
-        ValueError: The file cannot be read.
-    """
+    """The ids of a file. A text is tokenized in pieces, so that a large one fits; a file of ids is read at once."""
     if not path.is_file():
         raise ValueError(f"no corpus at {path}; give a UTF-8 text file, or a file of ids (.json, .safetensors)")
     is_ids = path.suffix in (".json", ".safetensors")

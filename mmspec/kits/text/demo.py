@@ -41,10 +41,7 @@ def run_demo(
 ) -> None:
     """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
 
-    Args:
-        target: The model's name.
-        methods: The methods with their options, as in `METHODS`.
-        written: The prompts, as in `WRITTEN`; questions for a model with a chat template.
+    Methods with their options are as in `METHODS`, prompts as in `WRITTEN`; questions for a model with a chat template.
     """
     disable_progress_bar()
     console = terminal.terminal()

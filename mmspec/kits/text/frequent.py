@@ -32,9 +32,6 @@ def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
     """Count the ids of a corpus: `[vocab]` int64.
 
     It is a text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of ids.
-
-    Raises:
-        ValueError: The corpus cannot be read, is empty, or has other ids.
     """
     counts = np.zeros(vocab, np.int64)
     for ids in _pieces(source, tokenizer):

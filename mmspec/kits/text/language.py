@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -11,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import restored
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.api.stored import Stored, places_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 
 
@@ -27,47 +26,31 @@ class LanguagePipeline(Pipeline):
         self.register_modules(model=model, tokenizer=tokenizer)
 
     @classmethod
-    def from_pretrained(
+    def _load(
         cls,
-        name: str | Path,
+        stored: Stored | None,
+        name: str,
         *,
+        device: str = "cpu",
+        dtype: Any = None,
+        torch_dtype: Any = None,
         model: PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
         **how: Any,
     ) -> Self:
-        """Load model and tokenizer.
-
-        Args:
-            name: The name or folder, as in `mmspec.Pipeline.from_pretrained`.
-            model: A live model to use instead of the one at `name`.
-            tokenizer: A live tokenizer to use instead of the one at `name`.
-            device: The device for a model that is loaded.
-            dtype: The dtype of its weights, by name or torch's own; default: float32.
-            torch_dtype: The same setting under diffusers' name.
-            **how: The arguments of `use`; default: as the pipeline was saved.
-
-        Raises:
-            ValueError: There is no such model or dtype, or an argument of `use` is wrong.
-        """
-        model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
+        """Of a model as transformers stores it, or of a saved pipeline; a live model stays where it is."""
+        model_at, tokenizer_at = places_of(stored, name, "model", "tokenizer")
         if model is None:
             model = load_model(model_at, device, dtype_of(dtype, torch_dtype))
         if tokenizer is None:
             tokenizer = load_tokenizer(tokenizer_at)
         pipe = cls(model, tokenizer)
-        pipe.register_to_config(_name_or_path=str(name))
-        return pipe.use(**restored(Path(name), how))
+        pipe.register_to_config(_name_or_path=name)
+        return pipe.use(**(how if stored is None else stored.method(how)))
 
 
 def listed(prompt: str | Sequence[str]) -> list[str]:
-    """The texts of a call's prompt.
-
-    Raises:
-        ValueError: It is neither a text nor a list of some.
-    """
+    """The texts of a call's prompt."""
     prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
     if not prompts or not all(isinstance(p, str) for p in prompts):
         raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
@@ -79,18 +62,11 @@ Message = Mapping[str, Any]
 
 
 def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
-    """The prompts of a call.
+    """Ids `[batch, prompt]` of the prompts of a call, and their mask; no padding token is needed.
 
-    Args:
-        prompt: A text or a conversation (a list of messages), or a list of either.
-        tokenizer: The live tokenizer; for conversations, one with a chat template.
-
-    Returns:
-        Ids `[batch, prompt]` and their mask; no padding token is needed. Rows are padded on the left with their own
-        first token, so that a penalty of tokens that a row has is the same in every batch.
-
-    Raises:
-        ValueError: A prompt is empty, is neither a text nor a conversation, or there is no template for conversations.
+    A prompt is a text or a conversation (a list of messages), or a list of either; conversations need a tokenizer with
+    a chat template. Rows are padded on the left with their own first token, so that a penalty of tokens that a row has
+    is the same in every batch. Refuses an empty prompt.
     """
     conversations = _conversations(prompt)
     if conversations is None:
@@ -139,11 +115,7 @@ def _is_conversation(value: Any) -> bool:
 
 
 def ids_to_answer(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
-    """Ids of a conversation, up to where its answer begins.
-
-    Raises:
-        ValueError: A message is none, or the tokenizer has no chat template. Templates raise what their author chose.
-    """
+    """Ids of a conversation, up to where its answer begins. Templates raise what their author chose."""
     for message in conversation:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f'a message is {{"role": "user", "content": "…"}}, not {message!r:.80}')

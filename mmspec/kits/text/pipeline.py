@@ -27,9 +27,6 @@ Output = TypeVar("Output")
 class TextStream(Iterator[str], Generic[Output]):
     """The pieces of one text; the model runs as they are asked for.
 
-    Attributes:
-        output: The call's output; None until the last piece came.
-
     Example:
         `for piece in pipe("def area(", stream=True): print(piece, end="")`
     """
@@ -37,7 +34,7 @@ class TextStream(Iterator[str], Generic[Output]):
     def __init__(self, rounds: Generator[State, None, None], pieces: Pieces, finish: Callable[[State], Output]) -> None:
         self._rounds, self._pieces, self._finish = rounds, pieces, finish
         self._state: State | None = None
-        self.output: Output | None = None
+        self.output: Output | None = None  # the call's; None until the last piece came
 
     def __next__(self) -> str:
         while self.output is None:

@@ -44,11 +44,7 @@ class DraftModelOptions(SmallModelOptions):
 
 
 def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTarget:
-    """The small model as a target; of a prompt it reads the text, and images if it has vision.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+    """The small model as a target; of a prompt it reads the text, and images if it has vision."""
     if options.model is None:
         raise ValueError(
             f"{drafter} needs a smaller model of the target's tokenizer: drafter=<folder, hub name or live model>, or "
@@ -68,10 +64,7 @@ def in_target_ids(
 
     Two models with as many ids are said to have one tokenizer, unless those that are stored with them differ. Of two
     tokenizers of which the user named none, there is a warning. `drafting` is what drafts with the small model, in its
-    ids; by default the model itself.
-
-    Raises:
-        ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
+    ids; by default the model itself. Refuses vocabularies that differ where no tokenizers are known.
     """
     if here and isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(device_of(target.model))
@@ -103,11 +96,7 @@ def in_target_ids(
 
 
 class SmallModelDrafter(DraftModel):
-    """Drafts with the smaller transformers model that options name, in the target's ids.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+    """Drafts with the smaller transformers model that options name, in the target's ids."""
 
     def __init__(self, options: SmallModelOptions, drafter: str, shape: Shape | None = None) -> None:
         self.options: Any = options

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO, known_name
+from mmspec.api.plan import AUTO, known_name
 from mmspec.api.tuned import Tuned, key_of
 from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.methods import decoder_arguments
@@ -109,16 +109,8 @@ def tune(
 ) -> tuple[Tuned | None, str, Race]:
     """The method to keep for a live model, or None; the verdict in words; and the whole race.
 
-    Args:
-        model: The model; methods are enabled on it by turns.
-        tasks: Prompts of one row each.
-        minutes: About how long it may take.
-        new: Most tokens of an output.
-        compiled: Whether compiled rounds race, too.
-        say: Receives lines of progress.
-
-    Raises:
-        ValueError: The model cannot be decoded here.
+    Methods are enabled on the model by turns, over prompts of one row each and outputs of `new` tokens at most, for
+    about so many `minutes`; with `compiled`, compiled rounds race, too. `say` receives lines of progress.
     """
     racers, chosen = contestants(model, compiled)
     race = Race(racers, tasks, (list(chosen), list(PEERS)), say)

@@ -11,11 +11,7 @@ Send = Callable[[Mapping[str, Any]], None]
 
 class Session(Protocol):
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Take a message of the page. What comes from a page is not trusted.
-
-        Raises:
-            ValueError: The message cannot be followed; the page shows why.
-        """
+        """Take a message of the page. What comes from a page is not trusted."""
 
     def close(self) -> None:
         """The page is gone: stop all threads, soon."""

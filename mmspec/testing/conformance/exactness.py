@@ -17,7 +17,7 @@ from mmspec.core.report import Report
 from mmspec.core.rules import Rule
 from mmspec.testing.conformance.benches import Bench, gaussian
 from mmspec.testing.conformance.play import plain, refuse_differing
-from mmspec.testing.conformance.promise import Broken, Untried, claims, promise
+from mmspec.testing.conformance.promise import Broken, Untried, claims, has_options, promise
 from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
 from mmspec.testing.conformance.subject import Subject
 from mmspec.testing.lean import Leaning
@@ -73,7 +73,7 @@ def lossy_says_so(subject: Subject) -> str:
     return worst[1]
 
 
-@promise("rule", when=lambda component: component.exactness == "lossy" and component.options is not None)
+@promise("rule", when=lambda component: component.exactness == "lossy" and has_options(component))
 def strict_end_is_exact(subject: Subject) -> str:
     """A lossy rule is exact at the strict end of an option: an end of its range, or the values in `Example.strict`."""
     best = Evidence(0.0, "no option has a range; give one (Field(ge=…, le=…)), or Example(strict=…)")

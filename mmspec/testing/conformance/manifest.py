@@ -13,7 +13,7 @@ from mmspec.core.capabilities import TargetAware
 from mmspec.core.drafters.host import HostDrafter
 from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.options import build, explain
-from mmspec.testing.conformance.promise import Broken, Untried, promise
+from mmspec.testing.conformance.promise import Broken, Untried, has_options, promise
 from mmspec.testing.conformance.subject import Subject
 
 PARTS = ("target", "drafter", "rule")
@@ -114,12 +114,12 @@ def manifest_agrees(subject: Subject) -> str:
     return f"{len(facts)} attributes agree"
 
 
-@promise("drafter", "rule", when=lambda spec: spec.options is not None)
+@promise("drafter", "rule", when=has_options)
 def options_are_explained(subject: Subject) -> str:
     """Options are a frozen dataclass, every one has a line of help, and the defaults (or the example's) are valid."""
     options: Any = subject.component.load_options()
     if not options.__dataclass_params__.frozen:
-        raise Broken(f"{subject.component.options} is not a frozen dataclass")
+        raise Broken(f"{options.__name__} is not a frozen dataclass")
     lines = explain(options)
     silent = [line.name for line in lines if not line.help.strip()]
     number = f"{len(lines) - len(silent)} of {len(lines)} explained"

@@ -28,7 +28,7 @@ class Promise:
     name: str  # the function's name, with hyphens
     text: str  # what is promised, in one line
     kinds: tuple[str, ...]  # the kinds of component that make the promise
-    when: When  # whether a component of these kinds makes it; sees the manifest only
+    when: When  # whether a component of these kinds makes it; runs nothing of it
     measure: Measure  # measures the promise on a subject: returns the number, or raises `Broken` or `Untried`
 
 
@@ -39,7 +39,7 @@ DECLARED: list[Promise] = []
 def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measure], Measure]:
     """Declare a function as a promise; users see its name and the first line of its docstring.
 
-    Components of these kinds make it, if `when` says so, which sees the manifest only.
+    Components of these kinds make it, if `when` says so, which runs nothing of it.
     """
 
     def add(measure: Measure) -> Measure:
@@ -54,6 +54,14 @@ def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measu
 def is_exact(component: Any) -> bool:
     """True if a rule or a method says that its output follows the target's distribution."""
     return component.exactness in ("invariant", "lossless")
+
+
+def has_options(component: Any) -> bool:
+    """True if a drafter or a rule has options; the factory says so."""
+    try:
+        return component.load_options() is not None
+    except (ImportError, ValueError):  # as the promises about these say
+        return component.options is not None
 
 
 def claims(*exactness: str) -> When:

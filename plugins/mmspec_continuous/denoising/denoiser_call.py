@@ -36,10 +36,8 @@ class DenoiserCall:
 
     @staticmethod
     def read(signature: inspect.Signature, rows: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "DenoiserCall":
-        """Take apart a call that was made for a batch of `rows`.
-
-        Raises:
-            UnsupportedCall: The call has no timestep, or its states are not copies of the batch.
+        """Take apart a call that was made for a batch of `rows`; raises `UnsupportedCall` where it has no timestep, or
+        other states than copies of the batch.
         """
         bound = signature.bind(*args, **kwargs)
         first = next(iter(bound.arguments), "")
@@ -63,10 +61,8 @@ class DenoiserCall:
         return {name: value for name, value in self.bound.arguments.items() if name not in own}
 
     def at_state(self, scaled: Tensor, t: Tensor) -> "DenoiserCall":
-        """The call, made on `copies` of `scaled [batch, *unit]` at timestep `t`.
-
-        Raises:
-            UnsupportedCall: The states or the timestep are others.
+        """The call, made on `copies` of `scaled [batch, *unit]` at timestep `t`; raises `UnsupportedCall` where the
+        states or the timestep are others.
         """
         if not torch.equal(self.stacked([scaled]), self.states):
             raise UnsupportedCall("the denoiser does not see what the scheduler returned")
@@ -84,13 +80,9 @@ class DenoiserCall:
     def at_steps(self, scaled: Sequence[Tensor], timesteps: Tensor, rows: Tensor) -> inspect.BoundArguments:
         """The same call for some rows at several steps at once; the steps stand one after another in the batch.
 
-        Args:
-            scaled: The states of every step, `[m, *unit]` each.
-            timesteps: `[step]`.
-            rows: `[m]` int64: which rows of the batch these are.
-
-        Raises:
-            UnsupportedCall: A condition is neither a number or word nor a tensor with an entry per state.
+        `scaled` has the states of every step, `[m, *unit]` each, `timesteps [step]`, and `rows [m]` int64 says which
+        rows of the batch these are. Raises `UnsupportedCall` where a condition is neither a number or word nor a tensor
+        with an entry per state.
         """
         count, each = len(self.states), self.copies * len(rows)
         selected = self.in_copies(rows)

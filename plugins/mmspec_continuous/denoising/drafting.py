@@ -85,12 +85,11 @@ def draft_steps(
 
 
 def guided_prediction(output: Any, reference: Any, prediction: Tensor) -> Tensor | None:
-    """The guided prediction that the pipeline would make of a denoiser's output; None where that cannot be told.
+    """The guided prediction that the pipeline would make of a denoiser's output, for one or two copies of the batch;
+    None where that cannot be told.
 
-    Args:
-        output: What the denoiser returned, for one or two copies of the batch.
-        reference: What it returned for another state.
-        prediction: The guided prediction that the pipeline made of `reference`: the guidance scale is read off it.
+    `reference` is what the denoiser returned for another state, and `prediction` what the pipeline made of it: the
+    guidance scale is read off them.
     """
     new, old = prediction_in(output), prediction_in(reference)
     if new is None or old is None or new.shape != old.shape or new.shape[1:] != prediction.shape[1:]:
@@ -152,10 +151,8 @@ class Predictions:
 
 
 def by_step(draft: Sequence[DraftedStep], output: Any, each: int) -> list[Prediction]:
-    """The output of one network call, a nest of `[step * each, …]`, divided into its steps.
-
-    Raises:
-        UnsupportedCall: The output has another number of rows.
+    """The output of one network call, a nest of `[step * each, …]`, divided into its steps; raises `UnsupportedCall`
+    where it has another number of rows.
     """
     valid = torch.ones(len(draft[0].state), dtype=torch.bool, device=draft[0].state.device)
 

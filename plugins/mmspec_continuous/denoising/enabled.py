@@ -21,16 +21,11 @@ _ABSENT = object()
 class Denoising:
     """A diffusers pipeline that speculates; leave it with `disable()` or as a context manager.
 
-    Args:
-        pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
-        method: The method's name, for reports.
-        k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
-        why: The reason for this method, where the user named none: then the pipeline's call as it is by default has to
-            add noise, since nothing says that the user will ask for it.
-
-    Raises:
-        ValueError: The scheduler's steps are not Gaussians of known variance, or add no noise, or another pipeline's
-            denoising has the scheduler.
+    The pipeline has a `unet` or `transformer`, and a scheduler that adds noise. At most `k` denoising steps are drafted
+    per network call, which then sees `k + 1` times the states. `why` is the reason for this method, where the user
+    named none: then the pipeline's call as it is by default has to add noise, since nothing says that the user will ask
+    for it. Refuses a scheduler whose steps are not Gaussians of known variance, and one that another pipeline's
+    denoising has.
     """
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:

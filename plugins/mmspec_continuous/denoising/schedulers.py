@@ -137,13 +137,10 @@ def scaled(scheduler: Any, x: Tensor, t: Tensor) -> Tensor:
 class GaussianSteps:
     """The next steps of a scheduler as Gaussians, with further arguments of its `step`, such as `eta`; the scheduler
     itself is not moved on.
-
-    Attributes:
-        scheduler: A fork of the scheduler; `mean` moves it on by one step.
     """
 
     def __init__(self, scheduler: Any, options: dict[str, Any], rows: Tensor | None = None) -> None:
-        self.scheduler, self._options = fork(scheduler, rows), options
+        self.scheduler, self._options = fork(scheduler, rows), options  # a fork, which `mean` moves on by one step
 
     def sigma(self, t: Tensor, like: Tensor) -> float:
         """Standard deviation of the next step, at timestep `t`, of states with the dtype and dimensions of `like`."""

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
+from mmspec.api.stored import Stored
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
-from mmspec.hosts.loading import fetched, locate_pipeline
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import fetched, load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.specs import CONTINUOUS_DRAFT_MODEL
 from mmspec_continuous.targets.continuous import ContinuousTarget
@@ -47,11 +47,7 @@ class DraftModelOptions:
 
 
 class ContinuousDraftModel(DraftModel):
-    """Drafts a chain with a smaller `CausalContinuousAR`.
-
-    Raises:
-        ValueError: No model was given, or it is no `CausalContinuousAR`.
-    """
+    """Drafts a chain with a smaller `CausalContinuousAR`."""
 
     needs = CONTINUOUS_DRAFT_MODEL.needs
 
@@ -62,11 +58,7 @@ class ContinuousDraftModel(DraftModel):
         self._first = 0
 
     def bind(self, target: Target) -> None:
-        """Compare the tokens and the denoising steps of both models.
-
-        Raises:
-            ValueError: They differ; the message names every difference.
-        """
+        """Compare the tokens and the denoising steps of both models."""
         super().bind(target)
         if not isinstance(target, ContinuousTarget):
             raise ValueError(
@@ -83,11 +75,7 @@ class ContinuousDraftModel(DraftModel):
         self._first = math.ceil(self.options.prefill * target.context)
 
     def start(self, state: State, inputs: Any) -> Any:
-        """As in `DraftModel`.
-
-        Raises:
-            ValueError: The draft model cannot take the target's prompt.
-        """
+        """As in `DraftModel`."""
         try:
             return super().start(state, inputs)
         except ValueError as error:
@@ -102,8 +90,8 @@ class ContinuousDraftModel(DraftModel):
 
 def _loaded(model: Any) -> CausalContinuousAR:
     if isinstance(model, str | Path):
-        saved = locate_pipeline(str(model))
-        place = fetched(str(model)) if saved is None else saved / "transformer"
+        stored = Stored.named(str(model))
+        place = fetched(str(model)) if stored is None else stored.folder / "transformer"
         return load_part(CausalContinuousAR, place, torch.float32)
     if not isinstance(model, CausalContinuousAR):
         problem = "none was given" if model is None else f"this is a {type(model).__name__}"

@@ -52,11 +52,7 @@ class ContinuousJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Take the width of the grid from the target, where `init` needs it.
-
-        Raises:
-            ValueError: The target has no grid, and `init` needs one.
-        """
+        """Take the width of the grid from the target, where `init` needs it; refuses a target without one."""
         super().bind(target)
         if self.options.init == "left":
             return

@@ -23,16 +23,13 @@ class MixtureHead(nn.Module):
     """A head of Gaussian mixtures: one matrix product, no denoising steps.
 
     GIVT (Tschannen et al., arXiv 2312.02116): weights, means and scales of K components with diagonal covariances. The
-    distribution is known in closed form, so that a token costs one pass of the transformer. Guidance is refused:
-    p^(1 + w) / p_null^w of two mixtures is no mixture, and cannot be drawn from or coupled exactly (GIVT approximates
-    it, by one Gaussian per token or by rejection sampling).
+    distribution is known in closed form, so that a token costs one pass of the transformer. Guidance is refused: p^(1 +
+    w) / p_null^w of two mixtures is no mixture, and cannot be drawn from or coupled exactly (GIVT approximates it, by
+    one Gaussian per token or by rejection sampling).
 
-    Args:
-        dim: Numbers per token.
-        input_dim: Width of the transformer's vectors.
-        components: Components of the mixture; more make sharper distributions.
-        least: Smallest scale of a component; tokens have about unit variance. Larger: more drafts are accepted, and
-            tokens are noisier.
+    Tokens have `dim` numbers, the transformer's vectors `input_dim`. More `components` make sharper distributions.
+    `least` is the smallest scale of a component, where tokens have about unit variance: if it is larger, more drafts
+    are accepted, and tokens are noisier.
     """
 
     def __init__(self, dim: int, input_dim: int, components: int, least: float) -> None:
@@ -65,11 +62,7 @@ HEADS = ("diffusion", "gaussian-mixture")
 
 
 class CausalContinuousAR(ModelMixin, ConfigMixin):
-    """The transformer and its head.
-
-    Raises:
-        ValueError: The heads do not divide the width, the head is unknown or has no steps, or `least` is not positive.
-    """
+    """The transformer and its head."""
 
     @register_to_config
     def __init__(

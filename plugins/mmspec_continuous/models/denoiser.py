@@ -28,20 +28,14 @@ EDGE = 0.99
 
 
 class Denoiser(nn.Module):
-    """The network, `depth` residual blocks of a width, and its chain for tokens of about unit variance.
-
-    Attributes:
-        sigmas: `[steps]` on the CPU: standard deviation of every step's noise.
-        carry: `[steps]` on the CPU: factor of the state in a step's mean.
-        gain: `[steps]` on the CPU: factor of v that is subtracted in a step's mean.
-        of_x, of_x0: `[steps]` on the CPU: the same mean is of_x · x + of_x0 · x_0.
-        alpha_bar: `[steps]` on the CPU: share of x_0's variance in the state that a step begins with.
-    """
+    """The network, `depth` residual blocks of a width, and its chain for tokens of about unit variance."""
 
     def __init__(self, dim: int, input_dim: int, width: int, depth: int, steps: int, sigma_0: float) -> None:
         super().__init__()
         self.dim, self.depth = dim, depth
         # Not buffers, so that they stay float32 and on the CPU when the weights are moved or converted.
+        # `[steps]` each, on the CPU: the share of x_0's variance in the state that a step begins with; the factors of
+        # the state and of -v in the step's mean; the same mean is of_x · x + of_x0 · x_0; the noise's deviation.
         self.alpha_bar, self.carry, self.gain, self.of_x0, self.sigmas = _chain(steps, sigma_0)
         self.of_x = self.carry - self.of_x0 * self.alpha_bar.sqrt()
         parts = (3 * depth + 2) * width
@@ -59,12 +53,10 @@ class Denoiser(nn.Module):
         return self.modulation(F.silu(self.told(hidden)))
 
     def forward(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Prediction of v, `[…, dim]` float32.
+        """Prediction of v, `[…, dim]` float32, of a state `x […, dim]`.
 
-        Args:
-            x: The state, `[…, dim]`.
-            step: Index of the step that begins there; one for all, or `[…]`.
-            condition: `[…, parts]`, from `project`.
+        `step` is the index of the step that begins there, one for all, or `[…]`; `condition […, parts]` is from
+        `project`.
         """
         modulation = (condition + self.steps[step]).to(self.steps.dtype)
         *parts, shift, scale = modulation.chunk(3 * self.depth + 2, -1)
@@ -74,13 +66,10 @@ class Denoiser(nn.Module):
         return self.leave(_modulated(h, scale, shift)).float()
 
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Mean of the next state `[m, dim]` at step 0 … steps - 1.
+        """Mean of the next state `[m, dim]`, from the state `x [m, dim]` at step 0 … steps - 1: one for all, or `[m]`.
 
-        Args:
-            x: The state, `[m, dim]`.
-            step: Index of the step; one for all, or `[m]`.
-            condition: `[m, parts]`; or, from `guided`, `[m, 2, parts + 1]`: v is then led away from the null
-                condition's.
+        The condition is `[m, parts]`; or, from `guided`, `[m, 2, parts + 1]`: v is then led away from the null
+        condition's.
         """
         if condition.dim() == x.dim():
             v = self(x, step, condition)

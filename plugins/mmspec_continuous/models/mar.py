@@ -72,11 +72,7 @@ class MAR(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, num_heads: int | None = None) -> Self:
-        """The model of a published file: of its averaged weights, `model_ema`, where it has them.
-
-        Raises:
-            ValueError: The weights do not fit, or the heads of an unpublished width are not given.
-        """
+        """The model of a published file: of its averaged weights, `model_ema`, where it has them."""
         contents = source
         if isinstance(source, str | Path):  # an optimiser's numbers beside the weights are mapped, and not read
             contents = read_file(Path(source), header=Path(source).suffix != ".safetensors")
@@ -91,11 +87,8 @@ class MAR(ModelMixin, ConfigMixin):
     def forward(self, tokens: Tensor, known: Tensor, wanted: Tensor, classes: Tensor) -> Tensor:
         """The head's input from places, `[row, wanted, dim]`.
 
-        Args:
-            tokens: `[row, known, token_dim]`.
-            known: Their places `[row, known]`.
-            wanted: The places that are asked for, `[row, wanted]`.
-            classes: Embedded classes `[row, dim]`.
+        Of `tokens [row, known, token_dim]` at the places `known [row, known]`, for the places `wanted [row, wanted]`
+        and embedded `classes [row, dim]`.
         """
         front = self.config.buffer_size
         x = torch.cat([classes[:, None].expand(-1, front, -1), self.z_proj(tokens)], 1)
@@ -124,18 +117,13 @@ class MAR(ModelMixin, ConfigMixin):
         denoising_steps: int = 100,
         drawn: Callable[[Tensor], bool] = lambda _: True,
     ) -> Tensor:
-        """Tokens `[row, cell, token_dim]` float32 of classes.
+        """Tokens `[row, cell, token_dim]` float32 of classes `[row]`, in so many `sets`, each in a pass.
 
-        Args:
-            labels: `[row]`.
-            orders: `[row, cell]`: the places of a row; its last ones are drawn first.
-            normal: From a count n to standard normal numbers `[row, n, token_dim]`; called once for the beginning of
-                every set, and once a denoising step.
-            sets: How many sets, and passes.
-            guidance: Scale at the last set; it grows from 1 with the share of tokens that are drawn.
-            temperature: Factor of the denoising steps' noise.
-            denoising_steps: Of every token.
-            drawn: Called behind every set with its places `[row, n]`; False ends the call, other tokens are 0.
+        `orders [row, cell]` are the places of a row; its last ones are drawn first. `normal` goes from a count n to
+        standard normal numbers `[row, n, token_dim]`; it is called once for the beginning of every set, and once a
+        denoising step. `guidance` is the scale at the last set; it grows from 1 with the share of tokens that are
+        drawn. `temperature` is the factor of the denoising steps' noise; every token has `denoising_steps`. `drawn` is
+        called behind every set with its places `[row, n]`; False ends the call, other tokens are 0.
         """
         steps = denoising(denoising_steps, labels.device)
         tokens = torch.zeros(*orders.shape, self.config.token_dim, device=labels.device)
@@ -252,10 +240,8 @@ class Steps:
 
 
 def denoising(count: int, device: torch.device | str = "cpu") -> Steps:
-    """`count` of the steps of training, evenly apart; ᾱ is a cosine (Nichol & Dhariwal, arXiv 2102.09672).
-
-    Raises:
-        ValueError: There are fewer than two steps, or more than in training.
+    """`count` of the steps of training, evenly apart; ᾱ is a cosine (Nichol & Dhariwal, arXiv 2102.09672); refuses
+    fewer than two, and more than in training.
     """
     if not 2 <= count <= TRAINED:
         raise ValueError(f"tokens are denoised in 2 to {TRAINED} steps, and not {count}")

@@ -40,11 +40,7 @@ class DenoiseAhead(Rejection):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Refuse heads without steps.
-
-        Raises:
-            ValueError: The target's head is a mixture.
-        """
+        """Refuse heads without steps, which mixtures are."""
         refuse_mixtures(target, "denoise-ahead", "drafts the steps")
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:

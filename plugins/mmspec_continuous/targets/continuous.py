@@ -42,11 +42,7 @@ class ContinuousCache:
 
 
 class RunningHead:
-    """A model's denoising head as distributions call it between passes: on its device, with kernels for few rows.
-
-    Attributes:
-        calls: How often the head's network ran since the last call began.
-    """
+    """A model's denoising head as distributions call it between passes: on its device, with kernels for few rows."""
 
     def __init__(self, model: CausalContinuousAR) -> None:
         head = model.token_head
@@ -54,7 +50,7 @@ class RunningHead:
         self.model, self.head, self.dim = model, head, head.dim
         self.sigmas, self.carry = head.sigmas, head.carry
         self.clean, self.around = head.clean, head.around
-        self.calls = 0
+        self.calls = 0  # of the head's network since the last call began
         self._kernels: Kernels = Kernels()
 
     def renew(self) -> None:
@@ -73,11 +69,7 @@ class RunningHead:
 
 
 class ContinuousTarget:
-    """The distribution of a picture's tokens, in raster order.
-
-    Raises:
-        ValueError: A denoising step adds no noise; the message names it.
-    """
+    """The distribution of a picture's tokens, in raster order. Refuses a chain with a step that adds no noise."""
 
     offers = CONTINUOUS_AR.offers
     vocab: int | None = None
@@ -92,10 +84,8 @@ class ContinuousTarget:
             Schedule.of(self.head)
 
     def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
-        """Prefill a condition; there is no prompt of tokens. A condition without a scale is not guided.
-
-        Raises:
-            ValueError: More tokens are asked for than a picture has, or guidance of a model that has none.
+        """Prefill a condition; there is no prompt of tokens. A condition without a scale is not guided. Refuses
+        guidance of a model that has none.
         """
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} tokens, {limit} were asked for")

@@ -78,11 +78,7 @@ class ImageJacobi(Jacobi):
         self._target: GridFromPrompt | None = None
 
     def bind(self, target: Target) -> None:
-        """Take the width of the grid from the target, where `init` needs it.
-
-        Raises:
-            ValueError: The target has no grid, and `init` needs one.
-        """
+        """Take the width of the grid from the target, where `init` needs it; refuses a target without one."""
         super().bind(target)
         init = self.options.init
         self._target = target if isinstance(target, GridFromPrompt) and init != "random" else None

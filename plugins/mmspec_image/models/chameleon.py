@@ -26,11 +26,7 @@ class ChameleonForImages(ChameleonForConditionalGeneration):
     def forward(
         self, input_ids: Tensor | None = None, logits_to_keep: int | Tensor = 0, labels: None = None, **how: Any
     ) -> CausalLMOutputWithPast:
-        """Scores of all ids at `logits_to_keep`; other arguments are the inner model's.
-
-        Raises:
-            ValueError: Labels were given: this class is for generation.
-        """
+        """Scores of all ids at `logits_to_keep`; other arguments are the inner model's."""
         if labels is not None:
             raise ValueError("ChameleonForImages is for generation; train with ChameleonForConditionalGeneration")
         how = {name: value for name, value in how.items() if name != "return_dict"}
@@ -44,11 +40,7 @@ class ChameleonForImages(ChameleonForConditionalGeneration):
         )
 
     def codes_of(self, ids: Tensor) -> Tensor:
-        """The VQ's codes of ids that stand for codes; a tensor of the same shape.
-
-        Raises:
-            ValueError: One of them stands for no code.
-        """
+        """The VQ's codes of ids that stand for codes; a tensor of the same shape."""
         codes = self.model.vocabulary_mapping.bpe2img
         table = torch.full((self.config.vocab_size,), -1)
         table[list(codes)] = torch.tensor(list(codes.values()))

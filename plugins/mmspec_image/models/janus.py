@@ -40,11 +40,7 @@ class JanusPrompt:
 
 
 def padded_out(config: GenerationConfig, ids: Tensor) -> Tensor:
-    """The null prompt of `generate`: `ids [batch, prompt]` with everything but begin-of-text and begin-of-image padded.
-
-    Raises:
-        ValueError: The model's generation configuration lacks one of these ids.
-    """
+    """The null prompt of `generate`: `ids [batch, prompt]`, all but begin-of-text and begin-of-image padded."""
     begin, image, pad = _special(config)
     return torch.where((ids == begin) | (ids == image), ids, pad)
 

@@ -34,14 +34,7 @@ class ClassEmbedder(nn.Module):
 
 
 class LlamaGenTransformer(ModelMixin, ConfigMixin):
-    """The transformer.
-
-    Attributes:
-        entries: `[vocab, width]`: the codebook of the VQ; None until a pipeline sets it.
-
-    Raises:
-        ValueError: Heads do not divide the width, or `model_type` is unknown.
-    """
+    """The transformer."""
 
     @register_to_config
     def __init__(
@@ -74,19 +67,14 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         self.output = nn.Linear(dim, vocab_size, bias=False)
         # No buffer, so that it stays float32, as published, in every dtype of the weights.
         self.rotary = self.positions(dim // n_head)
-        self.register_buffer("entries", None, persistent=False)
+        self.register_buffer("entries", None, persistent=False)  # `[vocab, width]`: the VQ's, set by a pipeline
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model of a published file, or of its contents.
+        """The model of a published file, or of its contents; see `mmspec.kits.pictures.models.official`.
 
-        Args:
-            source: Path or mapping; see `mmspec.kits.pictures.models.official`.
-            **config: Arguments that cannot be read from the weights: `grid` (24 of the 384-pixel files, 32 of the
-                512-pixel ones), and `n_head` of an unpublished size.
-
-        Raises:
-            ValueError: The weights do not fit.
+        `config` is what cannot be read from the weights: `grid` (24 of the 384-pixel files, 32 of the 512-pixel ones),
+        and `n_head` of an unpublished size.
         """
         return from_official(lambda state: cls(**transformer_sizes(state, config)), source, LEFT_OUT)
 
@@ -132,9 +120,6 @@ HEADS = {
 def transformer_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a transformer's weights under plain keys, and what the user gave: `grid` (default 16), heads
     of an unpublished size, ….
-
-    Raises:
-        ValueError: The weights are no LlamaGen transformer's, or the number of heads has to be given.
     """
     if "tok_embeddings.weight" not in state:
         raise ValueError("these are no weights of a LlamaGen transformer: there is no tok_embeddings.weight")

@@ -108,11 +108,7 @@ def emu3(model: Emu3ForCausalLM, vq: Emu3VQVAE, processor: Emu3Processor, image_
 
 
 def emu3_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """transformers' tokenizer of `emu3.tiktoken` and `emu3_vision_tokens.txt`. It puts nothing before a text.
-
-    Raises:
-        ValueError: A file cannot be read, or control words are missing.
-    """
+    """transformers' tokenizer of `emu3.tiktoken` and `emu3_vision_tokens.txt`. It puts nothing before a text."""
     ranks, control = folder / "emu3.tiktoken", folder / "emu3_vision_tokens.txt"
     try:
         lines = [line.split() for line in ranks.read_bytes().splitlines() if line]

@@ -13,8 +13,7 @@ import torch
 from diffusers import VQModel
 from torch import Tensor
 
-from mmspec.hosts.loading import fetched, locate
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import fetched, load_part, locate
 from mmspec.hosts.weight_files import key_files, read_tensors
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
@@ -46,11 +45,7 @@ def vq_model(source: Source) -> VQModel:
 
 
 def vq_at(given: Any, dtype: torch.dtype) -> VQModel:
-    """The autoencoder that a user gives: a live one, or the folder of one.
-
-    Raises:
-        ValueError: There is no such folder, or its weights are damaged.
-    """
+    """The autoencoder that a user gives: a live one, or the folder of one."""
     if isinstance(given, VQModel):
         return given
     if not Path(given).is_dir():
@@ -59,11 +54,7 @@ def vq_at(given: Any, dtype: torch.dtype) -> VQModel:
 
 
 def vq_inside(name: str, dtype: torch.dtype) -> VQModel | None:
-    """The autoencoder among the weights of a language model, by name; None: they have no decoder.
-
-    Raises:
-        ValueError: There is no such model, or its weights are damaged.
-    """
+    """The autoencoder among the weights of a language model, by name; None: they have no decoder."""
     files = {key: file for key, file in key_files(fetched(locate(name))).items() if key.startswith(VQ)}
     if not any(key.startswith(f"{VQ}decoder.") for key in files):
         return None

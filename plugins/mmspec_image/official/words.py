@@ -20,11 +20,7 @@ KINDS = {
 
 
 def published_config(folder: Path, kind: str, layout: str) -> dict[str, Any]:
-    """The `config.json` of a published folder.
-
-    Raises:
-        ValueError: It cannot be read, leads elsewhere, or describes another kind of model than `kind`.
-    """
+    """The `config.json` of a published folder."""
     config = refuse_config(folder, {})
     said = config.get("model_type")
     if said != kind:
@@ -35,11 +31,7 @@ def published_config(folder: Path, kind: str, layout: str) -> dict[str, Any]:
 
 
 def read_words(file: Path, needed: Sequence[str] = ()) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`.
-
-    Raises:
-        ValueError: The file cannot be read, or lacks a word that is needed.
-    """
+    """The tokenizer of a `tokenizer.json`."""
     try:
         words = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises its own

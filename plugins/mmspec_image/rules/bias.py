@@ -46,12 +46,9 @@ class AmongWords(Protocol):
 
     Its `codebook [code, width]` has the entries of the codes alone; its `code_embeddings [code, width]` are the model's
     embeddings of them.
-
-    Attributes:
-        code_ids: `[code]`: the ids of the codes.
     """
 
-    code_ids: Tensor
+    code_ids: Tensor  # `[code]`
 
 
 @dataclass(frozen=True)

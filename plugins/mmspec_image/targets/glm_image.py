@@ -26,12 +26,7 @@ FAR = 100.0
 
 
 class GlmImageTarget(TransformersTarget):
-    """Codes of a preview and of a picture; ids and codes share a table, and the output layer has codes alone.
-
-    Raises:
-        TypeError: The model is no GLM-Image.
-        ValueError: Drafts cannot be verified with this model.
-    """
+    """Codes of a preview and of a picture; ids and codes share a table, and the output layer has codes alone."""
 
     offers = GLM_IMAGE.offers
 
@@ -51,10 +46,8 @@ class GlmImageTarget(TransformersTarget):
         return torch.cat([torch.nn.functional.pad(entries, (0, 1)), apart])
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill a prompt as the processor makes it: `input_ids`, `attention_mask`, `image_grid_thw`.
-
-        Raises:
-            ValueError: There is a picture in the prompt, no size, several sizes, or fewer codes than asked for.
+        """Prefill a prompt as the processor makes it: `input_ids`, `attention_mask`, `image_grid_thw`. Refuses a
+        picture in the prompt, and several sizes.
         """
         return super().start(self._read(inputs, limit), limit, width)
 

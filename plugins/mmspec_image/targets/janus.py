@@ -52,12 +52,7 @@ class CodeDecoder(nn.Module):
 
 
 class JanusTarget(GuidedTarget):
-    """Codes of a picture in raster order. The model is changed during a pass only.
-
-    Raises:
-        TypeError: The model is no Janus.
-        ValueError: Its parts do not fit each other, or drafts cannot be verified exactly.
-    """
+    """Codes of a picture in raster order. The model is changed during a pass only."""
 
     offers = JANUS.offers
 
@@ -119,10 +114,7 @@ class JanusTarget(GuidedTarget):
 
     def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left; the unconditional half is
-        read again, committed codes included.
-
-        Raises:
-            ValueError: The call began without guidance; or the ids are wrong, as in `start`.
+        read again, committed codes included. Refuses a call that began without guidance.
         """
         refuse_renewal(cache, len(null))
         ids, mask = self._read(null, null_mask)
@@ -134,9 +126,12 @@ class JanusTarget(GuidedTarget):
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
-    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
+    def held(self, cache: GuidedCache, nodes: int) -> GuidedCache:
         layers, most = self.model_info.layers(), cache.slots.most
-        return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most, index))
+        return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most))
+
+    def expect(self, cache: GuidedCache, index: TreeIndex) -> None:
+        """Does nothing: the model has no recurrent layers."""
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

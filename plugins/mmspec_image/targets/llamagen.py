@@ -51,11 +51,7 @@ class LlamaGenTarget(GuidedTarget):
         return int(self.model.config.dim)
 
     def with_hidden(self, boundaries: Sequence[int]) -> "LlamaGenTarget":
-        """This target, with outputs that carry the states behind its final norm.
-
-        Raises:
-            ValueError: Other states are asked for.
-        """
+        """This target, with outputs that carry the states behind its final norm."""
         if tuple(boundaries) != (FINAL,):
             raise ValueError(
                 f"LlamaGen gives heads the state behind its final norm ({FINAL}) alone, and not those at "
@@ -66,11 +62,7 @@ class LlamaGenTarget(GuidedTarget):
         return other
 
     def lend(self) -> Lent:
-        """See `Lends`.
-
-        Raises:
-            ValueError: The weights are offloaded.
-        """
+        """See `Lends`; refuses offloaded weights."""
         model, config = self.model, self.model.config
         if hooks_of(model):
             raise ValueError("a trained head reads the target's embedding and output layer, which are offloaded")
@@ -106,5 +98,8 @@ class LlamaGenTarget(GuidedTarget):
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
-    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
+    def held(self, cache: GuidedCache, nodes: int) -> GuidedCache:
         return self.raster.held(cache)
+
+    def expect(self, cache: GuidedCache, index: TreeIndex) -> None:
+        """Does nothing: the model has no recurrent layers."""

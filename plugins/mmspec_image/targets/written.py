@@ -26,12 +26,7 @@ from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE
 
 
 class WrittenTarget(TransformersTarget):
-    """Text, and pictures in it; a subclass names the class of its models.
-
-    Raises:
-        TypeError: The model is of another class.
-        ValueError: Drafts cannot be verified with this model.
-    """
+    """Text, and pictures in it; a subclass names the class of its models."""
 
     of: ClassVar[type[PreTrainedModel] | tuple[type[PreTrainedModel], ...]]
 
@@ -64,9 +59,7 @@ class WrittenTarget(TransformersTarget):
 
     def renew_null(self, cache: TransformersTargetCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace what guidance leads away from, by ids `[batch, any]`, padded on the left, from the next round on.
-
-        Raises:
-            ValueError: The call began without guidance; or the prompts are wrong, or too long for what may follow.
+        Refuses a call that began without guidance, and prompts that are too long for what may follow.
         """
         guidance = cache.guidance
         refuse_renewal(guidance, len(null))

@@ -42,11 +42,7 @@ class StreeOptions:
 
 
 class Stree(DraftModel):
-    """Drafts a static tree with a smaller model.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+    """Drafts a static tree with a smaller model."""
 
     def __init__(self, options: StreeOptions = StreeOptions()) -> None:
         if options.model is None:

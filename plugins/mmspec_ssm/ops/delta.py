@@ -79,10 +79,8 @@ def prepared(
 def corrections(alike: Tensor, beta: Tensor, missing: Tensor) -> Tensor:
     """δ of every node: `[batch, node, head, width]`.
 
-    Args:
-        alike: Decayed k_i·k_j: `[batch, head, i, j]`, 0 where j is not on the path of i.
-        beta: `[batch, node, head]`.
-        missing: v_i minus the readout of the state before the root with k_i: `[batch, node, head, width]`.
+    `alike [batch, head, i, j]` is decayed k_i·k_j, 0 where j is not on the path of i; `beta` is `[batch, node, head]`;
+    `missing [batch, node, head, width]` is v_i minus the readout of the state before the root with k_i.
     """
     rate = beta.transpose(1, 2)[..., None]
     # The solver does not read the diagonal; it takes it as 1.

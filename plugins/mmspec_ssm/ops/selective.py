@@ -76,14 +76,8 @@ class SelectiveScan:
 def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The readout of every node's state with `c`: `[batch, node, channel]`.
 
-    Args:
-        branches: The tree.
-        state: `[batch, channel, size]`: the state before the root.
-        step: Δ: `[batch, node, channel]`.
-        fed: Δ x: `[batch, node, channel]`.
-        a: `[channel, size]`.
-        b: `[batch, node, size]`.
-        c: `[batch, node, size]`.
+    Of the `state [batch, channel, size]` before the root, `step` Δ and `fed` Δ x `[batch, node, channel]`, `a [channel,
+    size]`, `b` and `c` `[batch, node, size]`.
     """
     if branches.levels is not None:
         return _by_level(branches.levels, state, step, fed, a, b, c)

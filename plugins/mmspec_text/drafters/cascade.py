@@ -7,7 +7,7 @@ the target itself, and nothing is gained.
 `cache` says which slots the middle level has. `streaming`: the first and the latest ones (StreamingLLM, arXiv
 2309.17453). `retrieval`, the paper's own (the method `triforce`): the chunks of the text that the last unit of the
 prompt looks at most, in every layer and for every head, and all that was generated since (the steps:
-`mmspec.hosts.retrieval`). The paper drafts for the middle level with a small model over a streaming cache; here it is a
+`mmspec.hosts.budget`). The paper drafts for the middle level with a small model over a streaming cache; here it is a
 drafter without a model.
 
 Guarantee: under `match` the output is plain decoding's, whatever the cache holds.

@@ -65,7 +65,7 @@ def train_drafter(
     recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **chosen})
     recipe.refuse_for(kind, bool(data), self_generated > 0)
     variables = {variable: _value(text) for variable, text in parse(template or ()).items()}
-    from mmspec.hosts.dtypes import dtype_of
+    from mmspec.hosts.devices import dtype_of
     from mmspec.training.work import refuse_foreign
 
     refuse_foreign(work)

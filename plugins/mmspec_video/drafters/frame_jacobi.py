@@ -41,11 +41,7 @@ class FrameJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Make the filling for the target's frame layout.
-
-        Raises:
-            ValueError: The target has no frames, and the filling needs them.
-        """
+        """Make the filling for the target's frame layout; refuses a target without frames."""
         super().bind(target)
         self.initialisation = self._filling(target)
 

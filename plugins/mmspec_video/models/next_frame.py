@@ -83,11 +83,7 @@ class BlockCausalLayer(nn.Module):
 
 
 class NextFrameDiT(ModelMixin, ConfigMixin):
-    """The transformer.
-
-    Raises:
-        ValueError: The heads do not divide the width, the patches do not tile the frame, or the objective is unknown.
-    """
+    """The transformer."""
 
     vectors = None  # the model reads actions by their ids
 
@@ -124,11 +120,7 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
 
     @classmethod
     def of_size(cls, size: str, **config: Any) -> Self:
-        """One of `SIZES`, with random weights.
-
-        Raises:
-            ValueError: There is no such size.
-        """
+        """One of `SIZES`, with random weights."""
         if size not in SIZES:
             raise ValueError(f"there is no size {size!r}; there are {', '.join(SIZES)}")
         return cls(**SIZES[size], **config)
@@ -158,16 +150,12 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """The velocity, noise minus frame, of every frame, in the shape of `x`.
+        """The velocity, noise minus frame, of every frame of `x [row, frame, channel, height, width]`, in its shape.
 
-        Args:
-            x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
-            time: `[row, frame]` in [0, 1]: 0 is the clean frame, 1 is noise.
-            actions: `[row, frame]` int64: the action that led to each frame.
-            position: `[row, frame]` numbers of the frames; default: from 0 on.
-            seen: `[row, frame, slot]` bool: which frames each frame sees, the ones in `keys` first; default: all of
-                them, and causally the frames of the pass.
-            keys: The cache of earlier frames; the pass adds its own.
+        `time [row, frame]` in [0, 1] says how noisy a frame is: 0 is the clean frame, 1 is noise. `actions [row,
+        frame]` int64 led to each frame; `position [row, frame]` are numbers of the frames, by default from 0 on. `seen
+        [row, frame, slot]` bool says which frames each frame sees, the ones in `keys` first; default: all of them, and
+        causally the frames of the pass. `keys` is the cache of earlier frames; the pass adds its own.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         patch, head = self.config.patch, self.config.dim // self.config.heads

@@ -94,13 +94,7 @@ class AxialBlock(nn.Module):
 
 
 class OasisDiT(ModelMixin, ConfigMixin):
-    """The transformer.
-
-    Attributes:
-        sampler: The published sampler.
-        vectors: `[action + 1, external_cond_dim]`: the vector of every action, then of "no action"; None
-            until the user of the model sets it.
-    """
+    """The transformer."""
 
     @register_to_config
     def __init__(
@@ -126,6 +120,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         # Not a buffer: it stays float32 when the weights are cast.
         self.pixels = pixel_rotary(*grid, width, width // 4, MAX_FREQUENCY)
         self.sampler = OasisSampler()
+        # `[action + 1, external_cond_dim]`: those of every action, then of "no action"; the user of the model sets it
         self.vectors: Tensor | None = None
 
     @classmethod
@@ -134,9 +129,6 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
         `rotary_emb.freqs` may be there once, in every block, or not. `config` is what the weights do not tell:
         `num_heads`, `input_h`, `input_w`, `max_frames` of an unpublished size.
-
-        Raises:
-            ValueError: The weights do not fit the architecture.
         """
         return from_official(lambda state: cls(**oasis_sizes(state, config)), source, LEFT_OUT)
 
@@ -180,11 +172,7 @@ def _with_mlp(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: 
 
 
 def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a transformer's weights under their published keys; `given` overrides what the shapes say.
-
-    Raises:
-        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
-    """
+    """The configuration of weights under their published keys; `given` overrides what the shapes say."""
     if "x_embedder.proj.weight" not in state or "blocks.0.t_attn.to_qkv.weight" not in state:
         raise ValueError("these are no weights of Oasis's transformer: there is no x_embedder or no blocks.0.t_attn")
     dim, channels, patch, _ = shape_in(state, "x_embedder.proj.weight", 4)

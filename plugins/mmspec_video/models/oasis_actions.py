@@ -34,11 +34,7 @@ PRESETS: dict[str, Mapping[str, float]] = {
 
 
 def vector_of(name: str) -> list[float]:
-    """The vector of a preset.
-
-    Raises:
-        ValueError: There is no such preset; names the nearest.
-    """
+    """The vector of a preset."""
     if name not in PRESETS:
         raise ValueError(unknown("preset of an action", name, PRESETS) + "; or give action_vectors=, one an action")
     return [PRESETS[name].get(key, 0.0) for key in KEYS]
@@ -51,11 +47,7 @@ def name_of(vector: Tensor) -> str:
 
 
 def read_actions(file: Path) -> Tensor:
-    """The actions `[n, 25]` of a file, such as `sample_actions_0.one_hot_actions.pt`; each leads to the next frame.
-
-    Raises:
-        ValueError: There is no such file, it is damaged, or it holds something else.
-    """
+    """The actions `[n, 25]` of a file, such as `sample_actions_0.one_hot_actions.pt`; each leads to the next frame."""
     if not file.is_file():
         raise ValueError(f"there is no file {shown(file)}")
     try:
@@ -69,10 +61,8 @@ def read_actions(file: Path) -> Tensor:
 
 
 def numbered(actions: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors `[…, width]` as numbers `[…]` in a table `[action, width]`, and the table with those that are new.
-
-    Raises:
-        ValueError: There is no vector, one has another width, or a number is outside of [-1, 1].
+    """Vectors `[…, width]` as numbers `[…]` in a table `[action, width]`, and the table with those that are new;
+    refuses numbers outside of [-1, 1].
     """
     width = table.shape[1]
     if actions.dim() < 2 or actions.shape[-1] != width or not actions.numel():

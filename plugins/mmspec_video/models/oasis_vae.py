@@ -82,9 +82,6 @@ class OasisVAE(ModelMixin, ConfigMixin):
         """The model with published weights, of a file or a mapping.
 
         `config` is what the weights do not tell: `input_height`, `input_width`, and the heads of an unpublished size.
-
-        Raises:
-            ValueError: The weights do not fit the architecture.
         """
         return from_official(lambda state: cls(**vae_sizes(state, config)), source)
 
@@ -115,9 +112,6 @@ class OasisVAE(ModelMixin, ConfigMixin):
 def vae_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of an autoencoder's weights under their published keys; the size of a frame is 360 × 640 unless
     `given` says otherwise.
-
-    Raises:
-        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
     """
     if "patch_embed.proj.weight" not in state or "predictor.weight" not in state:
         raise ValueError("these are no weights of Oasis's autoencoder: there is no patch_embed or no predictor")

@@ -13,7 +13,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import nn
 
-from mmspec.hosts.stored_pipeline import load_part
+from mmspec.hosts.loading import load_part
 from mmspec_video.models.next_frame import NextFrameDiT
 
 
@@ -31,11 +31,7 @@ class StudentAdapter(ModelMixin, ConfigMixin):
         self.up = nn.ParameterDict({key_of(name): torch.zeros(shape[0], rank) for name, shape in shapes.items()})
 
     def student(self, teacher: NextFrameDiT) -> NextFrameDiT:
-        """A copy of the teacher with the differences added: a consistency model.
-
-        Raises:
-            ValueError: The adapter was learned on another model.
-        """
+        """A copy of the teacher with the differences added: a consistency model."""
         own = {name: list(layer.weight.shape) for name, layer in matrices_of(teacher).items()}
         if own != {name: list(shape) for name, shape in self.config.shapes.items()}:
             raise ValueError("this student was learned from another teacher: its matrices have other names or shapes")
@@ -66,10 +62,6 @@ FITTING = ("channels", "height", "width", "actions", "frames")
 def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
     """The student of a teacher, on its device: as given (a student, its adapter, or the adapter's folder), or from the
     folder `student` beside the model.
-
-    Raises:
-        ValueError: The model cannot be a teacher, there is no student, or the student does not fit the model.
-        TypeError: `given` is none of these.
     """
     if not isinstance(teacher, NextFrameDiT) or teacher.config.objective != "flow":
         kind = type(teacher).__name__

@@ -28,11 +28,7 @@ class PromptEmbedding(nn.Module):
 
 
 class TokenWorldModel(ModelMixin, ConfigMixin):
-    """The transformer.
-
-    Raises:
-        ValueError: The heads do not divide the width.
-    """
+    """The transformer."""
 
     @register_to_config
     def __init__(

@@ -29,10 +29,8 @@ from mmspec_video.targets.tree import FramePrompt
 
 class FramePlay:
     """A call over denoised frames, of `length` new ones behind the latents `[row, n, channel, height, width]` and the
-    actions `[row, n - 1]` between them; the rows' players act in step.
-
-    Raises:
-        ValueError: There are no first frames, or more than the model's window has room for.
+    actions `[row, n - 1]` between them; the rows' players act in step. Refuses more first frames than the model's
+    window has room for.
     """
 
     passes = None  # those of codes are counted by `TokenPlay`
@@ -84,11 +82,7 @@ class FramePlay:
         return self.actions[:, :frames]
 
     def frame(self) -> Tensor:
-        """The next frame, latents `[row, channel, height, width]`.
-
-        Raises:
-            ValueError: Its action is not known, or all frames were made.
-        """
+        """The next frame, latents `[row, channel, height, width]`."""
         if self.shown >= min(self.length, self.actions.shape[1]):
             missing = self.shown < self.length
             raise ValueError(f"frame {self.shown} has no action yet" if missing else "no frame is left")

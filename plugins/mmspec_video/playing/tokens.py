@@ -22,11 +22,7 @@ from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 
 class TokenPlay:
-    """A call over frames of codes `[row, n, cell]`, with the members of `FramePlay`; `warp` says how codes are sampled.
-
-    Raises:
-        ValueError: There are no first frames, or more than leave room for a new one.
-    """
+    """A call over frames of codes `[row, n, cell]`, with the members of `FramePlay`; `warp` samples the codes."""
 
     guesses = False  # codes are not drafted beyond an action that is not known
     discarded = 0

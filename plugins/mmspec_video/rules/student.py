@@ -56,11 +56,7 @@ class Student(Match):
         self._student: NextFrameDiT | None = None
 
     def wrap(self, target: Target) -> Target:
-        """A copy of the target with a student; a target without frames (a simulated player) as it is.
-
-        Raises:
-            ValueError: The target's model has no student, or another model's.
-        """
+        """A copy of the target with a student; a target without frames (a simulated player) as it is."""
         if not isinstance(target, FramesTarget):
             return target
         if self._student is None or self._teacher is not target.model:

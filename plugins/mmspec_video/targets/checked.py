@@ -50,11 +50,9 @@ class CheckedDenoiser:
     def frame(
         self, window: Window, action: Tensor, key: Tensor, until: Callable[[], bool] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """New frames, as `Denoiser.frame` makes them.
-
-        Returns:
-            Frames `[row, channel, height, width]`; `[row]` bool: which of them are the student's; `[row]`: the gaps of
-            the student's frames. The last two are on the host, which decides whether the teacher makes frames.
+        """New frames `[row, channel, height, width]`, as `Denoiser.frame` makes them; `[row]` bool: which of them are
+        the student's; `[row]`: the gaps of the student's frames. The last two are on the host, which decides whether
+        the teacher makes frames.
         """
         teachers, students = self._split(window)
         drafted = self.student.frame(students, action, key, until)

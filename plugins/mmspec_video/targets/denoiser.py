@@ -54,10 +54,7 @@ def denoise(
     until: Callable[[], bool] | None,
 ) -> Tensor:
     """All steps of a sampler, with standard normal noise of a step and the network's output for a state at a time;
-    `until` is called before every step, and stops by True.
-
-    Raises:
-        StoppedError: `until` returned True.
+    `until` is called before every step, and stops by True (`StoppedError`).
     """
     x = sampler.begin(noise(0))
     for step in range(sampler.steps):
@@ -71,11 +68,7 @@ def denoise(
 
 @dataclass(frozen=True)
 class Denoiser:
-    """A model and a sampler over one frame at a time.
-
-    Raises:
-        ValueError: There is no such cache.
-    """
+    """A model and a sampler over one frame at a time."""
 
     model: FrameModel  # the transformer
     sampler: Sampler  # the steps
@@ -92,10 +85,7 @@ class Denoiser:
         """Frames `[row, channel, height, width]` that follow a window; its keys are computed (`keyed`), if wanted.
 
         The actions `[row]` int64 lead to the frames, and the noise has keys `[row, 2]`. `until` is called before every
-        step; True stops.
-
-        Raises:
-            StoppedError: `until` returned True.
+        step; True stops (`StoppedError`).
         """
         return denoise(
             self.sampler,
@@ -143,14 +133,9 @@ class Denoiser:
     ) -> Tensor:
         """The model's output for several frames that follow a window whose keys are computed.
 
-        Args:
-            window: The frames before all of them.
-            x: `[row, n, channel, height, width]`, each frame at the noise level of its time.
-            time: `[row, n]`.
-            actions: `[row, n]` int64: the action that led to each frame.
-            position: `[row, n]` int64: numbers of the frames.
-            seen: `[row, n, slot + n]` bool: what each frame attends to, the window first; None: a single frame that
-                attends to everything.
+        `x [row, n, channel, height, width]` has each frame at the noise level of its `time [row, n]`; `actions [row,
+        n]` int64 led to them, `position [row, n]` int64 are their numbers. `seen [row, n, slot + n]` bool says what
+        each frame attends to, the window first; None: a single frame that attends to everything.
         """
         return self.model(x, time, self._read(actions), position, seen, self._cache(window))
 

@@ -31,11 +31,7 @@ from mmspec_video.targets.window import Window
 
 
 class FramesTarget:
-    """The target.
-
-    Raises:
-        ValueError: There is no such cache, or the size of the action space is unknown.
-    """
+    """The target."""
 
     offers = FRAMES.offers
 
@@ -57,11 +53,7 @@ class FramesTarget:
 
     @torch.no_grad()
     def start(self, inputs: FramePrompt, limit: int, width: int) -> Prefill:
-        """Begin a call; the first action is a point mass: it becomes the first unit, whose frame the first pass makes.
-
-        Raises:
-            ValueError: Frames are missing, do not fit the model, or exceed its window.
-        """
+        """Begin a call; the first action is a point mass: the first unit, whose frame the first pass makes."""
         frames, shape = inputs.frames, self.model.frame_shape
         rows, given = frames.shape[:2]
         if frames.shape[2:] != shape:
@@ -79,10 +71,8 @@ class FramesTarget:
 
     @torch.no_grad()
     def verify(self, cache: FramesCache, draft: Draft, first: int = 0) -> TargetOutput:
-        """Make the frames of all nodes, level by level; frames that are available are not made again.
-
-        Raises:
-            StoppedError: `cache.until` returned True; frames that were available before this pass still are.
+        """Make the frames of all nodes, level by level; frames that are available are not made again. `cache.until` may
+        stop it by `StoppedError`: frames that were available before this pass still are.
         """
         if cache.tree is None or draft.nodes > 1 or not all(cache.tree.rooted):
             tree = FrameTree.of(draft, self.model.frame_shape, cache.window.frames).reusing(cache.tree)

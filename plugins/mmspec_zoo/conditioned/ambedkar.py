@@ -39,11 +39,7 @@ class AmbedkarOptions(SmallModelOptions):
 
 
 class Ambedkar(SmallModelDrafter):
-    """Drafts a chain from the bare prompt, for the target behind a condition.
-
-    Raises:
-        ValueError: No condition was named.
-    """
+    """Drafts a chain from the bare prompt, for the target behind a condition."""
 
     wrt = AMBEDKAR.wrt
 

@@ -76,11 +76,7 @@ class RapidMemory(DraftModelMemory):
 
 
 class Rapid(DraftModel):
-    """Drafts a chain with a model that reads a part of the prompt.
-
-    Raises:
-        ValueError: The model cannot be loaded.
-    """
+    """Drafts a chain with a model that reads a part of the prompt."""
 
     offers, needs = RAPID.offers, RAPID.needs
 
@@ -193,9 +189,6 @@ class AugmentedTarget:
     """Two targets of the same units as one.
 
     `prompt` makes what the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
-
-    Raises:
-        ValueError: Their units differ.
     """
 
     def __init__(

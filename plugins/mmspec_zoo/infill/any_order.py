@@ -31,9 +31,6 @@ _FAR = 1 << 30
 class Infill:
     """The prompt of an any-order target.
 
-    Raises:
-        ValueError: A text has no blank or no known token, or its order is not one of its blanks.
-
     Example:
         `Infill([[5, None, None, 9]], orders=[[2, 1]])`
     """

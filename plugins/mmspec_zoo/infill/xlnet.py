@@ -26,11 +26,7 @@ MASK = 6
 
 
 class XLNetTarget:
-    """A live `XLNetLMHeadModel`.
-
-    Raises:
-        ValueError: Its configuration is one for texts from left to right, or for two directions at once.
-    """
+    """A live `XLNetLMHeadModel`; refuses one that was configured for texts from left to right, or in two directions."""
 
     offers = XLNET.offers
 
@@ -45,10 +41,8 @@ class XLNetTarget:
         self.vocab: int | None = config.vocab_size
 
     def start(self, inputs: Infill, limit: int, width: int) -> Prefill:
-        """Score the first blank of every text; a row without a blank left goes on with `FILLER`.
-
-        Raises:
-            ValueError: The prompt is no `Infill`, or has ids outside of the vocabulary; or the model is not in float32.
+        """Score the first blank of every text; a row without a blank left goes on with `FILLER`. Refuses other dtypes
+        than float32.
         """
         refuse_training(self.model)
         if self.model.dtype != torch.float32:

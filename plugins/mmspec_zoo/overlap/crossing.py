@@ -25,22 +25,14 @@ def compute_on(device: torch.device) -> None:
 
 
 def written(message: Any) -> bytes:
-    """A message, with all of its tensors on the host.
-
-    Raises:
-        Exception: Something in it cannot be pickled.
-    """
+    """A message, with all of its tensors on the host."""
     file = io.BytesIO()
     _Writer(file, pickle.HIGHEST_PROTOCOL).dump(message)
     return file.getvalue()
 
 
 def read(message: bytes) -> Any:
-    """The message that was written, on this process's device.
-
-    Raises:
-        pickle.UnpicklingError: The message is damaged.
-    """
+    """The message that was written, on this process's device."""
     return pickle.loads(message)
 
 

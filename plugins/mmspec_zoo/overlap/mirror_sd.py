@@ -40,10 +40,8 @@ class EarlyExit(Protocol):
     """Where the target says in the middle of a pass what it may decide."""
 
     def once(self, hear: Callable[[Tensor], None]) -> Callable[[], None]:
-        """Call `hear` in the middle of this thread's next pass, with logits of its nodes, `[batch, node, vocab]`.
-
-        Returns:
-            A function that takes this back.
+        """Call `hear` in the middle of this thread's next pass, with logits of its nodes, `[batch, node, vocab]`;
+        returns a function that takes this back.
         """
 
 
@@ -69,11 +67,7 @@ class Mirrored(Overlapped):
         super().__init__(model, executor, branches, fan if fan is not None else Even(), on_miss)
 
     def exit_of(self, target: Target) -> EarlyExit:
-        """Where the target can be heard.
-
-        Raises:
-            ValueError: Nowhere.
-        """
+        """Where the target can be heard."""
         raise NotImplementedError
 
     def bind(self, target: Target) -> None:
@@ -117,11 +111,7 @@ class Mirrored(Overlapped):
 
 @dataclass(frozen=True)
 class LayerExit:
-    """Logits from the states behind a layer, by the model's own norm and output layer.
-
-    Raises:
-        ValueError: The model has no such exit.
-    """
+    """Logits from the states behind a layer, by the model's own norm and output layer."""
 
     target: TransformersTarget
     layer: int  # how many layers are run before
@@ -152,11 +142,7 @@ class MirrorOptions(AheadOptions):
 
 
 class MirrorSD(DraftsAhead, Mirrored):
-    """Drafts for what the target's exit says; a row whose round had another outcome waits for its draft.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+    """Drafts for what the target's exit says; a row whose round had another outcome waits for its draft."""
 
     needs, offers = MIRROR_SD.needs, MIRROR_SD.offers
 
@@ -165,11 +151,7 @@ class MirrorSD(DraftsAhead, Mirrored):
         self._layer = options.exit
 
     def exit_of(self, target: Target) -> EarlyExit:
-        """The target's own output layer behind one of its layers.
-
-        Raises:
-            ValueError: The target is no transformers model, or it has no such exit.
-        """
+        """The target's own output layer behind one of its layers."""
         if not isinstance(target, TransformersTarget):
             raise ValueError(f"mirror-sd reads the layers of a transformers model; {type(target).__name__} is none")
         layers = self._layer if self._layer is not None else max(1, target.layers() // 2)

@@ -182,9 +182,6 @@ class DraftsAhead(Overlapped):
     By default the small model has a process of its own, with one thread of torch; the target's should have as many as
     there are other cores. There it is on the target's device and has its dtype, or those that are named. In this
     process it can have a thread, and on CUDA a stream.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
     """
 
     def __init__(self, options: AheadOptions, method: str, fan: Fan | None, on_miss: OnMiss) -> None:
@@ -196,10 +193,8 @@ class DraftsAhead(Overlapped):
         super().__init__(self._small, executor, options.branches, fan, on_miss)
 
     def bind(self, target: Target) -> None:
-        """Map the small model's tokens to the target's, and choose where its process computes.
-
-        Raises:
-            ValueError: The vocabularies differ, and the model runs in a process of its own; or as in `draft-model`.
+        """Map the small model's tokens to the target's, and choose where its process computes; refuses other
+        vocabularies for a process.
         """
         aside = self.options.executor == "process"
         self.model = in_target_ids(self._small, target, self.options, here=not aside)

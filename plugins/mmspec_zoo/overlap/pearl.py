@@ -13,11 +13,7 @@ from mmspec_zoo.specs import PEARL
 
 
 class Pearl(DraftsAhead):
-    """Drafts ahead; a row whose round had another outcome decodes one unit without a draft.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded.
-    """
+    """Drafts ahead; a row whose round had another outcome decodes one unit without a draft."""
 
     needs, offers = PEARL.needs, PEARL.offers
 

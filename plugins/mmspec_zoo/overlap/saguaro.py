@@ -27,11 +27,7 @@ class SaguaroOptions(AheadOptions):
 
 
 class Saguaro(DraftsAhead):
-    """Drafts for many outcomes; a row whose round had another one waits for its draft.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded; or no fan has such numbers.
-    """
+    """Drafts for many outcomes; a row whose round had another one waits for its draft."""
 
     needs, offers = SAGUARO.needs, SAGUARO.offers
 

@@ -69,11 +69,7 @@ class JudgeHead:
 
     @classmethod
     def load(cls, path: Path) -> "JudgeHead":
-        """Read the file.
-
-        Raises:
-            ValueError: There is none, it is damaged, or it holds something else.
-        """
+        """Read the file."""
         if not path.is_file():
             raise ValueError(f"there is no judge {shown(path)}; `mmspec train judge` makes one")
         try:
@@ -119,11 +115,7 @@ class JudgeOptions:
 
 
 class Judge:
-    """The rule `judge`.
-
-    Raises:
-        ValueError: No judge was named, or its file cannot be read.
-    """
+    """The rule `judge`."""
 
     exactness: str = JUDGE.exactness
     needs, offers = JUDGE.needs, JUDGE.offers

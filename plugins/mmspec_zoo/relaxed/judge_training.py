@@ -49,10 +49,7 @@ class Judged:
 
 def read_triples(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> list[Triple]:
     """The lines of files: JSON of a prompt (a text, or messages for the chat template), a correct and a wrong answer.
-
-    Raises:
-        ValueError: A file cannot be read or is empty, or a line has not all three, or no token by which the wrong
-            answer differs.
+    Refuses a line in which no token of the wrong answer differs.
     """
     triples = [_triple(line, tokenizer, f"line {n} of {shown(file)}") for file in files for n, line in _lines(file)]
     if not triples:
@@ -61,11 +58,7 @@ def read_triples(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> l
 
 
 def states_of(model: Any, triples: Sequence[Triple]) -> Judged:
-    """The states of the answers' tokens.
-
-    Raises:
-        ValueError: A text is longer than the target reads.
-    """
+    """The states of the answers' tokens."""
     target = own_target(model).with_hidden([FINAL])
     states, right = list[Tensor](), list[Tensor]()
     for triple in triples:

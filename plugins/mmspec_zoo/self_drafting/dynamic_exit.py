@@ -48,11 +48,7 @@ class DynamicExit:
         self.options = options
 
     def wrap(self, target: Target) -> Target:
-        """The target with states behind every exit.
-
-        Raises:
-            ValueError: There is no such exit, or as in `SelfDrafting`.
-        """
+        """The target with states behind every exit."""
         own = SelfDrafting(target, "del")
         latest = self.options.latest if self.options.latest is not None else max(1, own.layers // 2)
         own.sublayers.from_layer(latest)  # refuses what does not exist

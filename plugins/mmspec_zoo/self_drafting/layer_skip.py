@@ -36,11 +36,7 @@ class LayerSkip:
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Find the target's layers.
-
-        Raises:
-            ValueError: There is no such exit, or as in `SelfDrafting`.
-        """
+        """Find the target's layers."""
         self._own = SelfDrafting(target, "layer-skip")
         layers = self.options.exit if self.options.exit is not None else max(1, self._own.layers // 4)
         self._gone = self._own.sublayers.from_layer(layers)

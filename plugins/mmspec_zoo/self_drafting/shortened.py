@@ -29,11 +29,7 @@ class ReadShare:
 
 
 class SelfDrafting:
-    """Shortened passes of a target over its own caches.
-
-    Raises:
-        ValueError: The target has no layers that can be left out, or a state that a draft would change.
-    """
+    """Shortened passes of a target over its own caches; refuses a target with a state that a draft would change."""
 
     def __init__(self, target: Target, method: str) -> None:
         if not isinstance(target, TransformersTarget):

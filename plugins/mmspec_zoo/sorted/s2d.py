@@ -77,11 +77,7 @@ class S2DMemory(DraftModelMemory):
 
 
 class S2D(DraftModel):
-    """Drafts each unit by the smallest sub-model that is sure.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded, or it has no such exits.
-    """
+    """Drafts each unit by the smallest sub-model that is sure."""
 
     def __init__(self, options: S2DOptions = S2DOptions()) -> None:
         self.options, self._small = options, load_small_model(options, SPEC.name)

@@ -1,7 +1,7 @@
 """A draft model whose first layers, up to several exits, are sub-models: the smallest one that is sure speaks.
 
 The sub-models share norm and output layer. A pass runs the layers of the smallest one. Where its likeliest unit has
-less than `sure`, the layers go on to the next exit, from the states that are there (`split_pass`). Units
+less than `sure`, the layers go on to the next exit, from the states that are there (`waiting`). Units
 whose states were not needed further wait for the other layers (`waiting`), which run over them with the
 next unit that needs them, at the latest when `ROOM` units wait.
 
@@ -22,8 +22,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
-from mmspec_zoo.sorted.split_pass import SplitPass, split
-from mmspec_zoo.sorted.waiting import Waiting, last_valid
+from mmspec_zoo.sorted.waiting import SplitPass, Waiting, last_valid, split
 from mmspec_zoo.sublayers import SubLayers
 
 ROOM = 16
@@ -49,16 +48,11 @@ class SortedTargetCache:
 class SortedTarget:
     """A draft model, scored by the smallest of its sub-models that is sure.
 
-    A row's scores are its last valid node's, from the pass's first node on; at other nodes they are the
-    smallest sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`.
-
-    Args:
-        sure: The likeliest unit must have this probability, under a softmax of the scores as the model gives them, for
-            a sub-model to speak; the largest one speaks always.
-        stop: Below this largest probability, the largest sub-model is `UNSURE`.
-
-    Raises:
-        ValueError: The model has no such sub-models, or layers whose state cannot take a draft back.
+    A row's scores are its last valid node's, from the pass's first node on; at other nodes they are the smallest
+    sub-model's. `TargetOutput.auxiliary [batch, node]` is the number of the sub-model that spoke, or `UNSURE`. For a
+    sub-model to speak, the likeliest unit must have the probability `sure`, under a softmax of the scores as the model
+    gives them; the largest one speaks always, and is `UNSURE` below the probability `stop`. Refuses layers whose state
+    cannot take a draft back.
     """
 
     def __init__(self, target: TransformersTarget, exits: Sequence[int], sure: float, stop: float) -> None:

@@ -19,13 +19,15 @@ from mmspec_zoo.self_drafting.dynamic_exit import (
     token_per_layer,
 )
 from mmspec_zoo.self_drafting.layer_skip import LayerSkip, LayerSkipOptions
-from mmspec_zoo.self_drafting.skip_search import (
+from mmspec_zoo.self_drafting.swift import (
+    Comb,
     SkipSearch,
+    Swift,
+    SwiftOptions,
     first_set,
     numbers_between,
     upper_bound,
 )
-from mmspec_zoo.self_drafting.swift import Comb, Swift, SwiftOptions
 from tests.support.draft_rounds import played
 from tests.zoo.self_drafting.conftest import LAYERS
 

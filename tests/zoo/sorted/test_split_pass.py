@@ -11,7 +11,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES
-from mmspec_zoo.sorted.split_pass import split
+from mmspec_zoo.sorted.waiting import split
 from mmspec_zoo.sublayers import SubLayers
 from tests.support.random_models import random_model
 from tests.support.zoo import build

@@ -19,8 +19,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.vocabularies.joining import Joined, NgramCache
-from mmspec_zoo.vocabularies.omnidraft import OmniDraft, OmniDraftOptions
+from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions
 from tests.support import random_models
 from tests.support.examples.zoo import letters
 from tests.support.zoo import VOCAB, build

@@ -20,8 +20,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.frequent import counted, kept_ids
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.vocabularies.cut_head import CutHeadTarget, widened
-from mmspec_zoo.vocabularies.vocab_trim import VocabTrim, VocabTrimOptions
+from mmspec_zoo.vocabularies.vocab_trim import CutHeadTarget, VocabTrim, VocabTrimOptions, widened
 from tests.support import random_models
 from tests.support.examples.zoo import JOINS, letters, speller
 from tests.support.zoo import build

@@ -11,7 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.defaults import NEW
 from mmspec.kits.text.bench.settings import left_padded, texts

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from mmspec.api.build import decoder_for
+from mmspec.api.stored import Stored
 from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.timing import describe, versions
-from mmspec.hosts.loading import locate_pipeline
 from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.command import pipeline
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
@@ -180,8 +180,9 @@ def bench_pictures(
     chosen = tuple(name for name in (subject.methods if methods is None else methods) if name != PLAIN)
     for name in chosen:  # checked before anything is timed
         decoder_for(pipe.transformer, name, k=options.window)
-    folder = locate_pipeline(model)
-    assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
-    bench = PictureBench(subject, Judge(pipe, load_quality(folder)), chosen, options, device, model, lambda: None)
+    stored = Stored.named(model)
+    assert stored is not None, "a pipeline that is not on this machine is refused when it is loaded"
+    judge = Judge(pipe, load_quality(stored.folder))
+    bench = PictureBench(subject, judge, chosen, options, device, model, lambda: None)
     bench.tick = progress(bench.plan())
     return bench.run()

@@ -117,11 +117,7 @@ def visible(rows: int, length: int, given: int, mask: Tensor | None, device: tor
 def transformer_blocks(
     dim: int, layers: int, heads: int, kv_heads: int, multiple_of: int, eps: float, each: int = 4
 ) -> nn.ModuleList:
-    """Blocks whose feed-forwards are 2/3 · 4 · dim wide, rounded up to a multiple.
-
-    Raises:
-        ValueError: The heads do not divide the width into widths that are multiples of `each`.
-    """
+    """Blocks whose feed-forwards are 2/3 · 4 · dim wide, rounded up to a multiple."""
     if dim % heads or dim // heads % each:
         raise ValueError(f"{heads} heads do not divide a width of {dim} into widths that are multiples of {each}")
     hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
@@ -131,12 +127,9 @@ def transformer_blocks(
 def run_blocks(model: Any, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
     """Hidden states of embedded positions `[batch, node, dim]`, as `mmspec.kits.pictures.raster.RasterModel.run`.
 
-    Args:
-        model: Has `layers` and `rotary`.
-        x: `[batch, node, dim]`.
-        position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
-        mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
-        keys: The cache of each layer, or None for each: no cache.
+    The model has `layers` and `rotary`. Positions are `[batch, node]` (or `[1, node]`), conditioning first, then cells;
+    the mask is `[batch, 1, node, slot]` bool, None: a node sees every slot. `keys` has the cache of each layer, or None
+    for each.
     """
     model.rotary = model.rotary.to(x.device)
     rotary = model.rotary[position].expand(len(x), -1, -1, -1)

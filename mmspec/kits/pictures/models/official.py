@@ -34,16 +34,11 @@ def from_official(
     *,
     renamed: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> Model:
-    """A model with the weights of a published file, in evaluation mode.
+    """A model with the weights of a published file, or of its contents, in evaluation mode; refuses what does not fit,
+    by the file's name.
 
-    Args:
-        make: From the weights, under their published keys, to a model of their sizes.
-        source: The file, or its contents.
-        left_out: As in `read_state`.
-        renamed: From published keys to the model's keys.
-
-    Raises:
-        ValueError: The file cannot be read or does not fit; names the file.
+    `make` goes from the weights, under their published keys, to a model of their sizes; `renamed` from published keys
+    to the model's. `left_out` as in `read_state`.
     """
     try:
         state = read_state(source, left_out)
@@ -58,10 +53,7 @@ def from_official(
 
 def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]:
     """The weights of an official file, or of its contents, under their plain keys, without entries whose keys contain a
-    word of `left_out`: caches, tables, counts.
-
-    Raises:
-        ValueError: There is no such file, it contains no weights, or they are not finite.
+    word of `left_out`: caches, tables, counts. Refuses numbers that are not finite.
     """
     contents = unwrapped(source if isinstance(source, Mapping) else read_file(Path(source)))
     state: dict[str, Tensor] = {}
@@ -92,9 +84,6 @@ def read_header(path: Path) -> Mapping[Any, Any]:
 
     Of a `.safetensors` file the header is read, and a file of `torch.save` is mapped into memory, so that gigabytes of
     weights are not read. Only torch's format from before 1.6 is read whole.
-
-    Raises:
-        ValueError: As of `read_file`.
     """
     return _without_numbers(read_file(path, header=True))
 
@@ -102,12 +91,8 @@ def read_header(path: Path) -> Mapping[Any, Any]:
 def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
     """The contents of a file: mappings with tensors; no code is run.
 
-    Args:
-        path: A `.safetensors` file, a pickle of torch's, or a folder of such files by their usual names.
-        header: Read no numbers that need not be read: tensors are on `meta`, or mapped into memory.
-
-    Raises:
-        ValueError: There is no such file, it is damaged or of another kind, or it contains other objects.
+    The path is a `.safetensors` file, a pickle of torch's, or a folder of such files by their usual names. With
+    `header` no numbers are read that need not be: tensors are on `meta`, or mapped into memory. Refuses other objects.
     """
     if path.is_dir():
         return _folder(path, header)
@@ -122,11 +107,7 @@ def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a state whose keys and shapes have to be the model's. One that was built on `meta` takes the tensors over.
-
-    Raises:
-        ValueError: A key is missing or unexpected, or a shape differs; names the first of each.
-    """
+    """Load a state, whose keys and shapes have to be the model's. One that was built on `meta` takes its tensors."""
     own = model.state_dict()
     both = own.keys() & state.keys()
     other = [f"{k}: {list(state[k].shape)}, not {list(own[k].shape)}" for k in both if own[k].shape != state[k].shape]
@@ -152,11 +133,7 @@ def renamed_by(key: str, names: Iterable[tuple[str, str]]) -> str:
 
 
 def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...]:
-    """The shape of a weight, which has to have so many dimensions; sizes of the model are read from it.
-
-    Raises:
-        ValueError: There is no such weight, or it has another number of dimensions.
-    """
+    """The shape of a weight, which has to have so many dimensions; sizes of the model are read from it."""
     if key not in state:
         raise ValueError(f"there is no {key}")
     shape = tuple(state[key].shape)
@@ -166,11 +143,7 @@ def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...
 
 
 def count_in(state: Mapping[str, Tensor], prefix: str) -> int:
-    """The number of blocks in a state, which have to be numbered from 0 on behind a prefix such as `layers.`.
-
-    Raises:
-        ValueError: There is no block, or a number is missing.
-    """
+    """The number of blocks in a state, which have to be numbered from 0 on behind a prefix such as `layers.`."""
     found = {key.removeprefix(prefix).partition(".")[0] for key in state if key.startswith(prefix)}
     if not found or found != set(map(str, range(len(found)))):
         numbers = shown(", ".join(sorted(found)[-3:])) or "none"

@@ -138,11 +138,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model of a published file, or of its contents; `config` overrides what the shapes say.
-
-        Raises:
-            ValueError: The weights do not fit.
-        """
+        """The model of a published file, or of its contents; `config` overrides what the shapes say."""
         return from_official(lambda state: cls(**{**vq_sizes(state), **config}), source, LEFT_OUT, renamed=renamed)
 
     @property
@@ -216,11 +212,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def vq_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of `LlamaGenVQ`, from the shapes of a published file's weights.
-
-    Raises:
-        ValueError: These are no weights of such a tokenizer.
-    """
+    """Arguments of `LlamaGenVQ`, from the shapes of a published file's weights."""
     if "quantize.embedding.weight" not in state or "encoder.conv_in.weight" not in state:
         raise ValueError("these are no weights of LlamaGen's VQ: there is no quantize.embedding or no encoder.conv_in")
     entries, width = shape_in(state, "quantize.embedding.weight", 2)

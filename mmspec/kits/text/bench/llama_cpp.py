@@ -38,11 +38,7 @@ class LlamaCpp:
     ngram: tuple[int, int] | None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        """A run of it.
-
-        Raises:
-            ValueError: It refuses the prompt, or stops before the last token.
-        """
+        """A run of it."""
         engine, call = _engine(self.file, self.ngram, torch.get_num_threads()), self.call
         asked: dict[str, Any] = {
             "prompt": inputs["input_ids"][0].tolist(),

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.api.choice import AUTO
+from mmspec.api.plan import AUTO
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Contestant, Plan, Run, planned, race, tune, tuning_calls
 from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.bench.timing import describe, versions
-from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
 from mmspec.kits.text.bench.llama_cpp import NGRAMS, refuse

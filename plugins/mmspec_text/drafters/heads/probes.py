@@ -119,12 +119,15 @@ class ProbedTarget:
         """With the numbers of the probes, and where they hang, which a captured pass keeps."""
         return self.target.capture_key(cache), self.counts, len(self.embeddings), checksums([self.embeddings])
 
-    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
-        for tree in (TreeIndex.static([-1], cache.slots.length.device), index):
-            if self.counts is None and tree is not None and tree.listed is not None:
-                self._trees[tree.listed] = probed_index(tree.listed, len(self.embeddings), tree.parent.device)
-        whole = None if index is None else self._trees.get(index.listed)
-        return self.target.held(cache, self.pass_nodes(nodes), whole)
+    def held(self, cache: TransformersTargetCache, nodes: int) -> TransformersTargetCache:
+        held = self.target.held(cache, self.pass_nodes(nodes))
+        self.expect(held, TreeIndex.static([-1], cache.slots.length.device))
+        return held
+
+    def expect(self, cache: TransformersTargetCache, index: TreeIndex) -> None:
+        if self.counts is None and index.listed is not None:
+            self._trees[index.listed] = whole = probed_index(index.listed, len(self.embeddings), index.parent.device)
+            self.target.expect(cache, whole)
 
     def _place(self) -> None:
         """Take the embeddings to where the model is, which may have been moved or cast since the last call."""
