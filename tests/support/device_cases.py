@@ -94,33 +94,20 @@ AS_ON_A_CPU: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a tiny model.
+    """A method on a tiny model."""
 
-    Attributes:
-        model: The target's model.
-        prompt: The inputs of two rows, of several lengths.
-        method: The method.
-        k: Units to draft.
-        options: Its options; models among them are moved, too.
-        drafter: Makes a drafter instead of the method's, and moves its models.
-        warp: How scores become a distribution.
-        criterion: A stopping criterion.
-        limit: Units wanted.
-        policy: How many units are drafted.
-        rule: A rule instead of the method's.
-    """
-
-    model: nn.Module
-    prompt: Any
+    model: nn.Module  # the target's model
+    prompt: Any  # the inputs of two rows, of several lengths
     method: str
-    k: int = 4
-    options: dict[str, Any] = field(default_factory=dict)
+    k: int = 4  # units to draft
+    options: dict[str, Any] = field(default_factory=dict)  # its options; models among them are moved, too
+    # makes a drafter instead of the method's, and moves its models
     drafter: Callable[[Place], Any] = lambda place: None
-    warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
-    criterion: StoppingCriteria | None = None
-    limit: int = LIMIT
-    policy: Any = "fixed"
-    rule: str | None = None
+    warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))  # how scores become a distribution
+    criterion: StoppingCriteria | None = None  # a stopping criterion
+    limit: int = LIMIT  # units wanted
+    policy: Any = "fixed"  # how many units are drafted
+    rule: str | None = None  # a rule instead of the method's
 
     def begin(self, place: Place, send: Send) -> "Units":
         return Units(self.decoder(place), send(self.prompt), self)
