@@ -97,7 +97,7 @@ PARD = DrafterSpec.row(
 )
 DRAFT_TREE = DrafterSpec.row(
     "draft-tree",
-    "mmspec_text.drafters.draft_tree:TextDraftTree",
+    "mmspec_text.drafters.draft_model:TextDraftTree",
     "→ tree q",
     "A smaller language model drafts a tree: reranked, branching, or a beam.",
     "https://arxiv.org/abs/2406.16858",

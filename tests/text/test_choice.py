@@ -23,7 +23,7 @@ from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
-from mmspec_text.drafters.draft_tree import TextDraftTree
+from mmspec_text.drafters.draft_model import TextDraftTree
 from mmspec_text.drafters.suffix import Suffix
 
 
