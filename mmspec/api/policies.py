@@ -1,7 +1,7 @@
 """Speculation-length policies by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -9,13 +9,14 @@ from pydantic import Field
 from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.payoff import Payoff, PayoffOptions
 from mmspec.core.policies import Confidence, Fixed, Policy
+from mmspec.registry.options import option
 from mmspec.registry.suggest import unknown
 
 
 @dataclass(frozen=True)
 class ConfidenceOptions:
-    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
-        default=0.3, metadata={"help": "stop drafting where survival falls below this; higher drafts less"}
+    threshold: Annotated[float, Field(gt=0, lt=1)] = option(
+        0.3, "stop drafting where survival falls below this; higher drafts less"
     )
 
 

@@ -20,6 +20,11 @@ _WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}
 """Types with another name for users."""
 
 
+def option(default: T, help: str) -> T:
+    """A field of an options dataclass, with its line of help."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionHelp:
     """One line of help."""

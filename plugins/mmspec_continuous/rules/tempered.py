@@ -27,7 +27,7 @@ Knobs: `tau` (larger: accepts more, larger bias), `factor`, `tries` (fewer: slig
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -41,6 +41,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_continuous.specs import TEMPERED
 from mmspec_continuous.targets.continuous import refuse_mixtures
 
@@ -175,21 +176,16 @@ POWERS = {"none": 0, "paper": 1, "released": -1}
 
 @dataclass(frozen=True)
 class TemperedOptions:
-    tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = field(
-        default=42.0,
-        metadata={
-            "help": "divides the exponent; paper: 1, which is exact, released: 1764, which accepts and alters more"
-        },
+    tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = option(
+        42.0, "divides the exponent; paper: 1, which is exact, released: 1764, which accepts and alters more"
     )
-    factor: Literal["none", "paper", "released"] = field(
-        default="paper", metadata={"help": "the paper's factor of earlier steps, its inverse, or none, which is exact"}
+    factor: Literal["none", "paper", "released"] = option(
+        "paper", "the paper's factor of earlier steps, its inverse, or none, which is exact"
     )
-    tries: Annotated[int, Field(ge=1, le=10_000)] = field(
-        default=100, metadata={"help": "most tries for what a refused draft leaves; then a sample of the target's own"}
+    tries: Annotated[int, Field(ge=1, le=10_000)] = option(
+        100, "most tries for what a refused draft leaves; then a sample of the target's own"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"}
-    )
+    measure: bool = option(True, "compute the bias of every token; False saves time: no bias is then reported")
 
 
 class Tempered(DraftsAfresh):

@@ -9,7 +9,7 @@ Knobs: `ngram`: longer contexts are more certain and rarer; `branches`: more gue
 frame.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -22,6 +22,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 from mmspec_video.specs import ACTION_MODEL
 
 TRUST = 8.0
@@ -32,10 +33,8 @@ REPEAT = 0.5
 
 @dataclass(frozen=True)
 class ActionModelOptions:
-    ngram: Annotated[int, Field(ge=1, le=16)] = field(default=4, metadata={"help": "longest context, in actions"})
-    branches: Annotated[int, Field(ge=1, le=16)] = field(
-        default=1, metadata={"help": "next actions that are tried at once, in one batch"}
-    )
+    ngram: Annotated[int, Field(ge=1, le=16)] = option(4, "longest context, in actions")
+    branches: Annotated[int, Field(ge=1, le=16)] = option(1, "next actions that are tried at once, in one batch")
 
 
 class ActionModel(Memoryless):

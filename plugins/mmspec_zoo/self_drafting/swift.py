@@ -31,6 +31,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target_cache import rewound
+from mmspec.registry.options import option
 from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import SWIFT
 
@@ -185,18 +186,14 @@ class Comb:
 
 @dataclass(frozen=True)
 class SwiftOptions:
-    skip: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=SKIPPED, metadata={"help": "share of the inner sub-layers that drafts leave out"}
+    skip: Annotated[float, Field(ge=0, lt=1)] = option(SKIPPED, "share of the inner sub-layers that drafts leave out")
+    sure: Annotated[float, Field(ge=0, le=1)] = option(
+        0.8, "a draft ends behind a unit whose likeliest alternative is below this"
     )
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.8, metadata={"help": "a draft ends behind a unit whose likeliest alternative is below this"}
+    nodes: Annotated[int, Field(ge=1, le=256)] = option(
+        16, "nodes that are verified; more are accepted, and each costs"
     )
-    nodes: Annotated[int, Field(ge=1, le=256)] = field(
-        default=16, metadata={"help": "nodes that are verified; more are accepted, and each costs"}
-    )
-    window: Annotated[int, Field(ge=1, le=256)] = field(
-        default=32, metadata={"help": "units of the text on which a set is measured"}
-    )
+    window: Annotated[int, Field(ge=1, le=256)] = option(32, "units of the text on which a set is measured")
 
 
 class Swift:

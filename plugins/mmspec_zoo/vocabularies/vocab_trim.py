@@ -19,7 +19,7 @@ the fewer ids are enough); `after` (without a corpus: later is a better choice, 
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +48,7 @@ from mmspec.kits.text.small_model import (
     special_ids,
     target_tokenizer,
 )
+from mmspec.registry.options import option
 from mmspec_zoo.specs import VOCAB_TRIM
 
 
@@ -158,19 +159,16 @@ SHARE = 4
 
 @dataclass(frozen=True)
 class VocabTrimOptions(DraftModelOptions):
-    keep: Annotated[int, Field(ge=1)] | None = field(
-        default=None,
-        metadata={"help": "k: ids that the output layer keeps, special ones included; by default a quarter of all"},
+    keep: Annotated[int, Field(ge=1)] | None = option(
+        None, "k: ids that the output layer keeps, special ones included; by default a quarter of all"
     )
-    corpus: Any = field(
-        default=None,
-        metadata={
-            "help": "what is counted: a UTF-8 text file, a file of ids (.json, .safetensors), texts, or lists of ids; "
-            "by default the target's own output"
-        },
+    corpus: Any = option(
+        None,
+        "what is counted: a UTF-8 text file, a file of ids (.json, .safetensors), texts, or lists of ids; "
+        "by default the target's own output",
     )
-    after: Annotated[int, Field(ge=1)] = field(
-        default=2048, metadata={"help": "without a corpus: units that are counted before the output layer is cut"}
+    after: Annotated[int, Field(ge=1)] = option(
+        2048, "without a corpus: units that are counted before the output layer is cut"
     )
 
 
