@@ -15,8 +15,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.api.lifting import lifted_constraint, lifted_guidance
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings, warn_of_no_effect
-from mmspec.api.stopping import StepScores, StoppingMonitor, end_ids, limit_of, notices_late
-from mmspec.api.stops import Stream
+from mmspec.api.stopping import StepScores, StoppingMonitor, Stream, end_ids, limit_of, notices_late
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner

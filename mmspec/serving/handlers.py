@@ -16,7 +16,7 @@ from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.utils import BaseHandler
 
-from mmspec.api.stops import cut, settled, stop_strings
+from mmspec.api.stopping import cut, settled, stop_strings
 from mmspec.serving.fields import Chat, Completion, Text, checked, settings_of
 from mmspec.serving.models import Language, Models
 from mmspec.serving.request import CURRENT

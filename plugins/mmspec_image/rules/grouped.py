@@ -20,8 +20,7 @@ from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.registry.options import option
-from mmspec_image.rules.bias import Codes, Group, Groups, excess, signed
-from mmspec_image.rules.relax import relax
+from mmspec_image.rules.relax import Codes, Group, Groups, excess, relax, signed
 from mmspec_image.specs import GROUPED
 
 

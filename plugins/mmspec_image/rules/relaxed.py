@@ -24,8 +24,7 @@ from mmspec.core.rules.rule import DraftsAfresh, walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.registry.options import option
-from mmspec_image.rules.bias import WIDEST, Codes, Group, Groups, excess, gain, nearest
-from mmspec_image.rules.relax import Relaxation, relax, unaltered
+from mmspec_image.rules.relax import WIDEST, Codes, Group, Groups, Relaxation, excess, gain, nearest, relax, unaltered
 from mmspec_image.specs import RELAXED
 
 FEW = 1 << 18

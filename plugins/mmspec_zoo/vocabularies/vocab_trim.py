@@ -40,7 +40,7 @@ from mmspec.hosts.devices import device_of, tensor_parallel_group
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.kits.text.frequent import counted, kept_ids
+from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.kits.text.small_model import (
     DraftModelOptions,
     in_target_ids,

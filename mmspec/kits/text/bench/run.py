@@ -16,8 +16,7 @@ from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.bench.timing import describe, versions
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
-from mmspec.kits.text.bench.llama_cpp import NGRAMS, refuse
+from mmspec.kits.text.bench.contestants import GRIDS, NGRAMS, PEERS, OurMethod, batch_rows, peers, refuse
 from mmspec.kits.text.bench.settings import (
     BATCHED,
     GIVEN,
