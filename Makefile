@@ -8,13 +8,13 @@ WORKERS ?= 2
 # What the lowest versions have to pass: a file for each way in which transformers, diffusers and torch are used.
 SMOKE := $(addprefix tests/,recorded captured/test_rules.py captured/test_text.py captured/test_other_targets.py \
 	text/test_equals_stock.py text/test_enable.py text/test_user_caches.py text/test_wrappers.py text/test_pipeline.py \
-	heads/test_eagle_equality.py heads/test_captured.py image/test_pipeline.py image/test_written_pipelines.py \
+	heads/test_equality.py heads/test_captured.py image/test_pipeline.py image/test_written_pipelines.py \
 	continuous/test_continuous_pipeline.py continuous/test_speculative_denoising.py ssm/test_hosting.py \
 	video/test_pipeline_video.py cli/test_commands.py)
 
 # A minute: the signature on every modality (same seed, same output), the core's laws, and the house rules.
 QUICK := $(addprefix tests/,registry core/test_decoder.py core/test_rules.py core/test_noise.py core/test_tree.py \
-	core/test_imports.py core/test_no_whispers.py text/test_equals_stock.py heads/test_path_equality.py \
+	core/test_imports.py core/test_no_whispers.py text/test_equals_stock.py heads/test_equality.py \
 	image/test_joints.py image/test_pipeline.py continuous/test_continuous_exactness.py ssm/test_hosting.py \
 	video/test_token_frames.py video/test_frames_target.py captured/test_mark.py)
 

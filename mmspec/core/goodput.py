@@ -118,9 +118,6 @@ class Goodput:
         options: Hysteresis, probing, memory, buckets; a file of costs is read if `costs` is None.
         costs: The table of costs; None: the table that the options name, if any.
         width: Drafted nodes of a depth; default: as many as a chain has. It is first called when a budget is asked for.
-
-    Raises:
-        ValueError: The file of costs cannot be read, or holds none.
     """
 
     clocked: ClassVar[bool] = True  # budgets depend on measured times

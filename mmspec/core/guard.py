@@ -16,13 +16,7 @@ from mmspec.core.types import Draft
 
 
 def checked(draft: Any, state: State, vocab: int | None) -> Draft:
-    """The draft, not rooted yet, without nodes whose id is outside the vocabulary or whose parent is wrong.
-
-    Raises:
-        TypeError: The object is not a `Draft`.
-        ValueError: A shape or type is wrong, there are more nodes than the cache was made for, or (where reading is
-            free) an id or a parent does not exist.
-    """
+    """The draft, not rooted yet, without nodes whose id is outside the vocabulary or whose parent is wrong."""
     if not isinstance(draft, Draft):
         raise TypeError(form_error(draft, state.root))
     wrong = form_error(draft, state.root) or _distribution_error(draft, vocab)

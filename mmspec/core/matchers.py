@@ -133,11 +133,7 @@ class LlguidanceMatcher:
 
 
 def as_matcher(made: Any, vocab: int, tokenizer: Any) -> Matcher:
-    """A matcher of any known library as ours; arguments as in `XgrammarMatcher`.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """A matcher of any known library as ours; arguments as in `XgrammarMatcher`."""
     if isinstance(made, Matcher):
         return made
     if isinstance(made, _Xgrammar):

@@ -202,11 +202,7 @@ class PhiloxSource:
 
     @classmethod
     def seeded(cls, seed: int | Sequence[int], rows: int, device: torch.device | str = "cpu") -> "PhiloxSource":
-        """One seed for all rows (the row's index is folded in), or one seed per row.
-
-        Raises:
-            ValueError: The number of seeds is not the number of rows.
-        """
+        """One seed for all rows (the row's index is folded in), or one seed per row."""
         if isinstance(seed, int):
             seeds, index = [seed] * rows, torch.arange(rows, device=device)
         else:

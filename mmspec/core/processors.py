@@ -53,11 +53,7 @@ class SpeculativeProcessor(Protocol):
 
 
 def drafts_forbidden_by(processors: Iterable[Any]) -> tuple[str, ...]:
-    """Names of the processors that may keep state between calls; none: drafts are allowed.
-
-    Raises:
-        ValueError: A class declares a kind that does not exist.
-    """
+    """Names of the processors that may keep state between calls; none: drafts are allowed."""
     return tuple(_name(p) for p in processors if _kind(p) is None)
 
 

@@ -69,11 +69,7 @@ def promised(
 
 
 def checked_shape(shape: Shape) -> Shape:
-    """The shape, if there is such a shape.
-
-    Raises:
-        ValueError: The shape is neither a known name nor a number of nodes.
-    """
+    """The shape, if there is such a shape."""
     if isinstance(shape, str) and shape not in NAMES:
         raise ValueError(unknown("shape", shape, NAMES) + ", or a number of nodes")
     if shape is None or isinstance(shape, str):
@@ -91,11 +87,7 @@ def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
 
 
 def shape_to_compile(shape: Shape, target: Target) -> Shape:
-    """The shape of calls whose rounds are to be compiled; `any`, with a warning, if they cannot have one shape.
-
-    Raises:
-        ValueError: Any shape was asked for.
-    """
+    """The shape of calls whose rounds are to be compiled; `any`, with a warning, if they cannot have one shape."""
     if shape == "any":
         raise ValueError("compiled rounds have one shape: use shape='one' or a number of nodes, or leave compile out")
     if shape is not None:
@@ -111,9 +103,6 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
 
     The shape is as in `Decoder`, and the drafter is bound. Rounds that are to be `compiled` need one shape, whatever
     the rule promises.
-
-    Raises:
-        ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.
     """
     exact = rule.exactness == "invariant"
     if shape == "any" or (shape is None and not (exact and isinstance(target, OneShape) and target.prefers_one_shape)):

@@ -70,9 +70,6 @@ class Ranks:
         """Compare the calls that the ranks begin; before the prefill, whose collectives have the prompt's shape.
 
         Of the inputs tensors are compared, alone or in a mapping; `call` is what else must be the same.
-
-        Raises:
-            ValueError: The ranks' versions of mmspec, prompts or calls differ.
         """
         prompt = dict(_tensors(inputs))
         shapes = [(name, tensor.dtype, tensor.shape) for name, tensor in prompt.items()]
@@ -86,9 +83,6 @@ class Ranks:
         """The first rank's draft of this round, not rooted, for all ranks; None if it drafts nothing.
 
         The first rank keeps its own object. Those of the others have no distribution, which no invariant rule reads.
-
-        Raises:
-            ValueError: The ranks disagree about the rows' units.
         """
         gathered = self._gathered(_message(state, draft))
         parted = (

@@ -227,9 +227,6 @@ class State:
         """The one host sync of a round: how many units every row has, and whether it is done.
 
         When all rows are done, the noise source is left as plain decoding would leave it.
-
-        Raises:
-            ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
         self.arrived(self.counts().tolist())
 
@@ -241,11 +238,7 @@ class State:
         return torch.cat([self.counted, *more]) if more else self.counted
 
     def arrived(self, counts: list[int]) -> None:
-        """Take `counts` that are on the host now.
-
-        Raises:
-            ValueError: As `sync`.
-        """
+        """Take `counts` that are on the host now."""
         rows = self.rows
         emitted, done, nonfinite = (counts[number * rows : (number + 1) * rows] for number in range(3))
         rest = counts[3 * rows :]

@@ -23,11 +23,7 @@ SECTION = "round"
 
 @dataclass(frozen=True)
 class StepCosts:
-    """The table.
-
-    Raises:
-        ValueError: The table is empty, a number is not positive, or plain rounds of some rows are missing.
-    """
+    """The table."""
 
     seconds: Mapping[tuple[int, int], float]  # seconds of a round by number of rows and of nodes, the root included
 
@@ -42,11 +38,7 @@ class StepCosts:
 
     @classmethod
     def read(cls, path: Path) -> "StepCosts":
-        """The rounds in a file; where a size was measured in several ways, the fastest one.
-
-        Raises:
-            ValueError: The file cannot be read, has no rounds or damaged ones, or rounds of several shapes.
-        """
+        """The rounds in a file; where a size was measured in several ways, the fastest one."""
         lines = [line for line in read_json_lines(path) if line.get("section") == SECTION and "ms" in line]
         shapes = sorted({str(line.get("shape")) for line in lines})
         if len(shapes) > 1:

@@ -98,11 +98,7 @@ class TorchSource:
         return self._fresh.key
 
     def hold(self, first: Sequence[int], count: int, size: int) -> None:
-        """Let every row have its numbers of the `count` positions from `first` on, `size` of each.
-
-        Raises:
-            RuntimeError: A CUDA graph is being captured.
-        """
+        """Let every row have its numbers of the `count` positions from `first` on, `size` of each."""
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "noise='torch' reads the generator's state, which is impossible while a CUDA graph is captured: draw "

@@ -35,11 +35,7 @@ class Trace:
     rows: list[list[TracedRound]] = field(default_factory=list)
 
     def step(self, state: State) -> None:
-        """Add what the last round did; called after its host sync.
-
-        Raises:
-            ValueError: The units are no ids of a vocabulary.
-        """
+        """Add what the last round did; called after its host sync."""
         step = state.step
         assert step is not None
         if step.draft.units.is_floating_point() or step.draft.units.ndim > 2:

@@ -35,11 +35,7 @@ class TreeIndex:
 
     @staticmethod
     def static(parents: Sequence[int], device: torch.device | str = "cpu") -> "TreeIndex":
-        """A tree that all rows share, from its parents (root first, -1).
-
-        Raises:
-            ValueError: The first parent is not -1, or a node precedes its parent.
-        """
+        """A tree that all rows share, from its parents (root first, -1)."""
         if not parents or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
             raise ValueError(f"parents must open with -1 and precede their children, got {list(parents)}")
         return _static(tuple(parents), torch.device(device))

@@ -28,11 +28,7 @@ class UnitStates:
         self._rounds: list[tuple[Tensor, Tensor]] = []  # states [batch, node, width] of a path, and how many count
 
     def step(self, state: State) -> None:
-        """Take the states of the last round. Call it with every state of `Decoder.rounds`, the first one included.
-
-        Raises:
-            ValueError: The target gives no states.
-        """
+        """Take the states of the last round. Call it with every state of `Decoder.rounds`, the first one included."""
         assert state.step is not None
         hidden = state.step.scores.hidden
         if hidden is None:

@@ -5,15 +5,17 @@ for all nodes; pure functions of the history run once per history length, each n
 keep state between calls: they run as in transformers, once per step, which allows no drafts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.history_processors import Prefix, Processor, with_histories
+from mmspec.core.known_units import KnowsUnits
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers, required
@@ -35,11 +37,7 @@ class Warp:
     def sampling(
         temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, guidance: float | None = None
     ) -> "Warp":
-        """A warp from the usual numbers; temperature 0 is greedy.
-
-        Raises:
-            ValueError: A number is out of its range.
-        """
+        """A warp from the usual numbers; temperature 0 is greedy."""
         required(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         numbers(temperature=temperature, top_p=top_p, min_p=min_p, guidance=guidance)
         integers(top_k=top_k)
@@ -77,9 +75,6 @@ class Warp:
             draft: The rooted draft; a node's history is the prefix and the path to the node.
             prefix: The known units.
             part: Which nodes `output` covers; None: all. (torch 2.11 traces no default that is a slice.)
-
-        Raises:
-            ValueError: A processor may keep state, and there is a draft.
         """
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
@@ -134,6 +129,14 @@ class Warp:
         forced = table.gather(1, position.clamp(max=table.shape[1] - 1))
         return torch.where(position < table.shape[1], forced, -1)
 
+    @property
+    def key(self) -> Hashable:
+        """A key that two warps share which do the same. Processors of one class with equal settings are the same."""
+        settings = tuple(
+            (type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in self.processors
+        )
+        return settings, self.sample, self.guidance, None if self.forced is None else _frozen(self.forced)
+
     def _stateful(self, logits: Tensor, prefix: Prefix) -> Tensor:
         """Run all processors as transformers does: in order, once for all rows, with all ids `[batch, length]`."""
         length = max(prefix.known)
@@ -161,3 +164,15 @@ def _at_once(processor: Processor, logits: Tensor, history: Tensor) -> Tensor:
     """Run an element-wise processor on all nodes; it reads no ids, but its shape checks want one column of them."""
     flat = logits.flatten(0, 1)
     return processor(history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
+
+
+def _frozen(value: Any) -> Hashable:
+    """A processor's setting as a key; objects that are not plain data are told apart by who they are."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, KnowsUnits):  # a new one in every call
+        return _frozen([value.allowed, value.forced])
+    plain = isinstance(value, int | float | str | None | torch.device | torch.dtype)
+    return value if plain else id(value)

@@ -25,11 +25,10 @@ from mmspec.hosts.tree_op import Branches
 class BufferCache(SlotCache):
     """An empty cache for calls like `call`, with `most` slots a row, at least the call's.
 
-    The layers are empty cache layers as transformers makes them for the model. Without an index each pass brings a tree
-    of its own.
+    The layers are empty cache layers as transformers makes them for the model.
     """
 
-    def __init__(self, layers: Sequence[Any], call: SlotCache, most: int, index: TreeIndex | None = None) -> None:
+    def __init__(self, layers: Sequence[Any], call: SlotCache, most: int) -> None:
         device = call.length.device
         with torch.inference_mode(False):
             super().__init__(layers, len(call.length), most, device, True, call.rings)
@@ -38,17 +37,12 @@ class BufferCache(SlotCache):
             self.origin = self.length.clone()
             self.places = None if call.places is None else torch.zeros_like(call.places)
             self._branches: dict[tuple[int, ...], Branches] = {}
-            for tree in (TreeIndex.static([-1], device), index) if self.recurrent else ():
-                if tree is not None and tree.listed is not None:
-                    self._branches[tree.listed] = branches = Branches.of(tree, self.state_dtype)
-                    assert branches.levels is not None  # listed now, on the host; torch would trace it in every pass
+        self.expect(TreeIndex.static([-1], device))
 
     @classmethod
-    def of_passes(
-        cls, passes: Passes, layers: Sequence[Any], call: SlotCache, most: int, index: TreeIndex | None
-    ) -> "BufferCache":
+    def of_passes(cls, passes: Passes, layers: Sequence[Any], call: SlotCache, most: int) -> "BufferCache":
         """A cache for passes of a transformers model, with the faster attention where they can have it."""
-        buffers = cls(layers, call, most, index)
+        buffers = cls(layers, call, most)
         buffers.attention = FLEX if fits(passes, call) else NAME
         buffers.fused = FusedLayers.of(passes.model_info.model)
         return buffers
@@ -76,6 +70,13 @@ class BufferCache(SlotCache):
         self.begun, self.longest, self.unsure = call.begun, call.longest, call.unsure
         self.visible = self.most
         return self
+
+    @torch.inference_mode(False)
+    def expect(self, index: TreeIndex) -> None:
+        """Prepare for passes over a tree."""
+        if self.recurrent and index.listed is not None:
+            self._branches[index.listed] = branches = Branches.of(index, self.state_dtype)
+            assert branches.levels is not None  # listed now, on the host; torch would trace it in every pass
 
     def fall_back(self) -> str:
         """Attend as eager passes do: what that means, for a warning; "" if passes do so already."""

@@ -262,6 +262,9 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
             yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft"
         elif "dynamic" in (parameters.get("rope_type") or ""):
             yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass"
+    kept, window = getattr(config, "keep_window_size", None), getattr(config, "sliding_window", None)
+    if kept and (window or kept + 1) > kept:
+        yield kept, "of units that its layers rate alike (a repeated one) the shape of a pass says which stay"
 
 
 def _together(config: Any) -> int | None:

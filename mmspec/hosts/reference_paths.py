@@ -28,6 +28,8 @@ LEAVES = (4, 6, 7)
 PROMPT = 24
 MISSING = 3
 """The second row is shorter by so many units."""
+ALONE = 3
+"""The number of one-token passes that show a model's own rounding."""
 
 LONGEST, MARGIN = 96, 8
 """The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.later_checks`."""
@@ -69,11 +71,11 @@ class ReferencePaths:
         return {"token_type_ids": torch.ones(self._alone, units, dtype=torch.int64, device=self.ids.device)}
 
     def noise(self) -> float:
-        """The model's own difference between a pass over the whole chain and a pass over one token with a cache.
+        """The model's own difference between a pass over the whole chain and passes over one token with a cache.
 
-        For recurrent layers all drafted tokens are compared, because their errors vary from token to token.
+        Errors vary from token to token: those of recurrent layers most, those of Gemma 4 as drawn by a factor of 20.
         """
-        alone = self._cached(len(self.drafted) if self.model_info.ops else 1)
+        alone = self._cached(len(self.drafted) if self.model_info.ops else ALONE)
         return float((alone - self.chains[0][:, -alone.shape[1] :]).abs().max())
 
     def distance(self, passes: Passes) -> float:

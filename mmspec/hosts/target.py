@@ -192,7 +192,7 @@ class TransformersTarget:
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         return captured_shape(self.model, cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
 
-    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
+    def held(self, cache: TransformersTargetCache, nodes: int) -> TransformersTargetCache:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         if any(map(hooks_of, self.model.modules())):
@@ -204,8 +204,12 @@ class TransformersTarget:
         if self.memory is not None:
             raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
         most = bucket(cache.slots.most)
-        slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most, index)
+        slots = BufferCache.of_passes(cache.passes, self.model_info.layers(), cache.slots, most)
         return replace(cache, slots=slots, given=None, behind=0)
+
+    def expect(self, cache: TransformersTargetCache, index: TreeIndex) -> None:
+        assert isinstance(cache.slots, BufferCache)
+        cache.slots.expect(index)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.guidance.synced(emitted)

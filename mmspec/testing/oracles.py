@@ -10,10 +10,7 @@ from torch import Tensor
 def exact_joint(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int, vocab: int) -> Tensor:
     """Closed-form joint of the first `length` units: `[(vocab,) * length]` float64.
 
-    Args:
-        next_distribution: Probabilities `[vocab]` of the next unit, as a function of the units emitted so far.
-        length: The number of units.
-        vocab: The number of unit ids.
+    `next_distribution` gives the probabilities `[vocab]` of the next unit behind the units emitted so far.
     """
     joint = torch.ones((), dtype=torch.float64)
     for emitted in range(length):
@@ -33,10 +30,7 @@ def greedy(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int) 
 def linear_joint(weights: Tensor, bias: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Mean `[n]` and covariance `[n, n]` of x = weights x + bias + noise · e, e standard normal, in float64.
 
-    Args:
-        weights: `[n, n]`, strictly lower triangular: the share of each earlier coordinate.
-        bias: `[n]`.
-        noise: `[n]` standard deviations.
+    `weights [n, n]` are strictly lower triangular: the share of each earlier coordinate; `noise [n]` are deviations.
     """
     eye = torch.eye(len(bias), dtype=torch.float64)
     spread = torch.linalg.solve_triangular(eye - weights.double(), eye, upper=False, unitriangular=True)

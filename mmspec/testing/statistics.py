@@ -33,11 +33,7 @@ EACH = 0.95**0.5
 
 
 def counts_of(units: Tensor, joint: Tensor) -> Tensor:
-    """The number of rows of `units [rows, length]` in each cell of `joint [(vocab,) * length]`: `[cells]` float64.
-
-    Raises:
-        ValueError: The rows are not as long as the joint has dimensions, or hold ids outside of it.
-    """
+    """The number of rows of `units [rows, length]` in each cell of `joint [(vocab,) * length]`: `[cells]` float64."""
     if units.dim() != 2 or units.shape[1] != joint.dim():
         raise ValueError(f"the joint is over {joint.dim()} units, the sample has shape {list(units.shape)}")
     vocab = torch.tensor(joint.shape)
@@ -93,10 +89,8 @@ Sample = Callable[[int, int], Tensor]
 
 
 def assert_follows(sample: Sample, joint: Tensor, rows: int = ROWS, seed: int = 0) -> float:
-    """Assert that `sample(seed, rows) [rows, length]` follows `joint`, in up to three looks. Returns the p-value.
-
-    Raises:
-        AssertionError: Both seeds failed; says p-values and total variations.
+    """Assert that `sample(seed, rows) [rows, length]` follows `joint`, in up to three looks. Returns the p-value; else
+    says those of both seeds, and total variations.
     """
 
     def test(units: Tensor) -> tuple[float, str]:
@@ -108,10 +102,7 @@ def assert_follows(sample: Sample, joint: Tensor, rows: int = ROWS, seed: int = 
 def assert_normal(sample: Sample, mean: Tensor, covariance: Tensor, rows: int = ROWS, seed: int = 0) -> float:
     """Assert that `sample(seed, rows) [rows, dim]` is normal with that mean and covariance (see `normal_p_value`).
 
-    In up to three looks. Returns the p-value.
-
-    Raises:
-        AssertionError: Both seeds failed; says p-values and worst projections.
+    In up to three looks. Returns the p-value; else says those of both seeds, and the worst projections.
     """
 
     def test(found: Tensor) -> tuple[float, str]:

@@ -51,14 +51,9 @@ def random_model(
 ) -> PreTrainedModel:
     """A model in float32, in evaluation mode, without an end-of-sequence token; torch's generator is left as it was.
 
-    Args:
-        config: The configuration.
-        seed: The seed of the weights.
-        gain: Factor of the weight matrices; higher is sharper and more chaotic.
-        head: Factor of the output embedding; higher gives larger scores, with larger rounding errors.
-        embedding: Factor of the input embedding; higher makes a text follow its last token.
-        factors: Further factors, by a part of the weight's name.
-        auto: The auto class of transformers that makes the model.
+    `gain` multiplies weight matrices (higher is sharper and more chaotic), `head` the output embedding (larger scores,
+    with larger rounding errors), `embedding` the input embedding (a text follows its last token), and `factors` parts
+    of the model by name. `auto` is the class of transformers that makes the model.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

@@ -73,7 +73,7 @@ def test_a_tree_of_every_row(model: Any, flex: None) -> None:
 def test_elsewhere_than_on_cuda_attention_stays_packed(model: Any) -> None:
     target = TransformersTarget(model)
     cache = target.start_fixed(ragged(), 8, 4).cache
-    assert target.held(cache, 4, None).load(cache).slots.attention == NAME
+    assert target.held(cache, 4).load(cache).slots.attention == NAME
 
 
 def no_kernel(ancestor: torch.Tensor) -> torch.Tensor:

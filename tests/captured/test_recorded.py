@@ -113,7 +113,7 @@ def test_constraints_of_equal_data_share_a_round() -> None:
 
     def key(size: int, prompt: int) -> Any:
         grid = GridConstraint(GridSpec((Stage(2, size, 7),), (8,)), (3, 4, 5), prompt)
-        return choice.warp_key(Warp([OnlyAllowed(grid, grid.allowed)], forced=grid.forced))
+        return Warp([OnlyAllowed(grid, grid.allowed)], forced=grid.forced).key
 
     assert key(3, 10) == key(3, 12) != key(4, 10)
 

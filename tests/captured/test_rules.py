@@ -151,7 +151,9 @@ def test_draft_models_and_trees(model: Any, method: str, how: dict[str, Any], dt
     eager, captured = both(half, lambda: decoder_for(half, method, k=3, drafter=drafter, compile=True, **how))
     lockstep(eager, captured, ragged(), 24, **OPTIONS)
     lockstep(eager, captured, ragged(), 17, **{**OPTIONS, "warp": Warp.sampling(0)})
-    assert len(captured.captures.pool.rounds) == 2, "one for each warp"
+    rounds = captured.captures.pool.rounds
+    assert len(rounds) == 2, "one for each warp"
+    assert rounds[0].cache is rounds[1].cache, "over one cache"
 
 
 @pytest.mark.slow

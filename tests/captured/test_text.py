@@ -11,7 +11,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 import mmspec
 from mmspec.api.build import decoder_for, rebound
 from mmspec.core import frozen
-from mmspec.core.compile import choice
+from mmspec.core.compile import check
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
@@ -334,8 +334,8 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(own: Any, monkeypatch: p
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_auto_keeps_the_faster(own: Any, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
-    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], choice.timed
-    monkeypatch.setattr(choice, "timed", lambda run: (left.pop(0), real(run)[1]))
+    left, real = [2.0, 1.0] if compiled else [1.0, 2.0], check.timed
+    monkeypatch.setattr(check, "timed", lambda run: (left.pop(0), real(run)[1]))
     decoder = decoder_for(own, "prompt-lookup", k=4, compile="auto")
     for _ in range(2):
         assert decoder.generate(ragged(), 8, seed=1).report.compiled == compiled

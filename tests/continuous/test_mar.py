@@ -1,4 +1,4 @@
-"""MAR: its authors' files are converted; tokens and pixels are those of their class (`image/official/make.py`)."""
+"""MAR: its authors' files are converted; tokens and pixels are those of their class (`tools/fixtures/official.py`)."""
 
 import json
 from pathlib import Path

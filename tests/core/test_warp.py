@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
 
-from mmspec.core.compile.choice import warp_key
 from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.history_processors import Prefix
 from mmspec.core.types import Draft, TargetOutput
@@ -129,7 +128,7 @@ def test_numbers_become_processors(case):
     inside = (order.values.cumsum(-1) - order.values) < 0.9
     nucleus = torch.zeros_like(probs).scatter(-1, order.indices, order.values * inside)
     assert torch.allclose(distribution.probs, nucleus / nucleus.sum(-1, keepdim=True), atol=1e-6)
-    assert warp_key(Warp.sampling()) == warp_key(Warp([]))
+    assert Warp.sampling().key == Warp([]).key
 
 
 def test_temperature_zero_takes_the_likeliest(case):

@@ -75,6 +75,7 @@ def windows(dice: random.Random, layers: int) -> dict[str, Any]:
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "draft_vocab_size": (131, 47, 48, None),
+    "final_logit_softcapping": (10.0, 30.0, None),  # smaller ones make equals of the largest logits
     "hidden_act": ("gelu", "relu", "gelu_pytorch_tanh", "silu", "swiglu", "geglu_of_tomorrow"),
     "hidden_activation": ("gelu", "silu"),
     "markov_head_type": ("vanilla", "gated", "rnn", "VANILLA", "odd"),

@@ -43,3 +43,16 @@ def test_a_window_changes_no_token(decoder: Callable, rows: dict[str, Tensor]) -
 def test_sinks_without_a_window_are_refused() -> None:
     with pytest.raises(ValueError, match="give window="):
         Eagle(EagleOptions(model=checkpoint("eagle-3"), sinks=2))
+
+
+def test_where_lengths_are_not_read_a_prompt_is_counted_once(decoder: Callable) -> None:
+    """On CUDA attention covers what may be in the cache; a prompt that was counted twice would double it."""
+    ours = decoder("eagle-1", form="chain")
+    state = ours.start({"input_ids": torch.arange(100).remainder(5)[None] + 1}, 20, seed=0, warp=GREEDY)
+    slots = state.memory.cache.slots
+    slots.free_to_read = False
+    seen = []
+    while not state.finished:
+        ours.advance(state)
+        seen.append(slots.visible)
+    assert set(seen) == {128}, "100 units of the prompt, 20 new ones, and a draft, in blocks of 64"

@@ -1,4 +1,4 @@
-"""Heads of Falcon: the forward written out, drafts of successive rounds, equality with plain decoding, bad input."""
+"""Heads of Falcon: the forward written out, what they draft behind little text, bad input."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,32 +11,24 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.rules import Match, Rule
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry import installed
 from mmspec.testing import tiny_models
-from mmspec.testing.statistics import LEVEL
 from mmspec_text.drafters import falcon as falcon_cache
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.falcon import BlockCache, Falcon, FalconOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
-from tests.heads.conftest import FIRST, GREEDY, SAMPLED, features_of, written_out
-from tests.heads.test_eagle_equality import ZOO
-from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.heads.conftest import FIRST, features_of, written_out
 from tests.support.eagle_forward import WrittenOut
 from tests.support.eagle_layouts import TARGET, VOCAB, Stored, flags, layer, sizes
 from tests.support.examples.heads import random_checkpoint
 from tests.support.falcon_forward import FalconForward
-from tests.support.head_equality import assert_equal_to_transformers
-from tests.support.zoo import build
 from tests.text.conftest import llama
 
 HEADS: dict[str, Checkpoint] = {
     "two": random_checkpoint(replace(FIRST, block=2, biases=frozenset({"lstm"}))),
     "three, deep": random_checkpoint(replace(FIRST, block=3, layers=2), seed=2),
 }
-FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
 LSTM = {
     **{f"lstm.weight_{part}_l{number}": (4 * TARGET, TARGET) for part in ("ih", "hh") for number in (0, 1)},
     **{f"lstm.bias_{part}_l{number}": (4 * TARGET,) for part in ("ih", "hh") for number in (0, 1)},
@@ -50,7 +42,6 @@ STORED = Stored(
     pruned=False,
 )
 """A head as the released code writes it, for the Llama of the text tests."""
-names = pytest.mark.parametrize("name", ["two", pytest.param("three, deep", marks=pytest.mark.slow)])
 
 
 def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
@@ -98,34 +89,6 @@ def test_logits_are_those_of_the_forward_written_out(tmp_path: Path, monkeypatch
             assert torch.allclose(logits[row].double(), wanted, atol=1e-4 * float(wanted.abs().max()))
 
 
-@names
-@pytest.mark.parametrize(
-    ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 1, 2)}, RecursiveRejection)],
-)
-def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
-    """Blocks behind blocks, in a ragged batch, after rounds that accepted nothing, a part and all."""
-    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
-    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    assert_distributions(recorded, expected(name))
-
-
-@pytest.mark.slow  # the tree grows as in tests/heads/test_eagle_drafts.py
-@names
-def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
-    recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
-    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    assert_dynamic_tree(recorded, expected(name), 8)
-
-
-def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
-    ours = decoder("two", Rejection(), form="chain")
-    ours.policy = Budgets()
-    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
-    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    assert_distributions(recorded, expected("two"))
-
-
 def test_behind_less_than_a_block_nothing_is_drafted() -> None:
     """A block of three takes three rows, which four units give; the text is plain's."""
     prompt = torch.tensor([[3, 5], [2, 6]])
@@ -141,57 +104,3 @@ def test_behind_less_than_a_block_nothing_is_drafted() -> None:
     assert valid == [False, True, True]
     again = ours.generate(prompt, 12, seed=5)
     assert all(torch.equal(a, b) for a, b in zip(again.units, plain.units, strict=True))
-
-
-@pytest.mark.thinned
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
-@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
-@names
-def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
-    rows = {key: value[:batch] for key, value in rows.items()}
-    plain = Decoder(TransformersTarget(tiny_models.llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
-    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
-    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
-    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
-
-
-@pytest.mark.slow
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
-@pytest.mark.parametrize("architecture", ZOO)
-def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """By name, so that the drafter is found by what the folder holds, and with a live drafter."""
-    folder = STORED.save(tmp_path)
-    live = Falcon(FalconOptions(model=str(folder), **form))
-    assert_equal_to_transformers(build(architecture), prompts, {"drafter": str(folder), **form}, {"drafter": live})
-
-
-@pytest.mark.slow
-@names
-@pytest.mark.parametrize(
-    ("rule", "form"),
-    [
-        (Rejection, {"form": "chain"}),
-        (Block, {"form": "chain"}),
-        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
-    ],
-)
-def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
-    assert law(decoder(name, rule(), k=2, **form), least=1.05) > LEVEL
-
-
-def test_bad_input(tmp_path: Path) -> None:
-    folder = str(STORED.save(tmp_path / "a"))
-    with pytest.raises(ValueError, match=r"Falcon \(lstm.weight_ih_l0\), which the drafter falcon takes"):
-        Eagle(EagleOptions(model=folder))
-    with pytest.raises(ValueError, match="k_mask"):
-        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "b", changed={"k_mask": None}))))
-    with pytest.raises(ValueError, match=r"blocks of one unit \(k_mask\)"):
-        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "c", changed={"k_mask": 1}))))
-    with pytest.raises(ValueError, match=r"lstm.weight_ih_l1"):
-        read_checkpoint(str(STORED.save(tmp_path / "d", **{"lstm.weight_ih_l1": None})), kind="falcon").network(VOCAB)
-    with pytest.raises(ValueError, match="falcon needs a head"):
-        Falcon()
-    assert "falcon" in {method.name for method in installed().components("method")}

@@ -1,6 +1,6 @@
 """Gemma 4's assistants: drafts of transformers' own class over the same keys, and texts that equal plain decoding's.
 
-The class and its target ran under transformers 5.17.0 (`published/make_fixtures.py`); that of 5.23.0 cannot be built.
+The class and its target ran under transformers 5.17.0 (`tools/fixtures/heads.py`); that of 5.23.0 cannot be built.
 """
 
 import copy

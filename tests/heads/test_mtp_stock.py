@@ -1,6 +1,7 @@
-"""transformers' own use of multi-token layers, `generate(use_mtp=True)`: one row, a chain, one unit per layer.
+"""Multi-token layers change no text of transformers; and its own use of them, `generate(use_mtp=True)`.
 
-Where both run, greedy drafts of every round are the same. Ours go on beyond the last layer, and in trees and batches.
+That is one row, a chain, one unit per layer. Where both run, greedy drafts of every round are the same. Ours go on
+beyond the last layer, and in trees and batches.
 """
 
 from pathlib import Path
@@ -12,7 +13,10 @@ from transformers.generation.candidate_generator import MTPCandidateGenerator
 
 import mmspec
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.mtp_layouts import LAYOUTS
+
+ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie", "nemotron-h", "longcat")
 
 
 @pytest.mark.slow
@@ -51,3 +55,12 @@ def test_drafts_are_those_of_transformers(name: str, tmp_path: Path, monkeypatch
         assert torch.equal(model.generate(prompt, **call), expected)
     assert len(ours) > 4, "nothing was compared"
     assert ours[:-1] == theirs[: len(ours) - 1], "the last draft may be cut to the length that is left"
+
+
+@pytest.mark.compiled("expert loop")  # LongCat-Flash
+@pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
+def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tmp_path: Path) -> None:
+    """The folder holds both, the model and its layers."""
+    model = LAYOUTS[name].loaded(LAYOUTS[name].save(tmp_path))
+    assert_equal_to_transformers(model, prompts, {"method": "mtp", "probe": False, **form})

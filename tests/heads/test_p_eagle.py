@@ -1,6 +1,5 @@
-"""Heads of P-EAGLE: every layout, what they draft round after round, equality with plain decoding, bad input."""
+"""Heads of P-EAGLE: every layout, pieces of a long text, bad input."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,27 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
 from mmspec.core.decoder import Decoder
-from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
-from mmspec.testing.statistics import LEVEL
-from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads import cache as heads_cache
 from mmspec_text.drafters.heads.cache import HeadCache, Unknown
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
-from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
-from tests.heads.test_eagle_equality import ZOO
-from tests.support import eagle_layouts
-from tests.support.draft_rounds import ROUNDS, Budgets, Expected, assert_distributions, assert_dynamic_tree, played
+from tests.heads.conftest import KEPT, MAPS, SAMPLED, features_of, written_out
+from tests.support.draft_rounds import Budgets, Expected, assert_distributions, played
 from tests.support.eagle_forward import WrittenOut
 from tests.support.examples.heads import THIRD, random_checkpoint
-from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
-from tests.support.zoo import build
 from tests.text.conftest import llama
 
 DEEP = replace(THIRD, layers=2, parallel=True)
@@ -38,7 +30,6 @@ HEADS = {
     "whole": replace(random_checkpoint(replace(DEEP, own_output=False)), mask_token=3),
     "pruned": replace(random_checkpoint(replace(DEEP, draft_vocab=5, window=4), maps=MAPS), mask_token=0),
 }
-FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
 
 
 def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
@@ -95,102 +86,12 @@ def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None
     assert checkpoint.layout.name == name.split("-")[0] and checkpoint.mask_token == MASK
 
 
-@pytest.mark.parametrize("name", ["whole", pytest.param("pruned", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
-)
-def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
-    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
-    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    assert_distributions(recorded, expected(name))
-
-
-def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
-    """Greedy: every node's score is the log probability of its path."""
-    recorded, accepted = played(decoder("whole", Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
-    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    assert_dynamic_tree(recorded, expected("whole"), 8)
-
-
-@pytest.mark.parametrize("piece", [heads_cache.CHUNK, 2])
-def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor], monkeypatch: Any) -> None:
-    """Before its next draft, or in rounds without one where there are many of them."""
+def test_rounds_without_a_draft_are_caught_up_in_pieces(rows: dict[str, Tensor], monkeypatch: Any) -> None:
+    """In rounds without a draft, where there are many of them."""
     for place in ("mmspec_text.drafters.heads.memory", "mmspec_text.drafters.heads.cache"):
-        monkeypatch.setattr(f"{place}.CHUNK", piece)
+        monkeypatch.setattr(f"{place}.CHUNK", 2)
     ours = decoder("whole", Rejection(), form="chain")
     ours.policy = Budgets()
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
     assert_distributions(recorded, expected("whole"))
-
-
-@pytest.mark.thinned
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
-@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", ["whole", pytest.param("pruned", marks=pytest.mark.slow)])
-def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
-    rows = {key: value[:batch] for key, value in rows.items()}
-    plain = Decoder(TransformersTarget(tiny_models.llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
-    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
-    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
-    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
-
-
-@pytest.mark.slow
-@pytest.mark.compiled
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
-@pytest.mark.parametrize("architecture", ZOO)
-def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    folder = LAYOUTS["speculators"].save(
-        tmp_path, changed={"eagle_aux_hidden_state_layer_ids": list(ZOO[architecture])}
-    )
-    model = build(architecture)
-    live = PEagle(PEagleOptions(model=str(folder), **form))
-    named = {"method": "p-eagle", "drafter": str(folder), **form}
-    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize(
-    ("rule", "form"),
-    [
-        (Rejection, {"form": "chain"}),
-        (Block, {"form": "chain"}),
-        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
-    ],
-)
-def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
-    assert law(decoder(name, rule(), k=2, **form)) > LEVEL
-
-
-def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, eagle = LAYOUTS["speculators"], eagle_layouts.LAYOUTS["eagle-3"].save(tmp_path / "eagle")
-    with pytest.raises(ValueError, match=r"no mask_hidden: .* the drafter eagle takes it"):
-        PEagle(PEagleOptions(model=str(eagle)))
-    with pytest.raises(ValueError, match=r"P-EAGLE \(mask_hidden\), which the drafter p-eagle takes"):
-        Eagle(EagleOptions(model=str(spec.save(tmp_path / "a"))))
-    with pytest.raises(ValueError, match="mask_hidden"):
-        read_checkpoint(str(spec.save(tmp_path / "b", mask_hidden=None)), kind="p-eagle").network(VOCAB)
-    with pytest.raises(ValueError, match=r"no id mask_token_id \(or ptd_token_id, pard_token\)"):
-        read_checkpoint(str(spec.save(tmp_path / "c", changed={"mask_token_id": None})), kind="p-eagle")
-    with pytest.raises(ValueError, match=r"peagl.*peagle"):
-        read_checkpoint(str(spec.save(tmp_path / "d", changed={"speculators_model_type": "peagl"})), kind="p-eagle")
-    for config, said in (({"hidden_size": 128}, "states of 64 numbers"), ({"vocab_size": 140}, "made for 131 ids")):
-        drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "e"))))
-        with pytest.raises(ValueError, match=said):
-            Decoder(TransformersTarget(llama(num_hidden_layers=6, **config)), drafter)
-    folder = spec.save(tmp_path / "f", changed={"mask_token_id": 131})
-    with pytest.raises(ValueError, match="mask token 131, and embeddings of 131 ids"):
-        Decoder(TransformersTarget(llama(num_hidden_layers=6)), PEagle(PEagleOptions(model=str(folder))))
-    with pytest.raises(ValueError, match="p-eagle needs a head"):
-        mmspec.enable(llama(num_hidden_layers=6), "p-eagle")
-    said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
-    drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "g")), form="chain"))
-    prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))
-    Decoder(TransformersTarget(llama(num_hidden_layers=6)), drafter, k=2).generate(prompt, 4, warp=GREEDY)
-    assert said and "chat template" in said[-1] and "guesses of 38 tokens" in str(drafter.loaded)

@@ -1,8 +1,6 @@
 """A draft model that fills in masks: PARD. What it drafts, and that drafts change no text."""
 
 import copy
-from collections.abc import Callable
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,13 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.compile.pool import NAME
 from mmspec.core.decoder import Decoder
-from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import SIZES, llama, random_model, small
 from mmspec_text.drafters.pard import Pard, PardOptions, is_pard
 from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
 from tests.heads.conftest import GREEDY, SAMPLED
-from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
-from tests.support.examples.text import MASK, masked
+from tests.support.examples.text import masked
 
 CHAIN, TREE = {"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}
 
@@ -41,54 +37,6 @@ def decoder(
     drafter = Pard(PardOptions(**{"model": masked(), **options}))
     target = TransformersTarget(llama() if target is None else target)
     return Decoder(target, drafter, rule or Match(), k=k, shape=shape, compile=compile)
-
-
-@cache
-def block(known: tuple[int, ...], units: int) -> Tensor:
-    """Log probabilities `[unit, vocab]` of the units behind known ones, by a model that has no cache."""
-    with torch.no_grad():
-        logits = masked()(input_ids=torch.tensor([[*known, *[MASK] * (units - 1)]]), use_cache=False).logits
-    return logits[0, -units:].double().log_softmax(-1)
-
-
-def expected(units: int, known: Tensor, path: list[int]) -> Tensor:
-    return block(tuple(known.tolist()), units)[: len(path) + 1]
-
-
-@pytest.mark.parametrize(
-    ("form", "rule"), [(CHAIN, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)]
-)
-def test_distributions_of_successive_rounds(form: dict[str, Any], rule: type, rows: dict[str, Tensor]) -> None:
-    """A ragged batch of three, after rounds that accepted nothing, a part and all; with prompts longer than a pass."""
-    recorded, accepted = played(decoder(rule(), **form), rows, SAMPLED)
-    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    assert_distributions(recorded, partial(expected, 4 if form is CHAIN else 3))
-
-
-def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
-    recorded, accepted = played(decoder(k=3, **TREE), rows, GREEDY)
-    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    assert_dynamic_tree(recorded, partial(expected, 3), 8)
-
-
-def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
-    ours = decoder(Rejection(), **CHAIN)
-    ours.policy = Budgets()
-    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
-    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    for one in recorded:
-        assert_distributions([one], partial(expected, one[2].units.shape[1]))
-
-
-@pytest.mark.parametrize("form", [CHAIN, TREE], ids=lambda form: form["form"])
-@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_equal_to_plain(batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
-    rows = {key: value[:batch] for key, value in rows.items()}
-    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
-    ours = decoder(**form).generate(rows, 30, seed=5, warp=warp)
-    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
-    assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -125,15 +73,6 @@ def test_captured_rounds_draft_by_themselves(
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert len(rounds_of(captured)) == 1 and rounds_of(captured)[0].plan.drafts is not None
     assert captured.generate(rows, 24, seed=4, warp=warp).report.accepted > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "form"),
-    [(Rejection, CHAIN), (Block, CHAIN), (RecursiveRejection, {"form": "branching", "branching": (2, 2)})],
-)
-def test_the_law_of_rules_that_use_q(rule: type, form: dict[str, Any], law: Callable) -> None:
-    assert law(decoder(rule(), k=2, **form)) > LEVEL
 
 
 def test_by_name(tmp_path: Path) -> None:

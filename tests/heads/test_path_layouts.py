@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
+from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.heads.pathwise.head import PrefixHead
 from tests.support.cached_heads import cached_states
 from tests.support.path_heads import KINDS, LAYOUTS
@@ -60,3 +64,31 @@ def test_every_missing_key_is_named(name: str, tmp_path: Path) -> None:
         short = re.sub(r"^medusa_heads?\.", "", key)
         with pytest.raises(ValueError, match=f"{re.escape(short)}|{re.escape(layout.renamed(key))}"):
             layout.read(str(folder)).network(VOCAB)
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra++", "arctic-lstm"])
+def test_a_trial_is_reported_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses are compared with the target's own; what guesses nothing is said."""
+    said: list[str] = []
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
+    layout = LAYOUTS[name]
+    drafter = layout.drafter(PathOptions(model=str(layout.save(tmp_path)), form="chain"))
+    ours = Decoder(TransformersTarget(llama()), drafter, k=2)
+    prompt = torch.randint(7, (1, 40), generator=torch.Generator().manual_seed(2))
+    for _ in range(2):
+        ours.generate(prompt, 4, warp=Warp.sampling(temperature=0))
+    trial = drafter.loaded.trial
+    assert trial is not None and trial.units == 38
+    with torch.no_grad():
+        out = llama()(input_ids=prompt, output_hidden_states=True, use_cache=False)
+    given, units = layout.given(llama()), prompt[0].tolist()
+    right = 0
+    for t in range(38):
+        guess = layout.forward(given, out.hidden_states[-1][0, : t + 1], units[1 : t + 2], [])[0].argmax()
+        right += int(guess == out.logits[0, t + 1].argmax())
+    assert abs(trial.right["boundary"] - right / 38) < 1e-6
+    assert len(said) == (right / 38 < 0.1) and "guesses of 38 tokens" in str(drafter.loaded)
+    monkeypatch.setattr("mmspec_text.drafters.heads.trial.LOW", 1.1)
+    again = layout.drafter(PathOptions(model=str(tmp_path), form="chain"))
+    Decoder(TransformersTarget(llama()), again, k=2).generate(prompt, 4)
+    assert "may be a head of another target" in said[-1]

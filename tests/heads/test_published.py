@@ -1,6 +1,6 @@
 """Heads as their authors publish them: files that the authors' own classes wrote, and what these drafted with them.
 
-`published/make_fixtures.py` says how the fixtures were made, and each of them by whom.
+`tools/fixtures/heads.py` says how the fixtures were made, and each of them by whom.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`mmspec convert` of files in the authors' layouts: what is drawn from the folder is what the authors' classes drew.
 
-`official/make.py` ran those classes. Weights are by a formula, in the files here as there.
+`tools/fixtures/official.py` ran those classes. Weights are by a formula, in the files here as there.
 """
 
 import argparse

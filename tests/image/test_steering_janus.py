@@ -106,7 +106,7 @@ def test_the_unconditional_half_is_as_if_it_had_always_been_the_new_one(pipe: An
     started = target.start(JanusPrompt(IDS, PADDED), 16, 3)
     cache = started.cache
     if captured:
-        cache = target.held(cache, 3, None).load(cache)
+        cache = target.held(cache, 3).load(cache)
     count, before = torch.tensor([4, 1, 3]), len(cache.slots.owning[0].keys[0, 0])
     draft = Draft.tree(CODES[:, 1:4], [-1, 0, 1]).rooted(CODES[:, 0], torch.full((3,), 9))
     target.verify(cache, draft)

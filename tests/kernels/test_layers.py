@@ -75,7 +75,7 @@ def test_passes_over_a_held_cache_use_them(device):
     model = random_model(LlamaConfig(**{**SIZES, "vocab_size": 61})).to(device, torch.float16)
     target, original = TransformersTarget(model), modeling_llama.apply_rotary_pos_emb
     started = target.start_fixed(torch.arange(2, 12, device=device)[None], 4, 3)
-    held = target.held(started.cache, 3, None)
+    held = target.held(started.cache, 3)
     assert isinstance(held.slots, BufferCache)
     held.fall_back()
     fused = held.slots.fused

@@ -207,7 +207,9 @@ def passes_that_a_graph_may_record() -> None:
                 rows = torch.tensor([[-1, 0, 0, 2], [-1, 0, 1, 1]], device=DEVICE)
                 index = TreeIndex.dynamic(rows) if parents is None else TreeIndex.static(parents, DEVICE)
                 started = target.start_fixed(run.sent(case.prompt), 10, index.nodes)
-                held = target.held(started.cache, index.nodes, None if parents is None else index)
+                held = target.held(started.cache, index.nodes)
+                if parents is not None:
+                    target.expect(held, index)
                 held = held.load(started.cache)
                 units = torch.full((2, index.nodes), 3, device=DEVICE)
                 draft = Draft(units, index, torch.ones_like(units, dtype=torch.bool))

@@ -1,6 +1,5 @@
-"""`Fallback`: a chain and a tree in one round; `lookup-recycling`: unmodified transformers' text."""
+"""`Fallback`: a chain and a tree in one round."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import HostDrafterAdapter
@@ -21,7 +19,6 @@ from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecycli
 from mmspec_text.drafters.two_drafters import Fallback
 from tests.support.cases import VOCAB, markov_case
 
-ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 TARGET = HistoryTarget.random(5, seed=0)
 PROMPT = (torch.tensor([[0, 0, 1], [2, 3, 3], [0, 4, 4]]), torch.tensor([1, 0, 2]))
 
@@ -161,31 +158,6 @@ def test_recursive_rejection_keeps_the_distribution_of_mixed_drafts() -> None:
 
     assert_follows(sample, joint)
     assert lengths[-1] > 1.3
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        dict(do_sample=False, max_new_tokens=60),
-        pytest.param(
-            dict(do_sample=False, max_new_tokens=16, repetition_penalty=1.3, eos_token_id=ENDS), marks=pytest.mark.slow
-        ),
-        dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
-        pytest.param(dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.compiled("history")
-def test_lookup_recycling_equals_unmodified_transformers(
-    target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
-) -> None:
-    drafted = 0
-    for (seed, options), batch in itertools.product(enumerate(({}, dict(nodes=20, width=3, min_ngram=1))), (1, 3)):
-        spec = {"drafter": LookupRecycling(LookupRecyclingOptions(**options)), "k": 4}
-        mine = ours(target, prompts(batch, seed), seed, spec, **call)
-        assert_same(mine.ids, theirs(target, prompts(batch, seed), seed, **call), mine.state)
-        assert mine.report.faults == 0
-        drafted += mine.report.drafted
-    assert drafted > 0
 
 
 def test_the_lookups_options_are_checked() -> None:

@@ -148,7 +148,7 @@ def test_a_captured_pass_returns_the_states_of_an_eager_one(target: Any, prompts
     expected = ours.verify(starts[0].cache, draft)
     other = target_of(target).with_hidden((1, 2, FINAL))
     assert ours.capture_key(starts[0].cache) == ours.capture_key(starts[1].cache) != other.capture_key(starts[0].cache)
-    held = ours.held(starts[1].cache, 7, draft.index)
+    held = ours.held(starts[1].cache, 7)
     held.load(starts[1].cache)
     run = torch.compile(lambda: ours.forward(held, draft), backend="eager", fullgraph=True)
     for _ in range(2):

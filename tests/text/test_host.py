@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,9 +318,22 @@ def test_a_window_that_the_first_check_does_not_reach(dtype: torch.dtype) -> Non
             TransformersTarget(small("gpt_neo", **own, window_size=12))
 
 
-def test_what_is_wrong_far_behind_a_length() -> None:
-    """Doge drops units beyond its window, counted in slots: next to the window, hardly any."""
+def test_units_that_are_rated_alike() -> None:
+    """Doge keeps so many units a layer; of a unit that is repeated, the shape of a pass says which of them stay."""
+    ids, few = torch.randint(3, VOCAB, (1, 80)), torch.randint(3, 11, (1, 80))
     target = TransformersTarget(small("doge", keep_window_size=100))
+    target.start(ids, 20, 4)
+    with pytest.raises(ValueError, match=r"go beyond position 100, and of units that its layers rate alike"):
+        target.start(ids, 21, 4)
+    model = small("doge", keep_window_size=20, sliding_window=12)  # no window has so many
+    right = stock(model, 20, input_ids=few).sequences[:, 80:]
+    assert torch.equal(ours(model, right, input_ids=few)[0][0], right[0])
+
+
+def test_what_is_wrong_far_behind_a_length() -> None:
+    """Next to a length, hardly any of Doge's units are dropped."""
+    model = small("doge", keep_window_size=100)
+    target = TransformersTarget(model, model_info=replace(ModelInfo.of(model), reach=None))
     target.start(torch.randint(3, VOCAB, (1, 80)), 20, 4)
     with pytest.raises(ValueError, match=r"text of more than \d+ units \(keep_window_size of its config\)"):
         target.start(torch.randint(3, VOCAB, (1, 300)), 20, 4)

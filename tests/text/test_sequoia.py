@@ -1,12 +1,10 @@
-"""Sequoia: what it counts in two rounds, by hand, the trees that follow, and the text, which they never change."""
+"""Sequoia: what it counts in two rounds, by hand, the trees that follow."""
 
 from typing import Any
 
 import pytest
 import torch
 
-import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.rules import RecursiveRejection
@@ -14,10 +12,6 @@ from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.sequoia import Sequoia, SequoiaOptions
-from tests.support.zoo import build, noisy
-
-SLOW = ["falcon-new", "gpt2", "mistral", "qwen3_moe"]
-NAMES = ["llama", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 def counting(step: int, second: int) -> MarkovTarget:
@@ -86,19 +80,6 @@ def test_two_calls_side_by_side_keep_their_trees() -> None:
                 decoder.advance(state)
     plain = Decoder(counting(2, 3)).generate(torch.tensor([[0, 0]]), 40, warp=Warp.sampling(temperature=0))
     assert all(torch.equal(state.output()[0], plain.units[0]) and not state.report.faults for state in states)
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "top_k": 0, "temperature": 0.8}])
-@pytest.mark.parametrize("name", NAMES)
-def test_texts_are_those_of_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
-    model, call = build(name), {"max_new_tokens": 24, **sampling}
-    runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
-    with mmspec.enable(model, "sequoia", drafter=noisy(model, 0.05), nodes=8, prior=4.0, k=4) as spec:
-        for batch, run in runs.items():  # the second call has another tree
-            torch.manual_seed(0)
-            assert_same(model.generate(**prompts(batch), **call), run, torch.get_rng_state())
-            assert spec.report.acceptance_length > 1.5 and not spec.report.faults
 
 
 def test_recursive_rejection_keeps_the_law_while_trees_change() -> None:

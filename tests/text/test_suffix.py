@@ -1,6 +1,5 @@
-"""`suffix`: its counts against counting by hand, its corpora, and unmodified transformers' text."""
+"""`suffix`: its counts against counting by hand, and its corpora."""
 
-import itertools
 import json
 import math
 import random
@@ -16,13 +15,11 @@ import torch
 from safetensors.numpy import save_file
 
 import mmspec
-from mmspec.compare.equality import assert_same
 from mmspec.hosts.loading import load_tokenizer
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
 from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts
 
-ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 TOKENIZER = "mmspec/text-1m"
 
 
@@ -244,31 +241,3 @@ def test_bad_corpora_are_refused(tmp_path: Path) -> None:
         Suffix(SuffixOptions(corpus=[3, 131])).bind(SimpleNamespace(vocab=131))
     with pytest.raises(ValueError, match=r"min_match \(5\) must not exceed max_match \(4\)"):
         SuffixOptions(min_match=5, max_match=4)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        dict(do_sample=False, max_new_tokens=60),
-        pytest.param(
-            dict(do_sample=False, max_new_tokens=20, repetition_penalty=1.3, eos_token_id=ENDS), marks=pytest.mark.slow
-        ),
-        dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
-        pytest.param(dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.compiled("history")
-def test_equals_unmodified_transformers(
-    target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
-) -> None:
-    drafted = 0
-    corpus = torch.randint(3, 131, (400,), generator=torch.Generator().manual_seed(0))
-    for (seed, options), batch in itertools.product(
-        enumerate(({}, dict(threshold=0, corpus=corpus, remember=50))), (1, 3)
-    ):
-        spec = {"drafter": Suffix(SuffixOptions(**options)), "k": 6}
-        mine = ours(target, prompts(batch, seed), seed, spec, **call)
-        assert_same(mine.ids, theirs(target, prompts(batch, seed), seed, **call), mine.state)
-        assert mine.report.faults == 0
-        drafted += mine.report.drafted
-    assert drafted > 0

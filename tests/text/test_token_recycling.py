@@ -1,6 +1,5 @@
-"""`token-recycling`: the matrix, the tree made of it, and unmodified transformers' text."""
+"""`token-recycling`: the matrix, and the tree made of it."""
 
-import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.options import build
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
 
-ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 GREEDY = dict(do_sample=False, max_new_tokens=60)
 
 
@@ -125,29 +123,6 @@ def test_a_round_of_a_real_model_is_remembered(target: Any, prompts: Callable) -
 def test_a_vocabulary_smaller_than_the_matrix_is_wide() -> None:
     drafter = bound(3, nodes=6)
     assert drafter.matrix.shape == (3, 3) and drafter.width(1) == 3 and drafter.width(5) == 6 and drafter.width(0) == 0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        GREEDY,
-        dict(do_sample=False, max_new_tokens=16, repetition_penalty=1.3, eos_token_id=ENDS),
-        dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
-        pytest.param(dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.compiled("history")
-def test_equals_unmodified_transformers(
-    target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
-) -> None:
-    drafted = 0
-    for (seed, options), batch in itertools.product(enumerate(({}, dict(nodes=20, width=3))), (1, 3)):
-        spec = {"drafter": TokenRecycling(TokenRecyclingOptions(**options)), "k": 4}
-        mine = ours(target, prompts(batch, seed), seed, spec, **call)
-        assert_same(mine.ids, theirs(target, prompts(batch, seed), seed, **call), mine.state)
-        assert mine.report.faults == 0
-        drafted += mine.report.drafted
-    assert drafted > 0
 
 
 @pytest.mark.compiled

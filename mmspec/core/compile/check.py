@@ -11,13 +11,16 @@ import torch
 
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.compile.protocols import Capturable
-from mmspec.core.compile.rounds import Plan
+from mmspec.core.compile.rounds import Buffers, CapturedRound, Passes, Plan
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.protocols import Target
 from mmspec.core.round import play_round
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
+from mmspec.registry.printable import first_line
+from mmspec.registry.switches import strict
+from mmspec.registry.warn import warn
 
 RUNS = 5
 """Rounds of either kind that are timed."""
@@ -29,12 +32,46 @@ LEAST = 1e-3
 """The least difference that is refused, as a share of the largest logit."""
 
 
-def eager_round(target: Capturable, state: State, plan: Plan) -> Scores:
+def checked_round(
+    target: Capturable, held: Buffers, state: State, plan: Plan, passes: Passes, only_if_faster: bool
+) -> CapturedRound | None:
+    """A new captured round over buffers, which load the call; None if it is slower than eager ones, and must not be.
+
+    If it cannot be compiled, or is wrong, the cache may have a second way to compute.
+    """
+    eager, expected = timed(lambda: _eager_round(target, state, plan))
+    if plan.index is not None:
+        target.expect(held.cache, plan.index)
+    if plan.drafts is not None:
+        plan.drafts.reserve(state)
+    captured = CapturedRound(plan, target, held, passes)
+    held.load(state)
+
+    def compared() -> float:
+        captured.warm()
+        seconds, found = timed(captured.idle)
+        _refuse_difference(expected, found, _rounding(target))
+        return seconds
+
+    try:
+        compiled = compared()
+    except Exception as error:
+        instead = "" if out_of_memory(error) else held.cache.fall_back()
+        if strict() or not instead:
+            raise
+        warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
+        passes.pop(plan.shape, None)
+        held.rounds.clear()  # whose passes compute in the first way
+        compiled = compared()
+    return None if only_if_faster and eager <= compiled else captured
+
+
+def _eager_round(target: Capturable, state: State, plan: Plan) -> Scores:
     """A round over the call's own cache."""
     live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
     star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
     units = state.root[:, None].expand(-1, plan.nodes)
-    proposal = plan.buffers(units.device)
+    proposal = plan.proposal(units.device)
     drawn = None if proposal is None else proposal.distribution(units[:, 1:])
     draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool), drawn)
     # The call's own source would draw ahead of what others draw from the same generator.
@@ -54,13 +91,13 @@ def timed(run: Callable[[], Scores]) -> tuple[float, Scores]:
     return best, scores
 
 
-def rounding(target: Target) -> float:
+def _rounding(target: Capturable) -> float:
     """The rounding unit of a target's weights; float32's if it has none."""
     first = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
     return float(torch.finfo(torch.float32 if first is None else first.dtype).eps)
 
 
-def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
+def _refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
     """Refuse a captured pass whose scores or hidden states at the root differ from the eager pass's.
 
     `eps` is the rounding unit of the model's weights.

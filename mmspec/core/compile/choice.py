@@ -10,15 +10,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from mmspec.core.capabilities import OneShape, RunsModel, WithinPasses
-from mmspec.core.compile.check import eager_round, refuse_difference, rounding, timed
+from mmspec.core.compile.check import checked_round
 from mmspec.core.compile.pool import Pool, pool_of
 from mmspec.core.compile.proposal import family_of
 from mmspec.core.compile.protocols import Capturable, DraftsInside
-from mmspec.core.compile.rounds import CapturedRound, Plan, buffers, read_at_once
-from mmspec.core.known_units import KnowsUnits
+from mmspec.core.compile.rounds import Buffers, CapturedRound, Plan, read_at_once
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Source
 from mmspec.core.out_of_memory import out_of_memory
@@ -47,11 +45,7 @@ RECORDING = ("cuda",)
 
 
 def checked_compile(compile: Any) -> Compile:
-    """The argument, if it means something.
-
-    Raises:
-        ValueError: It is neither a truth value nor `auto`.
-    """
+    """The argument, if it means something."""
     if compile is None or isinstance(compile, bool):
         return compile
     if compile != "auto":
@@ -75,7 +69,7 @@ class Captures:
         self._outside = False
 
     @cached_property
-    def pool(self) -> Pool[CapturedRound]:
+    def pool(self) -> Pool:
         """The captured rounds; made when the first round is, so that other models carry none."""
         return pool_of(self.target, self.rule)
 
@@ -208,41 +202,18 @@ class Captures:
             models += plan.drafts.modules
         self.pool.renew(models)
         columns = bucket(state.prompt_length + state.limit + 1)
-        sizes = columns, state.budget.k, len(state.live.ends), state.context
-        plan = replace(plan, call=(type(self.target), self.target.capture_key(state.cache), sizes))
-        key = plan.key, warp_key(state.warp), drafter
-        way = "compiled" if plan.compiled else "recorded"
-        return self.pool.lend((way, key), state, lambda: self._captured(state, plan, columns))
-
-    def _captured(self, state: State, plan: Plan, columns: int) -> CapturedRound | None:
-        """A new captured round, loaded; None if the eager round is faster and that matters."""
-        target, plan = copy(self.target), replace(plan, frozen=self.pool.frozen and plan.compiled)  # as they are now
-        assert isinstance(target, Capturable)
-        eager, expected = timed(lambda: eager_round(target, state, plan))
-        cache = target.held(state.cache, plan.nodes, plan.index)
-        if not plan.compiled:
-            cache.fall_back()  # from what only a compiler can make fast
-        if plan.drafts is not None:
-            plan.drafts.reserve(state)
-        captured = CapturedRound(plan, target, cache, buffers(state, columns), self.pool.passes)
-        captured.load(state)
-
-        def compared() -> float:
-            captured.warm()
-            seconds, found = timed(captured.idle)
-            refuse_difference(expected, found, rounding(target))
-            return seconds
-
-        try:
-            compiled = compared()
-        except Exception as error:
-            instead = "" if out_of_memory(error) else cache.fall_back()
-            if strict() or not instead:
-                raise
-            warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
-            self.pool.passes.pop(plan.shape, None)
-            compiled = compared()
-        return None if self.compile == "auto" and eager <= compiled else captured
+        call = type(self.target), self.target.capture_key(state.cache), columns, len(state.live.ends), state.context
+        plan = replace(plan, call=call, frozen=self.pool.frozen and plan.compiled)
+        target, passes = copy(self.target), self.pool.passes  # the target as it is now
+        held = self.pool.lend(plan.buffers, state, lambda: Buffers(target, state, plan, columns))
+        key = "compiled" if plan.compiled else "recorded", plan.key, state.warp.key, drafter
+        only_if_faster = self.compile == "auto"
+        captured = self.pool.captured(
+            held, key, lambda: checked_round(target, held, state, plan, passes, only_if_faster)
+        )
+        if captured is not None:
+            held.load(state)
+        return captured
 
 
 def _recordable(target: Target) -> bool:
@@ -258,23 +229,3 @@ def _exact_on_cpu(target: Target) -> bool:
     weights = target.model.parameters() if isinstance(target, RunsModel) else ()
     kinds = {(weight.device.type, weight.dtype) for weight in weights}
     return kinds == {("cpu", torch.float32)}
-
-
-def warp_key(warp: Warp) -> Hashable:
-    """The part of a warp that a plan bakes in. Processors of one class with equal settings are the same."""
-    settings = tuple(
-        (type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in warp.processors
-    )
-    return settings, warp.sample, warp.guidance, None if warp.forced is None else _frozen(warp.forced)
-
-
-def _frozen(value: Any) -> Hashable:
-    """A processor's setting as a key; objects that are not plain data are told apart by who they are."""
-    if isinstance(value, Tensor):
-        return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    if isinstance(value, KnowsUnits):  # a new one in every call
-        return _frozen([value.allowed, value.forced])
-    plain = isinstance(value, int | float | str | None | torch.device | torch.dtype)
-    return value if plain else id(value)

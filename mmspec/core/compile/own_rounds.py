@@ -49,9 +49,6 @@ def own_rounds(state: State, captured: CapturedRound, drafter: Drafter, watched:
     The call was loaded into `captured`, a round that drafts by itself and borrows the drafter's memory. Under
     `watched`, the counts of every round are read before the next one. If not, and if no number that is drawn depends on
     them, the state has the counts of the round before.
-
-    Raises:
-        ValueError: As `State.sync`, a round later if nobody watches.
     """
     drafts = captured.plan.drafts
     late = not watched and not read_at_once(state.emitted.device) and captured.needs_no_counts(state)

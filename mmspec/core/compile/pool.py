@@ -1,7 +1,7 @@
-"""The captured rounds, or drafts, of a model. They outlive calls, since compiling takes longer than most calls.
+"""The captured rounds of a model. They outlive calls, since compiling takes longer than most calls.
 
-Each serves one call at a time. It is lent to a call until the call's state is gone; a second call of the same shape
-in the meantime gets one of its own.
+Their buffers serve one call at a time. They are lent to a call until the call's state is gone; a second call of the
+same shape in the meantime gets some of its own.
 """
 
 import gc
@@ -9,12 +9,13 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import nn
 
 from mmspec.core.capabilities import RunsModel
+from mmspec.core.compile.rounds import Buffers, CapturedRound
 from mmspec.core.frozen import freezable, numbers, places
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
@@ -24,30 +25,23 @@ NAME = "_mmspec_captured"
 """The attribute of a model that holds its pool. A pool holds the model, so that any other owner would keep it alive."""
 
 MOST = {"compiled": 16, "recorded": 4}
-"""Shapes whose rounds are kept, by how they were captured: what took minutes to compile, and what is recorded again
-within a second. Each holds a cache of its own."""
+"""Shapes whose buffers are kept, and rounds over each of them, by how these were captured: what took minutes to
+compile, and what is recorded again within a second. Buffers have a cache."""
 
 STATELESS = (Match, Rejection, RecursiveRejection, Block)
 """Rules without options: whose instance a round holds is all the same."""
 
 
-class Captured(Protocol):
-    """A compiled function over buffers of its own."""
-
-    def load(self, state: State) -> None:
-        """Take over a call."""
+Key = tuple[Hashable, ...]
+"""The first part is how rounds are captured."""
 
 
-Held = TypeVar("Held", bound=Captured)
-Key = tuple[str, Hashable]
-
-
-class Pool(Generic[Held]):
-    """Captured rounds of calls, by shape. A copy is empty, because what is captured holds buffers and weights."""
+class Pool:
+    """Buffers of calls, by shape, and the rounds over them. A copy is empty, because rounds hold weights."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Key, list[tuple[Held, weakref.ref[State]]]] = {}  # and the call that has it
-        self._eager: set[Key] = set()  # shapes that are not captured: that failed, or was slower
+        self._shapes: dict[Key, list[tuple[Buffers, weakref.ref[State]]]] = {}  # and the call that has them
+        self._eager: set[Key] = set()  # rounds that are not captured: that failed, or were slower
         self._lock = threading.Lock()
         self._weights: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
         self.frozen = True  # whether what is captured next bakes in the weights (`mmspec.core.frozen`)
@@ -73,58 +67,66 @@ class Pool(Generic[Held]):
         self._weights.update(weights)
 
     @property
-    def rounds(self) -> list[Held]:
-        """All that is kept."""
-        return [held for lent in self._shapes.values() for held, _ in lent]
+    def rounds(self) -> list[CapturedRound]:
+        """All that are kept."""
+        return [kept for lent in self._shapes.values() for held, _ in lent for kept in held.rounds.values()]
 
     def clear(self, way: str | None = None) -> None:
         """Free all but what calls have; of one way of capturing, or all."""
-        for key in [key for key in (*self._shapes, *self._eager) if way in (None, key[0])]:
-            self._drop(key)
+        for key in [key for key in self._shapes if way in (None, key[0])]:
+            del self._shapes[key]
+        self._eager = {key for key in self._eager if way not in (None, key[0])}
 
-    def _drop(self, key: Key) -> None:
-        self._shapes.pop(key, None)
-        self._eager.discard(key)
+    def lend(self, key: Key, state: State, make: Callable[[], Buffers]) -> Buffers:
+        """The buffers of such calls, for this call alone, which it has to load; `make` makes them anew.
 
-    def lend(self, key: Key, state: State, capture: Callable[[], Held | None]) -> Held | None:
-        """The captured round of such calls, for this call alone, which is loaded; None if they are not captured.
-
-        A call may have several, and go back to one of them. The key is how it is captured, and the shape of the call;
-        `capture` captures it anew and loads the call, or returns None if the eager loop is faster.
+        A call may have several, and go back to one of them.
         """
         with self._lock:
             lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one
-            for oldest in [other for other in self._shapes if other[0] == key[0]][: -MOST[key[0]]]:
-                self._drop(oldest)
+            for oldest in [other for other in self._shapes if other[0] == key[0]][: -MOST[str(key[0])]]:
+                del self._shapes[oldest]
             if lent and not any(_free(call, state) for _, call in lent):
                 gc.collect()  # calls that ended may be part of a cycle
             free = next((order for order, (_, call) in enumerate(lent) if _free(call, state)), None)
             if free is not None:
                 lent[free] = lent[free][0], weakref.ref(state)
+                return lent[free][0]
+        held = make()
+        lent.append((held, weakref.ref(state)))
+        return held
+
+    def captured(self, held: Buffers, key: Key, capture: Callable[[], CapturedRound | None]) -> CapturedRound | None:
+        """The round over lent buffers that is `key`; None if there is none.
+
+        `capture` captures it anew, or returns None if the eager loop is faster; where it failed, it is not asked again.
+        """
         if key in self._eager:
             return None
-        if free is not None:
-            lent[free][0].load(state)
-            return lent[free][0]
-        self._eager.add(key)
-        captured = capture()
-        if captured is not None:
+        found = held.rounds.pop(key, None)
+        if found is None:
+            self._eager.add(key)
+            found = capture()
+            if found is None:
+                return None
             self._eager.discard(key)
-            lent.append((captured, weakref.ref(state)))
-        return captured
+        held.rounds[key] = found  # the latest one
+        for oldest in [*held.rounds][: -MOST[str(key[0])]]:
+            del held.rounds[oldest]
+        return found
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool[Held]":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":
         return Pool()
 
-    def __reduce__(self) -> tuple[type["Pool[Held]"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["Pool"], tuple[()]]:
         return Pool, ()
 
 
-def pool_of(target: Target, rule: Rule) -> Pool[Any]:
+def pool_of(target: Target, rule: Rule) -> Pool:
     """The pool of a target's model; a new one if there is no model, or if the rule may have options."""
     if not isinstance(target, RunsModel) or type(rule) not in STATELESS:
         return Pool()
-    pool: Pool[Any] = vars(target.model).setdefault(NAME, Pool())
+    pool: Pool = vars(target.model).setdefault(NAME, Pool())
     return pool
 
 

@@ -40,17 +40,17 @@ class Capturable(Protocol):
     def capture_key(self, cache: Any) -> Hashable:
         """A key that the caches of two calls must share for one captured round to serve both."""
 
-    def held(self, cache: Any, nodes: int, index: TreeIndex | None) -> HeldCache:
-        """An empty cache for captured rounds of calls like the one that has `cache`.
+    def held(self, cache: Any, nodes: int) -> HeldCache:
+        """An empty cache for captured rounds of calls like the one that has `cache`, which is not changed.
 
-        Args:
-            cache: The call's cache; it is not changed.
-            nodes: Nodes of every pass, root and padding included.
-            index: The tree of every pass; None: each pass brings its own. Passes over the root alone come, too.
+        Every pass has `nodes` nodes, root and padding included, or is over the root alone.
 
         Raises:
             ValueError: The pass cannot be captured; says why.
         """
+
+    def expect(self, cache: Any, index: TreeIndex) -> None:
+        """Prepare a held cache for passes over a tree that every draft of some round has; others bring their own."""
 
     def ready(self, cache: Any, nodes: int) -> AbstractContextManager[None]:
         """A block in which `forward` over so many nodes may run, be traced or be replayed."""

@@ -20,9 +20,8 @@ from tqdm import tqdm
 
 from mmspec.core.compile.launch import OneLaunch, compiled, copied
 from mmspec.core.compile.proposal import Family, Proposal, family_of, takes
-from mmspec.core.compile.protocols import Capturable, HeldCache, InsideDrafts
+from mmspec.core.compile.protocols import Capturable, InsideDrafts
 from mmspec.core.forced import with_forced
-from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Source, Unread
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import tallied
@@ -46,6 +45,8 @@ def read_at_once(device: torch.device) -> bool:
 
 
 Keyed = Literal["all", "fresh", "none"]
+Passes = MutableMapping[Hashable, CodeType]
+"""The codes of passes that were compiled for a model, by `Plan.shape`."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +68,25 @@ class Plan:
     call: Hashable = ()  # what two calls must share beside all this, such as the size of their caches
     drafts: InsideDrafts | None = None  # makes the round's draft inside of it; None: the draft comes from outside
 
-    def buffers(self, device: torch.device) -> Proposal | None:
+    def proposal(self, device: torch.device) -> Proposal | None:
         """New buffers for what drafted units were drawn from."""
-        if self.family is None:
-            return None
-        return Proposal(self.family, self.rows, self.nodes - 1, self.vocab, device)
+        sizes = self.rows, self.nodes - 1, self.vocab
+        return None if self.family is None else Proposal(self.family, *sizes, device)
 
     @property
     def key(self) -> Hashable:
         """A key that the plans of two calls must share for one round to serve both, beside the warp and the drafts."""
-        return self.shape, type(self.rule), self.family, self.lone, self.compiled, self.keyed
+        return self.shape, type(self.rule), self.family, self.lone, self.keyed
 
     @property
     def shape(self) -> Hashable:
         """A key that the plans of two calls must share for one pass to serve both."""
-        return self.call, self.rows, self.nodes, None if self.index is None else self.index.listed
+        return self.buffers, self.deepest, None if self.index is None else self.index.listed
+
+    @property
+    def buffers(self) -> tuple[Hashable, ...]:
+        """A key that the plans of two calls must share for the same buffers to serve both."""
+        return "compiled" if self.compiled else "recorded", self.call, self.rows, self.nodes
 
     def holds(self, index: TreeIndex) -> bool:
         """True if a draft's tree is the plan's, or a part of it that comes first."""
@@ -104,38 +109,62 @@ class Parts(NamedTuple):
     settle: Callable[[Draft, TargetOutput], Step]
 
 
-class CapturedRound:
-    """The buffers of a plan, and its compiled round.
+class Buffers:
+    """Rows and cache of calls of one shape, at fixed addresses, and the captured rounds over them.
 
-    `passes` are the codes of passes that were compiled for the same model, by `Plan.shape`; `key` is the buffer of the
-    call's key, of another round over the same rows, None for a new one.
+    They serve one call at a time, which may go from one round to another without a copy. `columns` are those of the
+    history.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        target: Capturable,
-        cache: HeldCache,
-        live: Live,
-        passes: MutableMapping[Hashable, CodeType],
-        key: Tensor | None = None,
-    ) -> None:
-        self.plan, self.target, self.cache, self.live, self.passes = plan, target, cache, live, passes
-        device, rows = live.emitted.device, plan.rows
-        with torch.inference_mode(False):
-            self.units = torch.zeros(rows, plan.nodes - 1, dtype=live.root.dtype, device=device)
-            self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
-            self.parent = torch.full((rows, plan.nodes), -1, device=device)
-            self.key = torch.zeros(rows, 2, dtype=torch.int64, device=device) if key is None else key
-            positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
-            self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
-            fresh = None if plan.keyed == "none" else self.key
-            self.source: Source = DrawnSource(self.numbers if draws_by_position(plan.rule) else None, fresh)
-            if plan.keyed == "all" and not plan.compiled:  # with the kernels that draw in the eager loop
-                self.source = PhiloxSource(self.key, ahead=False)
-            self.proposal = plan.buffers(device)
-            # What the host reads of a round: for every row `emitted`, `done`, `nonfinite`; then the round's tallies.
-            self.counts = torch.zeros(3 * rows + plan.nodes, dtype=torch.int64, device=device)
+    @torch.inference_mode(False)
+    def __init__(self, target: Capturable, state: State, plan: Plan, columns: int) -> None:
+        self.cache = target.held(state.cache, plan.nodes)
+        if not plan.compiled:
+            self.cache.fall_back()  # from what only a compiler can make fast
+        now = state.live
+        number = now.emitted.new_zeros(())
+        own: dict[str, Any] = {name: value.clone() for name, value in vars(now).items() if isinstance(value, Tensor)}
+        own["history"] = now.history.new_zeros(len(now.history), columns, *now.history.shape[2:])
+        self.live = replace(now, **own | {"prompt_length": number, "limit": number.clone()})
+        self.key = number.new_zeros(state.rows, 2)  # of the call's fresh numbers
+        self.rounds: dict[Hashable, CapturedRound] = {}  # the latest one last
+
+    def load(self, state: State) -> None:
+        """Take over a call: its numbers are copied into the buffers, which it goes on with."""
+        if state.live is self.live:
+            return
+        known = state.prompt_length + max(state.host_emitted)
+        now = replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
+        for name, mine in vars(self.live).items():
+            if name == "history":
+                mine[:, :known] = now.history[:, :known]
+            elif isinstance(mine, Tensor):
+                mine[...] = vars(now)[name]
+        if isinstance(state.source, Counting):
+            self.key.copy_(state.source.fresh_key)
+        state.cache, state.live = self.cache.load(state.cache), self.live
+
+
+class CapturedRound:
+    """The captured round of a plan over buffers."""
+
+    @torch.inference_mode(False)
+    def __init__(self, plan: Plan, target: Capturable, held: Buffers, passes: Passes) -> None:
+        self.plan, self.target, self.passes = plan, target, passes
+        self._held, self.cache, self.live, self.key = held, held.cache, held.live, held.key
+        device, rows = self.live.emitted.device, plan.rows
+        self.units = torch.zeros(rows, plan.nodes - 1, dtype=self.live.root.dtype, device=device)
+        self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
+        self.parent = torch.full((rows, plan.nodes), -1, device=device)
+        positions = plan.deepest + 1 if plan.warp.sample and draws_by_position(plan.rule) else 0
+        self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
+        fresh = None if plan.keyed == "none" else self.key
+        self.source: Source = DrawnSource(self.numbers if draws_by_position(plan.rule) else None, fresh)
+        if plan.keyed == "all" and not plan.compiled:  # with the kernels that draw in the eager loop
+            self.source = PhiloxSource(self.key, ahead=False)
+        self.proposal = plan.proposal(device)
+        # What the host reads of a round: for every row `emitted`, `done`, `nonfinite`; then the round's tallies.
+        self.counts = torch.zeros(3 * rows + plan.nodes, dtype=torch.int64, device=device)
         self._parts = Parts(self._draft, self._pass, self._settle)
         self._run: OneLaunch[Step]
 
@@ -145,7 +174,7 @@ class CapturedRound:
         root = TreeIndex.static([-1], self.live.emitted.device)
         plan = replace(self.plan, nodes=1, deepest=0, index=root, family=None, lone=False)
         try:
-            lone = CapturedRound(plan, self.target, self.cache, self.live, self.passes, self.key)
+            lone = CapturedRound(plan, self.target, self._held, self.passes)
             lone.warm()
         except Exception as error:
             if strict():
@@ -189,21 +218,6 @@ class CapturedRound:
         finally:
             self.live.done.copy_(done)
 
-    def load(self, state: State) -> None:
-        """Take over a call: its numbers are copied into the buffers, which it goes on with."""
-        live, now = self.live, state.live
-        known = state.prompt_length + max(state.host_emitted)
-        live.history[:, :known].copy_(state.history[:, :known])
-        pairs = [(live.emitted, now.emitted), (live.root, now.root), (live.done, now.done), (live.pads, now.pads)]
-        for mine, its in [*pairs, (live.nonfinite, now.nonfinite), (live.ends, now.ends)]:
-            mine.copy_(its)
-        for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.reach)):
-            assert isinstance(number, Tensor)
-            number.fill_(value)
-        if isinstance(state.source, Counting):
-            self.key.copy_(state.source.fresh_key)
-        state.cache, state.live = self.cache.load(state.cache), live
-
     def fits(self, draft: Draft) -> bool:
         """True if a draft (not rooted) has the plan's tree, or a part of it that comes first, and its family."""
         plan = self.plan
@@ -214,7 +228,7 @@ class CapturedRound:
         return plan.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
 
     def __call__(self, state: State, draft: Draft) -> None:
-        """Play a round of the call that was loaded last; `draft` is not rooted and fits."""
+        """Play a round of the call that has the buffers; `draft` is not rooted and fits."""
         lone = self.lone if self.plan.lone and not draft.units.shape[1] else None
         if lone is not None:
             return lone(state, draft)
@@ -227,7 +241,7 @@ class CapturedRound:
         return not self.numbers.numel() or self.plan.keyed == "all" or isinstance(state.source, Unread)
 
     def launch(self, state: State, unread: int) -> None:
-        """Play a round of the call that was loaded last, its draft included, after `unread` ones that were not read."""
+        """Play a round of the call that has the buffers, its draft included, after `unread` ones that were not read."""
         self._draw(state, self.plan.deepest, unread)
         self._play(state)
 
@@ -255,9 +269,8 @@ class CapturedRound:
         """Write a draft and the round's numbers into the buffers; behind the draft, padding."""
         drafted = draft.units.shape[1]
         self.units[:, :drafted].copy_(draft.units)
-        if drafted < self.plan.nodes - 1:
-            self.units[:, drafted:] = state.root[:, None]
-            self.valid[:, drafted:] = False
+        self.units[:, drafted:] = state.root[:, None]
+        self.valid[:, drafted:] = False
         valid = draft.valid
         if self.proposal is not None:
             self.proposal.place(draft.distribution)
@@ -329,22 +342,3 @@ class CapturedRound:
         units = torch.cat([torch.where(known, units, 0), live.root[:, None].expand(-1, missing)], 1)
         index = plan.index if plan.index is not None else draft.index.padded(plan.nodes)
         return Draft(units, index, pad(known, (0, missing), value=False), drawn).rooted(live.root, live.room)
-
-
-@torch.inference_mode(False)
-def buffers(state: State, columns: int) -> Live:
-    """Rows like a call's, with buffers of their own and `columns` columns of history."""
-    live = state.live
-    number = torch.zeros((), dtype=torch.int64, device=live.emitted.device)
-    return Live(
-        live.history.new_zeros(len(live.history), columns, *live.history.shape[2:]),
-        live.emitted.clone(),
-        live.root.clone(),
-        live.done.clone(),
-        live.nonfinite.clone(),
-        live.pads.clone(),
-        number,
-        number.clone(),
-        live.ends.clone(),
-        live.context,
-    )

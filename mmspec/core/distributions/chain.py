@@ -39,11 +39,7 @@ NextState = Callable[[int, Tensor, float], Tensor]
 
 @dataclass(frozen=True)
 class DenoisingChain:
-    """A denoising chain at every node. Draws are whole trajectories, as in `Trajectory.draws`.
-
-    Raises:
-        ValueError: The head cannot denoise ahead.
-    """
+    """A denoising chain at every node. Draws are whole trajectories, as in `Trajectory.draws`."""
 
     condition: Tensor  # what the head is conditioned on, `[batch, node, …]`
     head: Head  # computes the means; one evaluation per step, for all nodes together

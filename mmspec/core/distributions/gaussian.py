@@ -30,11 +30,7 @@ class Gaussian(DrawsUnits):
 
     @staticmethod
     def cat(distributions: "Sequence[Gaussian]") -> "Gaussian":
-        """Distributions joined along the nodes.
-
-        Raises:
-            ValueError: The distributions have different numbers for sigma.
-        """
+        """Distributions joined along the nodes."""
         mean = torch.cat([distribution.mean for distribution in distributions], 1)
         numbers = {distribution.sigma for distribution in distributions if not isinstance(distribution.sigma, Tensor)}
         if len(numbers) > 1:

@@ -27,11 +27,7 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class GaussianMixture(DrawsUnits):
-    """A mixture of Gaussians with diagonal covariances at every node.
-
-    Raises:
-        ValueError: `slack` is out of range, or no coupling has that name.
-    """
+    """A mixture of Gaussians with diagonal covariances at every node."""
 
     weights: Tensor  # `[batch, node, component]`, normalised
     means: Tensor  # `[batch, node, component, dim]`

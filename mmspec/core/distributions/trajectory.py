@@ -28,11 +28,7 @@ class Schedule:
 
     @staticmethod
     def of(head: Head) -> "Schedule":
-        """The schedule of a denoising head.
-
-        Raises:
-            ValueError: The head has no steps, a noiseless step, or variances that depend on the token.
-        """
+        """The schedule of a denoising head."""
         sigmas, carry = (torch.as_tensor(s) for s in (head.sigmas, head.carry))
         if sigmas.dim() != 1 or not len(sigmas):
             raise ValueError(

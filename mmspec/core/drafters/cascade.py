@@ -63,9 +63,6 @@ class CascadeDrafter:
     Args:
         decoder: The inner decoder. Its target offers `live`; a target that starts from a prompt is wrapped in
             `FromHistory`.
-
-    Raises:
-        ValueError: The decoder cannot continue a running call, or its rule is not exact.
     """
 
     offers = frozenset({"chain", "q"})

@@ -210,7 +210,7 @@ class DraftModelInside(InsideDrafts):
 
     def reserve(self, state: State) -> None:
         memory: DraftModelMemory = state.memory
-        self._held = self.model.held(memory.cache, self.nodes, None)
+        self._held = self.model.held(memory.cache, self.nodes)
         self._held.fall_back()  # whose passes have many shapes, and are not always compiled
         self._held.load(memory.cache)  # now its layers have their buffers
         with torch.inference_mode(False):

@@ -19,9 +19,6 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
     Returns:
         Parents (-1: child of the root), as `Draft.tree` takes them, and ranks. Levels follow one another; within a
         level, children follow their parents' order, then rank.
-
-    Raises:
-        ValueError: A rate is not a probability.
     """
     return likeliest_tree_by_depth((rates,) * depth, nodes)
 

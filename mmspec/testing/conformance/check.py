@@ -55,12 +55,7 @@ class Check:
         return self.subject.component
 
     def __call__(self) -> str:
-        """Measure. Returns the number.
-
-        Raises:
-            AssertionError: The promise is broken; says how.
-            SkipTest: The promise cannot be tried; says what is missing.
-        """
+        """The number that was measured; an `AssertionError` says how a promise is broken, a `SkipTest` what lacks."""
         return self.promise.measure(self.subject)
 
     def outcome(self) -> Outcome:
@@ -91,11 +86,7 @@ def promises() -> tuple[Promise, ...]:
 
 
 def known(name: str) -> str:
-    """`name`, if there is a promise of that name.
-
-    Raises:
-        ValueError: There is none; names the nearest.
-    """
+    """`name`, if there is a promise of that name."""
     names = [promise.name for promise in promises()]
     if name not in names:
         raise ValueError(unknown("check", name, names))

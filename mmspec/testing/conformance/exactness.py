@@ -105,11 +105,7 @@ def _report_says(subject: Subject, word: str, number: str) -> Report:
 
 
 def known(subject: Subject) -> list[Pair]:
-    """The pairs whose joint distribution is known.
-
-    Raises:
-        Untried: There is none.
-    """
+    """The pairs whose joint distribution is known."""
     found = [pair for pair in pairs(subject) if pair.bench.next_distribution is not None or pair.bench is gaussian()]
     if not found:
         raise Untried("no distribution to compare with: give an example with a target of at most 8 units")
@@ -125,11 +121,7 @@ class Evidence:
 
 
 def follows(pair: Pair, rule: Rule) -> Evidence:
-    """Evidence that the units follow the joint.
-
-    Raises:
-        Broken: They do not, with two seeds.
-    """
+    """Evidence that the units follow the joint."""
     evidence = judged(pair, rule)
     if evidence.p <= LEVEL:
         raise Broken("units do not follow the target's distribution", evidence.number)

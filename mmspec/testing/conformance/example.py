@@ -97,9 +97,6 @@ def examples_of(component: Spec, given: Mapping[str, Maker]) -> list[Example]:
     """The examples of a target, drafter or rule; none if it has no factory, and nobody names one.
 
     Those that are `given`, by qualified name, come before those that factories name.
-
-    Raises:
-        TypeError: What makes examples makes something else.
     """
     if not isinstance(component, FactorySpec):
         return []

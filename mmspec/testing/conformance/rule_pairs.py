@@ -40,9 +40,6 @@ class Pair:
         """Units of every row, given as numbers: `[batch, limit, *unit]`.
 
         Without a seed every row has one of its own, the same in every batch; without a warp the bench's is used.
-
-        Raises:
-            Broken: The drafter fails, so that nothing is tried.
         """
         decoder = Decoder(self.bench.target, self.drafter(), rule, k=K)
         seed_or_seeds = seeds(rows) if seed is None else seed
@@ -59,11 +56,7 @@ class Pair:
 
 @remembered
 def pairs(subject: Subject) -> list[Pair]:
-    """Every drafter of the benches that the rule takes.
-
-    Raises:
-        Untried: There is none; says why.
-    """
+    """Every drafter of the benches that the rule takes."""
     own = [bench for bench in subject.own_benches if bench.drafters]
     rule, refusals = subject.rule(), []
     for benches in (own or toys(), targets(subject.registry, subject.given)):

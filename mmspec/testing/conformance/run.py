@@ -84,11 +84,7 @@ def refuse_without_scipy() -> None:
 
 
 def select(name: str | Spec, registry: Registry) -> list[Spec]:
-    """The components that a name means: a plugin's, those of every kind that share the name, or the component.
-
-    Raises:
-        ValueError: There is none; names the nearest.
-    """
+    """The components that a name means: a plugin's, those of every kind that share the name, or the component."""
     if isinstance(name, Spec):
         return [name]
     records = {plugin.name: plugin for plugin in registry.plugins()}

@@ -35,14 +35,7 @@ class Trial:
         return self.subject.drafter(self.example)
 
     def rule(self, fresh: bool = False) -> Rule:
-        """A new rule for the drafter: `match` where that is possible and `fresh` is not asked for.
-
-        Args:
-            fresh: Only rules whose noise is fresh in every round.
-
-        Raises:
-            Untried: No such rule takes the drafter.
-        """
+        """A new rule for the drafter: `match` where it can be; if `fresh`, one with fresh noise in every round."""
         drafter = self.drafter()
         assert drafter is not None
         try:
@@ -71,10 +64,6 @@ class Subject:
 
     If `thorough`, statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %. `given` are examples by
     qualified name; without, there are only those that factories name.
-
-    Attributes:
-        cache: Results that several checks share.
-        crashes: Exceptions other than `ValueError` that were raised where drafter and target were paired.
     """
 
     def __init__(
@@ -90,11 +79,7 @@ class Subject:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The author's examples; one example of all defaults if there are none.
-
-        Raises:
-            Untried: The component is one of our plugins', and their examples were not given.
-        """
+        """The author's examples; one example of all defaults if there are none."""
         if self.given is None and self.component.owner in _ours(self.registry):
             raise Untried(UNSHIPPED)
         return examples_of(self.component, self.given or {}) or [Example()]
@@ -155,11 +140,7 @@ class Subject:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """All ways to try a drafter or a method.
-
-        Raises:
-            Untried: There are none; says why, and what to add.
-        """
+        """All ways to try a drafter or a method."""
         if self.component.kind == "method":
             drafter = self.pairing.drafter
             examples = self.beside(drafter).examples[:1] if drafter else [Example()]

@@ -23,22 +23,14 @@ TOLERANCE = 1e-3
 
 
 def benches(subject: Subject) -> list[Bench]:
-    """The benches of the target's examples.
-
-    Raises:
-        Untried: The target has no example.
-    """
+    """The benches of the target's examples."""
     if not subject.own_benches:
         raise Untried(TARGET)
     return subject.own_benches
 
 
 def largest_error(call: DrivenCall, draft: Draft, when: str) -> float:
-    """The largest difference of a pass from the reference at every node of a draft.
-
-    Raises:
-        Broken: The difference is more than rounding.
-    """
+    """The largest difference of a pass from the reference at every node of a draft."""
     output = call.verify(draft)
     differences = []
     for node in range(draft.nodes):
@@ -55,11 +47,7 @@ def difference(a: TargetOutput, b: TargetOutput) -> float:
 
 
 def only_rounding(worst: float, reason: str = "") -> str:
-    """The number that a check reports for its largest difference.
-
-    Raises:
-        Broken: The difference is more than rounding; for that reason.
-    """
+    """The number that a check reports for its largest difference."""
     number = f"max |Δ| {worst:.0e} of the largest score"
     if worst > TOLERANCE:
         raise Broken(reason, number)

@@ -40,11 +40,7 @@ class Log:
         self.most[kind] = max(self.most[kind], value)
 
     def unbroken(self, check: str, number: str) -> str:
-        """`number`.
-
-        Raises:
-            Broken: A fault is recorded under `check`.
-        """
+        """`number`, unless a fault is recorded under `check`."""
         wrong = self.wrong[check]
         if wrong:
             raise Broken(wrong[0], f"{len(wrong)} times")

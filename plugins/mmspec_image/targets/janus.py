@@ -126,9 +126,12 @@ class JanusTarget(GuidedTarget):
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most)
 
-    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
+    def held(self, cache: GuidedCache, nodes: int) -> GuidedCache:
         layers, most = self.model_info.layers(), cache.slots.most
-        return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most, index))
+        return replace(cache, slots=BufferCache.of_passes(self._codes, layers, cache.slots, most))
+
+    def expect(self, cache: GuidedCache, index: TreeIndex) -> None:
+        """Does nothing: the model has no recurrent layers."""
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

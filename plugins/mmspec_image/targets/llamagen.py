@@ -98,5 +98,8 @@ class LlamaGenTarget(GuidedTarget):
     def capture_key(self, cache: GuidedCache) -> Hashable:
         return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
-    def held(self, cache: GuidedCache, nodes: int, index: TreeIndex | None) -> GuidedCache:
+    def held(self, cache: GuidedCache, nodes: int) -> GuidedCache:
         return self.raster.held(cache)
+
+    def expect(self, cache: GuidedCache, index: TreeIndex) -> None:
+        """Does nothing: the model has no recurrent layers."""

@@ -122,11 +122,7 @@ class Candidates:
 
 
 class TextCandidates(Candidates):
-    """`Candidates` with a generator that options describe.
-
-    Raises:
-        ValueError: A model or a tokenizer cannot be loaded.
-    """
+    """`Candidates` with a generator that options describe."""
 
     def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
         model = load_model(options.model) if isinstance(options.model, str) else options.model

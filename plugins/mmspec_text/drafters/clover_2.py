@@ -104,11 +104,7 @@ MOST = 64
 
 
 def read_clover(name: str) -> PathCheckpoint:
-    """Read a head from a folder or the hub.
-
-    Raises:
-        ValueError: There is none, it is damaged, or in another layout.
-    """
+    """Read a head from a folder or the hub."""
     stored = stored_head(name, "a Clover-2", lambda key: key, ("rotary_emb", "lm_head."))
     config, what = stored.config, stored.what
     if any(key not in stored.headers for key in FORMS["clover-2"]):

@@ -106,24 +106,19 @@ class BlockCache:
 
     The last k known rows are never committed: other rows are behind them in the next round, so that they are read
     again. `most` counts the known units of the longest row at the end of the call, and the rows of one draft.
-
-    Attributes:
-        short: `[batch]` bool: rows of the batch with fewer known rows than a block has, behind which nothing is scored.
     """
 
     def __init__(self, head: Head, block: int, rows: int, most: int, device: torch.device) -> None:
         self.head, self.block = head, block
         self.slots = SlotCache(empty_layers(head.depth), rows, most + CHUNK + block, device)
         self.blocks: Blocks | None = None
+        # [batch]: rows with fewer known rows than a block has, behind which nothing is scored
         self.short = torch.ones(rows, dtype=torch.bool, device=device)
 
     @torch.no_grad()
     def read(self, rows: Rows, units: Tensor) -> None:
-        """Read true rows, the last block of the round before among them; the last k of them become the root's block.
-
-        Args:
-            rows: The features.
-            units: `[batch, column]` int64: their units.
+        """Read true rows and their units `[batch, column]`, the last block of the round before among them; the last k
+        of them become the root's block.
         """
         columns, block, first = rows.features.shape[1], self.block, 0
         while first < columns:

@@ -92,11 +92,7 @@ class Assistant:
     weights: Mapping[str, Tensor]
 
     def network(self) -> "Network":
-        """The assistant.
-
-        Raises:
-            ValueError: Tensors are missing, or have other shapes.
-        """
+        """The assistant."""
         with torch.device("meta"):
             made = Network(self)
         made = fitted(made, self.weights, f"the assistant {self.name!r}", "transformers")
@@ -105,11 +101,7 @@ class Assistant:
 
 
 def read_assistant(name: str) -> Assistant:
-    """Read an assistant from a folder or the hub.
-
-    Raises:
-        ValueError: There is none, it is damaged, or not read whole.
-    """
+    """Read an assistant from a folder or the hub."""
     stored = stored_head(name, "a Gemma 4 assistant's", lambda key: key, integers=(ORDER,))
     config, what = stored.config, stored.what
     text = config.get("text_config")
@@ -188,13 +180,9 @@ class Lookup:
 
     @classmethod
     def of(cls, slots: SlotCache, layers: Mapping[str, int], window: int, like: Tensor) -> "Lookup":
-        """Read a call's cache, between two rounds.
+        """Read a call's cache between two rounds, with all but the root, for a tensor of the assistant's `like` that.
 
-        Args:
-            slots: The target's cache; the root is not in it.
-            layers: The target's layers, by their kind.
-            window: Known units that layers with a window reach behind the latest one.
-            like: A tensor of the assistant's, with its device and dtype.
+        `layers` are the target's by their kind; layers with a window reach `window` units behind the latest known one.
         """
         length, keys, seen = slots.length[:, None], {}, {}
         for kind, number in layers.items():
@@ -262,12 +250,7 @@ class AskingMemory(Last):
 
 
 class Gemma4Assistant(GrowingDrafter):
-    """Drafts with an assistant.
-
-    Raises:
-        ValueError: None was named, or it cannot be read.
-        TypeError: The option `model` is something else.
-    """
+    """Drafts with an assistant."""
 
     def __init__(self, options: AssistantOptions = AssistantOptions()) -> None:
         super().__init__(options)
@@ -280,11 +263,7 @@ class Gemma4Assistant(GrowingDrafter):
         self.network = found.network()
 
     def wrap(self, target: Target) -> Target:
-        """The target, with its last states.
-
-        Raises:
-            ValueError: The assistant is one of another target.
-        """
+        """The target, with its last states."""
         own, name = self.checkpoint, f"the assistant {self.checkpoint.name!r}"
         if not isinstance(target, TransformersTarget) or not target.model_info.config.model_type.startswith("gemma4"):
             raise ValueError(f"{name} reads the keys of a Gemma 4, and {type(target).__name__} has none of these")
@@ -320,11 +299,7 @@ class Gemma4Assistant(GrowingDrafter):
 
 
 def last_of(config: Any, kind: str) -> int:
-    """The last layer of a kind that has keys of its own.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """The last layer of a kind that has keys of its own."""
     own = config.layer_types[: config.num_hidden_layers - (config.num_kv_shared_layers or 0)]
     if kind not in own:
         raise ValueError(f"the assistant has layers of {kind}, and no layer of the target has keys of that kind")

@@ -58,11 +58,7 @@ class HydraCheckpoint(PathCheckpoint):
     stored: Stored = field(kw_only=True)
 
     def beside(self, config: Mapping[str, Any]) -> "HydraCheckpoint":
-        """These heads, whose decoder layer is one of a target with this config, if their own does not describe it.
-
-        Raises:
-            ValueError: Its tensors are not those of such a layer.
-        """
+        """These heads, whose decoder layer is one of a target with this config, if their own does not describe it."""
         if self.architecture.prefix is None or self.stored.config.get("num_attention_heads") is not None:
             return self
         refuse_layers(config, self.stored.what)
@@ -116,12 +112,7 @@ class PrefixHydraNetwork(HydraNetwork):
 
 
 class Residual(nn.Module):
-    """A residual block; the first one of a head makes one state of several.
-
-    Args:
-        width: Numbers of a state.
-        more: States that it reads beside the first one.
-    """
+    """A residual block; the first one of a head makes one state of several, `more` beside the first."""
 
     def __init__(self, width: int, more: int) -> None:
         super().__init__()
@@ -156,11 +147,7 @@ def canonical(key: str) -> str:
 
 
 def read_hydra(name: str) -> HydraCheckpoint:
-    """Read Hydra's heads from a folder or the hub.
-
-    Raises:
-        ValueError: There are none, they are damaged, or in no known layout.
-    """
+    """Read Hydra's heads from a folder or the hub."""
     leftovers = ("rotary_emb", f"{PREFIX_LAYER}embed_tokens.", "input_embed_fn.")  # the last one is the target's table
     stored = stored_head(name, "a Hydra", canonical, leftovers, ("hydra_lm_head",), inside=("hydra_head.",))
     keys = {OUTER.sub("", key) for key in stored.keys}

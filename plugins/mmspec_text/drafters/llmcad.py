@@ -103,13 +103,10 @@ class LLMCad(SmallModelDrafter):
 
 
 def adapted(alpha: Tensor, longest: Tensor, accepted: Tensor, best: Tensor) -> Tensor:
-    """The thresholds after a round.
+    """The thresholds after a round that accepted so many units, all `[batch]`.
 
-    Args:
-        alpha: `[batch]`: those before.
-        longest: `[batch]`: units of the longest branch; 0: nothing was drafted, and nothing changes.
-        accepted: `[batch]`: how many units were accepted.
-        best: `[batch]`: log T_c.
+    `alpha` are those before, `longest` counts the units of the longest branch (0: nothing was drafted, and nothing
+    changes), and `best` is log T_c.
     """
     refused = (longest - accepted) / longest.clamp(min=1)
     changed = torch.where(refused > 0, alpha * (-refused * best).exp(), 0.5 * alpha)

@@ -54,12 +54,8 @@ class Tree:
 class Row:
     """The window and the pool of one row.
 
-    Args:
-        prompt: The row's prompt, with None for units that cannot be guessed; the window begins with its last ones.
-        columns: Columns of the window, the root's included (W).
-        n: Units of an n-gram (N), at least 2.
-        guesses: Most n-grams that begin with the same unit (G); the latest ones are kept.
-        from_prompt: Whether the prompt's own n-grams are in the pool from the beginning.
+    The window has `columns` (W), the root's included, and begins with the prompt's last units, None where they cannot
+    be guessed. Of n-grams (N, at least 2) that begin with the same unit the latest `guesses` (G) are kept.
     """
 
     def __init__(self, prompt: Sequence[int | None], columns: int, n: int, guesses: int, from_prompt: bool) -> None:

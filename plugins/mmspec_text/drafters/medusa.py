@@ -101,11 +101,7 @@ def canonical(key: str) -> str:
 
 
 def read_medusa(name: str) -> PathCheckpoint:
-    """Read Medusa's heads from a folder or the hub.
-
-    Raises:
-        ValueError: There are none, they are damaged, or in no known layout.
-    """
+    """Read Medusa's heads from a folder or the hub."""
     own, ids, inside = ("medusa_lm_head",), ("token_map",), ("medusa_head.",)
     stored = stored_head(name, "a Medusa", canonical, stems=own, integers=ids, inside=inside)
     keys = {PREFIX.sub("", key) for key in stored.keys}

@@ -153,11 +153,7 @@ def canonical(key: str) -> str:
 
 
 def read_mlp(name: str) -> PathCheckpoint:
-    """Read an MLP speculator from a folder or the hub.
-
-    Raises:
-        ValueError: There is none, it is damaged, or of another kind.
-    """
+    """Read an MLP speculator from a folder or the hub."""
     stored = stored_head(name, "an MLP speculator", canonical, inside=(PREFIX,))
     if any(key not in stored.headers for key in MLP["mlp-speculator"]):
         raise stored.no_layout(MLP)
@@ -167,11 +163,7 @@ def read_mlp(name: str) -> PathCheckpoint:
 
 
 def read_lstm(name: str) -> PathCheckpoint:
-    """Read an LSTM speculator from a folder or the hub.
-
-    Raises:
-        ValueError: There is none, it is damaged, or of another kind.
-    """
+    """Read an LSTM speculator from a folder or the hub."""
     stored = stored_head(name, "an LSTM speculator", canonical, inside=(PREFIX,))
     config, what = stored.config, stored.what
     if any(key not in stored.headers for key in LSTM["arctic-lstm"]):

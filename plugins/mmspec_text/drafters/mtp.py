@@ -45,14 +45,8 @@ _known: "WeakKeyDictionary[nn.Module, dict[str, Layers]]" = WeakKeyDictionary()
 
 
 def layers_of(model_info: ModelInfo, source: str | MtpCheckpoint | None) -> Layers:
-    """The multi-token layers for a target.
-
-    Args:
-        model_info: The target.
-        source: A folder or a hub name; None: where the target is from; or layers that were read.
-
-    Raises:
-        ValueError: There are none, or they do not fit the target.
+    """The multi-token layers for a target, from a folder or the hub, where the target is from (None), or as they were
+    read.
     """
     if isinstance(source, MtpCheckpoint):
         return _built(source, model_info)
@@ -95,14 +89,7 @@ class MtpOptions(TreeForm, TrimOptions):
 
 
 class Mtp(GrowingDrafter):
-    """Drafts with a target's layers for multi-token prediction.
-
-    Args:
-        options: Where the layers are, and the form of the drafts.
-
-    Raises:
-        TypeError: `model` is not a name.
-    """
+    """Drafts with a target's layers for multi-token prediction."""
 
     def __init__(self, options: MtpOptions = MtpOptions()) -> None:
         if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):
@@ -118,11 +105,7 @@ class Mtp(GrowingDrafter):
         return None if self._layers is None else self._layers.report
 
     def wrap(self, target: Target) -> Target:
-        """The target, with the states that the layers read: those behind its final norm.
-
-        Raises:
-            ValueError: It is no model of transformers.
-        """
+        """The target, with the states that the layers read: those behind its final norm."""
         if not isinstance(target, TransformersTarget):
             raise ValueError(
                 f"multi-token layers draft for a model of transformers, and not for {type(target).__name__}"

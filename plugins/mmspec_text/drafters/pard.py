@@ -82,11 +82,7 @@ class PardInside(DraftModelInside):
 
 
 class Pard(SmallModelDrafter):
-    """Drafts with a smaller language model that fills in masks.
-
-    Raises:
-        ValueError: No model was named, or it cannot be loaded, or its config names no mask.
-    """
+    """Drafts with a smaller language model that fills in masks."""
 
     def __init__(self, options: PardOptions = PardOptions()) -> None:
         super().__init__(options, "pard", options.build_shape())

@@ -68,11 +68,7 @@ class Prompts:
 
 
 def read_prompts(name: str) -> Prompts:
-    """Read prompt tokens from a folder or the hub.
-
-    Raises:
-        ValueError: There is no such adapter, it is damaged, or of a variant that is not computed here.
-    """
+    """Read prompt tokens from a folder or the hub."""
     what = f"the prompt tokens {name!r}"
     config, tensors = read_adapter(name, what)
     found = [key for key in tensors if key.split(".")[-1] == KEY]
@@ -92,11 +88,7 @@ def read_prompts(name: str) -> Prompts:
 
 
 def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`); none of it is run.
-
-    Raises:
-        ValueError: There is none, or it is damaged or a pickle of other things.
-    """
+    """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`); none of it is run."""
     folder = _fetched(name, what)
     config = read_json(folder / ADAPTER)
     try:
@@ -162,11 +154,7 @@ class PPDOptions(TreeForm):
             raise ValueError(f"rates are chances of siblings, by depth, at most 1 together; got {self.rates}")
 
     def trees(self, prompts: int) -> PromptTrees | None:
-        """The trees of so many prompt tokens; None in forms in which every node carries all of them.
-
-        Raises:
-            ValueError: The file of costs cannot be read, or holds none.
-        """
+        """The trees of so many prompt tokens; None in forms in which every node carries all of them."""
         if self.form != "sparse":
             return None
         costs = StepCosts.read(Path(self.step_costs)) if self.step_costs else None
@@ -178,12 +166,6 @@ class PPD:
 
     The memory of a call is the logits of the units behind the root, `[batch, prompt token, vocab]`; None before the
     first pass.
-
-    Args:
-        options: The prompt tokens, and the form of drafts.
-
-    Raises:
-        ValueError: No prompt tokens were named, or they cannot be read.
     """
 
     def __init__(self, options: PPDOptions = PPDOptions()) -> None:
@@ -199,11 +181,7 @@ class PPD:
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "tree"}
 
     def wrap(self, target: Target) -> Target:
-        """The target, with prompt tokens in its passes.
-
-        Raises:
-            ValueError: The prompt tokens are those of another target.
-        """
+        """The target, with prompt tokens in its passes."""
         if not isinstance(target, TransformersTarget):
             raise ValueError(f"prompt tokens are for a model of transformers, and not for {type(target).__name__}")
         own, width = self.prompts.embeddings.shape[1], target.model.get_input_embeddings().weight.shape[-1]

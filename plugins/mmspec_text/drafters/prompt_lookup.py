@@ -93,14 +93,10 @@ class LookupOfTexts:
 
 
 def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The units that followed the best match, and whether there is one: `[batch, k]` each.
+    """The k units that followed the best match, and whether there is one: `[batch, k]` each.
 
-    Args:
-        options: The lengths of n-grams.
-        history: `[batch, column]`; columns behind `last` may hold anything.
-        last: `[batch]`: the column of the root.
-        pads: `[batch]`: columns of padding.
-        k: Units to copy.
+    `last [batch]` is the column of the root, behind which `history [batch, column]` may hold anything; `pads [batch]`
+    counts columns of padding.
     """
     columns = history.shape[1]
     matched = _matched(options.max_ngram, history, last, pads)

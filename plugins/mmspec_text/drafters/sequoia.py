@@ -52,15 +52,11 @@ class SequoiaOptions(SmallModelOptions):
 
 
 class Sequoia(SmallModelDrafter):
-    """Drafts a static tree with a smaller transformers model.
-
-    Attributes:
-        tried: `[rank]`: children of that rank that were verified behind accepted nodes.
-        right: `[rank]`: how many of them were accepted.
-    """
+    """Drafts a static tree with a smaller transformers model."""
 
     def __init__(self, options: SequoiaOptions = SequoiaOptions()) -> None:
         self.options, self.nodes = options, options.nodes or max(SIZES) - 1
+        # [rank]: children of that rank that were verified behind accepted nodes, and how many of them were accepted
         self.tried = self.right = torch.zeros(len(options.rates))
         super().__init__(options, SEQUOIA.name, self.tree(self.nodes, self.nodes))
 

@@ -80,11 +80,7 @@ class SuffixMemory:
 
 
 class Suffix:
-    """Drafts from counts of n-grams.
-
-    Raises:
-        ValueError: The corpus cannot be read.
-    """
+    """Drafts from counts of n-grams."""
 
     needs, offers = SUFFIX.needs, SUFFIX.offers
 

@@ -17,11 +17,7 @@ BREAK = -1
 
 
 class SuffixArray:
-    """Counts (`Statistics`) of a corpus that does not change: ids, or a list of documents of ids.
-
-    Raises:
-        ValueError: The corpus is empty, or an entry is no id.
-    """
+    """Counts (`Statistics`) of a corpus that does not change: ids, or a list of documents of ids."""
 
     def __init__(self, ids: Sequence[int] | Sequence[Sequence[int]], shortest: int, longest: int) -> None:
         self.shortest = shortest
@@ -55,10 +51,8 @@ class SuffixArray:
     def continuations(self, text: Sequence[int], most: int, length: int) -> tuple[np.ndarray, int]:
         """The continuation of the longest suffix of a text that the corpus has, and `length` units behind it.
 
-        Of more than `most` places, evenly spread ones are taken.
-
-        Returns:
-            `[place, length]` int32, `BREAK` behind the end of a document; and the suffix's length, 0 if there is none.
+        That is `[place, length]` int32, `BREAK` behind the end of a document, and the suffix's length, 0 if there is
+        none. Of more than `most` places, evenly spread ones are taken.
         """
         for matched in range(min(self.longest, len(text)), self.shortest - 1, -1):
             first, last = self._range(text[-matched:])

@@ -76,10 +76,8 @@ class NgramCounts:
 
 
 class RecentCounts:
-    """Counts in two generations: when the younger one is full, it replaces the older one, which is dropped.
-
-    Args:
-        capacity: The most units that are remembered; the latest half of them always is.
+    """Counts in two generations: when the younger one is full, it replaces the older one, which is dropped. At most
+    `capacity` units are remembered, the latest half of them always.
     """
 
     def __init__(self, capacity: int, shortest: int, longest: int) -> None:

@@ -44,9 +44,6 @@ class Fallback(TwoDrafters):
 
     For a drafter that proposes rarely, such as a lookup, before one that always proposes. In one round, rows of a batch
     may have a chain from one and a tree from the other: every row then has a tree of its own.
-
-    Raises:
-        ValueError: One of them drafts from a distribution (offers `q`).
     """
 
     def __init__(self, first: Drafter, second: Drafter) -> None:

@@ -102,14 +102,12 @@ class Trust:
 
 
 class United(TwoDrafters):
-    """The best nodes of two drafters' trees, as one tree. The first gives scores; the second is the retriever.
+    """The best nodes of two drafters' trees, as one tree. The first gives scores; the second is the retriever, whose
+    nodes without a score are taken to be certain.
 
-    Args:
-        first: Drafts with a head or a model.
-        second: Retrieves; if its nodes have no score, each is taken to be certain.
-        nodes: Most nodes; None: as many as the first drafts, at least two for each unit of the longest path.
-        depth: Deepest path of the first; None: the budget.
-        agreed: Whether only paths are taken from the second whose first unit the first drafts, too.
+    There are at most `nodes`; None: as many as the first drafts, at least two for each unit of the longest path. The
+    first's deepest path is `depth`; None: the budget. Where `agreed`, only paths are taken from the second whose first
+    unit the first drafts, too.
     """
 
     def __init__(
@@ -225,18 +223,11 @@ class UnitedInside(InsideDrafts):
 
 
 def united(first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool) -> tuple[Draft, Tensor, Tensor]:
-    """One tree of two.
+    """One tree of two drafts that are not rooted, of at most `most` nodes.
 
-    Args:
-        first: A draft with scores, not rooted.
-        second: What was retrieved, not rooted.
-        most: Most nodes.
-        worth: `[batch]`: the logarithm of what the second's chances are multiplied with.
-        agreed: As in `United`.
-
-    Returns:
-        The draft; the second's chance of each of its nodes given the node's parent, 0 at others, `[batch, node]`; and
-        where each node comes from, `[batch, node]`: ids of the first's nodes, and then of the second's.
+    `worth [batch]` is the logarithm of what the second's chances are multiplied with. Beside the draft there are the
+    second's chance of each of its nodes given the node's parent, 0 at others, `[batch, node]`; and where each node
+    comes from, `[batch, node]`: ids of the first's nodes, and then of the second's.
     """
     rows, n, m = len(first.units), first.units.shape[1], second.units.shape[1]
     above, behind = (draft.index.parent.clamp(min=0).expand(rows, -1) for draft in (first, second))
@@ -286,11 +277,7 @@ def _scores(draft: Draft) -> Tensor:
 
 
 class UnitedWithModel(United):
-    """Drafts with a head or a smaller model, and copies.
-
-    Raises:
-        ValueError: There is no such drafter, or it cannot be made with these options.
-    """
+    """Drafts with a head or a smaller model, and copies."""
 
     def __init__(self, options: UnitedOptions = UnitedOptions()) -> None:
         first, beside = _first_of(options), BESIDE[options.beside]

@@ -163,9 +163,6 @@ def work_of(name: str) -> Work:
     """The work of a language model in its full size, in bfloat16; no weight is read.
 
     The name is one of `SIZES`, `mmspec/…`, a folder with a `config.json`, or a hub name.
-
-    Raises:
-        ValueError: There is no such size and no such model.
     """
     if name in SIZES:
         model = random_model(torch.device("meta"), torch.bfloat16, **SIZES[name])

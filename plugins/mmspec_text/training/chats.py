@@ -24,11 +24,7 @@ MARK = "the-question-of-a-user"
 
 @dataclass(frozen=True)
 class Chat:
-    """The form in which a target is served: its tokenizer's chat template.
-
-    Raises:
-        ValueError: The template has no such variable; names it.
-    """
+    """The form in which a target is served: its tokenizer's chat template."""
 
     tokenizer: PreTrainedTokenizerBase
     variables: Mapping[str, Any] = field(default_factory=dict)  # values of the template's own variables
@@ -44,9 +40,6 @@ class Chat:
 
         The line has `messages`, each with a `role` and its `content`; and `tools`, if the template is given some.
         `ends` are the ids that end an answer.
-
-        Raises:
-            ValueError: It is no conversation in words, nobody answers in it, or the template does not take it.
         """
         messages, tools = line["messages"], {"tools": line["tools"]} if line.get("tools") else {}
         if self.tokenizer.chat_template is None:
@@ -66,11 +59,7 @@ class Chat:
         return self._ids(self._rendered(messages, where, prompt=True))
 
     def opening(self) -> Tensor:
-        """The template's tokens before a user's first question, `[unit]` int64.
-
-        Raises:
-            ValueError: It writes nothing there, or changes the question.
-        """
+        """The template's tokens before a user's first question, `[unit]` int64."""
         question = [{"role": "user", "content": MARK}]
         before, mark, _ = self._rendered(question, "the beginning of a user's turn").partition(MARK)
         if not mark or not before:

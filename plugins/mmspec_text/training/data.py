@@ -57,21 +57,12 @@ def read_data(
     recipe: DrafterRecipe,
     template: Mapping[str, Any] | None = None,
 ) -> Data:
-    """The data that a user gave.
+    """The data that a user gave, in `files` of texts and conversations; refuses what the target or its chat template
+    cannot read.
 
-    Args:
-        files: Files of texts and conversations.
-        own: Units that the target writes, about; 0: none. It answers the questions of the conversations; if there are
-            none, it goes on from beginnings of the texts; if there are no files, it writes all of it, in its chat
-            template if it has one.
-        model: The target.
-        tokenizer: Its tokenizer.
-        recipe: Lengths.
-        template: Values of the chat template's own variables, as they are in use: `{"enable_thinking": False}`.
-
-    Raises:
-        ValueError: There is nothing to train on in a file, the target knows no such text, or its template no such
-            variable.
+    The target itself writes about `own` units: it answers the questions of the conversations; if there are none, it
+    goes on from beginnings of the texts; if there are no files, it writes all of it, in its chat template if it has
+    one. `template` are the values of the template's own variables, as they are in use: `{"enable_thinking": False}`.
     """
     chat = Chat(tokenizer, template or {})
     vocab = model.config.get_text_config(decoder=True).vocab_size
@@ -114,9 +105,6 @@ def read_file(path: Path, chat: Chat, vocab: int, end: Tensor) -> tuple[Tensor, 
     """The texts of a file as one row of units, `[unit]` int64; and of every conversation its answers.
 
     `end` are the ids that end an answer.
-
-    Raises:
-        ValueError: The file cannot be read, is empty or all its texts are, or a line holds no text, or other ids.
     """
     lines, tokenizer = numbered_json_lines(path, MOST), chat.tokenizer
     if not lines:
@@ -176,11 +164,7 @@ def _refuse_ids(ids: Sequence[int], vocab: int, where: str) -> None:
 
 
 def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tuple[list[Answer], Batch]:
-    """The answers to train on, and the last conversations', at most `length` units each, which are held out.
-
-    Raises:
-        ValueError: There is one conversation.
-    """
+    """The answers to train on, and the last conversations', at most `length` units each, which are held out."""
     held = max(1, int(HELD_OUT * len(talks)))
     if len(talks) - held < 1:
         raise ValueError(f"{where} has one conversation; training holds one out, so that it takes two and more")
@@ -190,11 +174,7 @@ def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tu
 
 
 def halves(units: Tensor, length: int, where: str) -> tuple[Tensor, Tensor]:
-    """A stream's training part, and windows `[window, length]` of its held-out end.
-
-    Raises:
-        ValueError: It is too short.
-    """
+    """A stream's training part, and windows `[window, length]` of its held-out end."""
     held = max(1, int(HELD_OUT * len(units)) // length) * length
     if len(units) - held < length:
         raise ValueError(

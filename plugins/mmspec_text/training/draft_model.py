@@ -121,13 +121,11 @@ def model_loss(
 
 
 def rewritten(student: Any, batch: Batch, share: float, temperature: float) -> tuple[Batch, Tensor]:
-    """A batch with other ends: of a conversation the whole answer, of a text what is behind its first units.
+    """A batch with other ends: of a conversation the whole answer, of a text what is behind its first units. It is a
+    function of the weights and the batch alone.
 
-    `share` is λ, the probability that a sequence is one of them; temperature 0 is greedy.
-
-    Returns:
-        The batch, a function of the weights and the batch alone; and its units `[sequence, unit]` int64 for a loss on
-        the text itself, -1 where the draft model wrote: its own text is no example.
+    `share` is λ, the probability that a sequence is one of them; temperature 0 is greedy. Second are the units
+    `[sequence, unit]` for a loss on the text itself, -1 where the draft model wrote: its own text is no example.
     """
     g = torch.Generator().manual_seed(batch.seed)
     chosen = torch.rand(len(batch.ids), generator=g) < share

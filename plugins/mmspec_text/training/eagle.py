@@ -83,11 +83,7 @@ def new_head(
 
 
 def trained_before(model: Any, name: str) -> tuple[EagleNetwork, tuple[int, ...]]:
-    """A stored head to go on from, and the boundaries that it reads.
-
-    Raises:
-        ValueError: It cannot be read, has another layout, or is for a target of other sizes.
-    """
+    """A stored head to go on from, and the boundaries that it reads."""
     stored, config = read_checkpoint(name), model.config.get_text_config(decoder=True)
     a = stored.architecture
     plain = a.fused and a.projected and a.latent is None and len(stored.layer_ids) == a.features
@@ -107,9 +103,6 @@ def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: in
     """Write a head; the live one is unchanged.
 
     It reads the target's states at `boundaries`; a draft should have `k` units.
-
-    Raises:
-        ValueError: The head is of another version than EAGLE-3.
     """
     write_files(tensors_of(head), config_of(head, boundaries, target, k), folder)
 

@@ -31,19 +31,11 @@ def fill_blocks(
     text: bool = True,
     recompute: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """A model's scores of a text, and at the fillers behind some of its units.
+    """A model's scores of a text `[batch, unit, vocab]`, if `text` asks for them, and at fillers behind its roots.
 
-    Args:
-        model: A live causal language model of transformers.
-        units: `[batch, unit]` int64: the text.
-        roots: `[batch, root]` int64: places in it.
-        fillers: `[filler, hidden]`: what stands in the place of units' embeddings, in the order of a block.
-        kept: How many of the roots, the first ones, have each filler.
-        text: Whether the text's own units are scored.
-        recompute: Whether layers are run again for the gradient (`recomputed`).
-
-    Returns:
-        Logits of the text, `[batch, unit, vocab]`, and for every filler `[batch, root, vocab]`.
+    `roots [batch, root]` are places in the text; `fillers [filler, hidden]` stand in the place of units' embeddings, in
+    the order of a block, and `kept` says how many of the roots, the first ones, have each filler, for which there are
+    scores `[batch, root, vocab]`. `recompute` runs layers again for the gradient.
     """
     (batch, known), device = units.shape, units.device
     nodes = [(root, depth) for depth, count in enumerate(kept) for root in range(count)]

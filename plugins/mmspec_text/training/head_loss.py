@@ -65,16 +65,11 @@ class Compared(NamedTuple):
 def compared(
     head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int
 ) -> Iterator[Compared]:
-    """A head beside its target.
+    """A head beside its target, whose `features` are `[sequence, unit, width]`.
 
-    Args:
-        head: The head.
-        features: `[sequence, unit, width]`: the target's.
-        p: Of the target's distribution over the head's ids behind every unit, `[sequence, unit, k]`.
-        units: `[sequence, unit]` int64: the text in the head's own ids, -1 where there is none.
-        batch: The text.
-        steps: Units of a draft.
-        anchors: Most roots of a sequence, for a head that scores a block; others are compared behind all units.
+    `p [sequence, unit, k]` is of the target's distribution over the head's ids behind every unit;
+    `units [sequence, unit]` are the text in the head's own ids, -1 where there is none. A head that scores a block is
+    compared at so many `anchors` of a sequence, others behind all units.
     """
     following = torch.nn.functional.pad(units[:, 1:], (0, 1), value=-1)
     if isinstance(head, DFlashNetwork | FillsBlocks):

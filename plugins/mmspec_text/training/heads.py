@@ -69,9 +69,6 @@ def drafted_ids(
     """The ids, `[size]` int64, ascending; None if these are all.
 
     Special ids are what the tokenizer calls so, all that were added to it, and what ends a text.
-
-    Raises:
-        ValueError: There are more special ids than places.
     """
     vocab: int = model.config.get_text_config(decoder=True).vocab_size
     if size is None or size >= vocab:
@@ -106,11 +103,7 @@ class DepthMetrics:
 
 @torch.no_grad()
 def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Batch], depth: int) -> DepthMetrics:
-    """Count on texts, behind the units that count there.
-
-    Raises:
-        ValueError: There is no text, one that is shorter than a draft, or nothing counts.
-    """
+    """Count on texts, behind the units that count there."""
     own, reached, hits, alphas, rows = own_ids(head), [0] * depth, [0] * depth, [0.0] * depth, [0] * depth
     for text in texts:
         features, logits = teacher(text.ids)

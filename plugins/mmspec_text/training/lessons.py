@@ -24,9 +24,6 @@ class EagleLesson:
     """The lesson of an EAGLE head. It is a `Lesson`.
 
     `boundaries` of its states are asked in every lesson, since a probe may change them; `depth` counts a draft's units.
-
-    Raises:
-        ValueError: There is no such loss, or the target is read with more than ids.
     """
 
     def __init__(
@@ -56,11 +53,7 @@ class EagleLesson:
 
 
 class ModelLesson:
-    """The lesson of a draft model. It is a `Lesson`.
-
-    Raises:
-        ValueError: There is no such loss, the target is read with more than ids, or the two have other tokens.
-    """
+    """The lesson of a draft model. It is a `Lesson`."""
 
     def __init__(self, small: TransformersTarget, target: Any, loss: str) -> None:
         model = readable(target)
@@ -88,11 +81,7 @@ def batch_of(units: Tensor, counted: Tensor) -> Batch:
 
 
 def readable(target: Any) -> Any:
-    """The model of a target that reads a text of ids alone.
-
-    Raises:
-        ValueError: The target is another one.
-    """
+    """The model of a target that reads a text of ids alone."""
     if not isinstance(target, TransformersTarget):
         raise ValueError(f"drafters learn for language models of transformers, not for {type(target).__name__}")
     if target.model.config.is_encoder_decoder:

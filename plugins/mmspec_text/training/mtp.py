@@ -37,11 +37,7 @@ def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None =
 
 
 def new_mtp(model_info: ModelInfo, seed: int) -> MtpNetwork:
-    """A layer before training: the target's last one, which at first adds nothing to the target's state.
-
-    Raises:
-        ValueError: The target's layers are not plain ones.
-    """
+    """A layer before training: the target's last one, which at first adds nothing to the target's state."""
     block, kind = model_info.language.layers[-1], type(model_info.model).__name__
     weights = {key: value.detach().float().clone() for key, value in block.state_dict().items()}
     norm = dict(block.named_children()).get("input_layernorm")

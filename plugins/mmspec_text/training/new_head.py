@@ -67,9 +67,6 @@ def sizes_for(model: Any, intermediate: int | None) -> dict[str, Any]:
 
     `intermediate` counts the numbers inside of MLPs; None: as many as in the target's. A target without attention, or
     with rotary positions of another kind than `COPIED`, leaves the usual ones.
-
-    Raises:
-        ValueError: As `refuse_widths`.
     """
     whole = model.config.get_text_config(decoder=True)
     config = whole.per_layer_config[0]  # of a layer: they may differ

@@ -28,14 +28,7 @@ from mmspec_text.training.recipe import DrafterRecipe
 
 
 class MaskedModel(nn.Module):
-    """A draft model and its mask. It is a `FillsBlocks`.
-
-    Args:
-        model: A live causal language model of transformers, which learns.
-        mask: The id that stands for units that are not known.
-        share: As in `FillsBlocks`.
-        recompute: As in `fill_blocks`.
-    """
+    """A draft model that learns, and the id that stands for units that are not known. It is a `FillsBlocks`."""
 
     def __init__(self, model: Any, mask: int, share: float, recompute: bool = False) -> None:
         super().__init__()
@@ -56,12 +49,7 @@ class MaskedModel(nn.Module):
 def begun_pard(
     tokenizer: PreTrainedTokenizerBase, model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None
 ) -> NewHead:
-    """A draft model before its training; the other arguments are as in `Begin`.
-
-    Raises:
-        ValueError: The draft model that the recipe names cannot be loaded, has other ids than the target, or does not
-            see blocks as it would in use.
-    """
+    """A draft model before its training; the other arguments are as in `Begin`."""
     given = recipe.draft_model
     student = new_draft_model(model, recipe.seed) if given is None else _loaded(given, model)
     student.to(model.device).requires_grad_(True)

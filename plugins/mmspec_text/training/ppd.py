@@ -25,14 +25,7 @@ from mmspec_text.training.recipe import DrafterRecipe
 
 
 class PromptTokens(nn.Module):
-    """Prompt tokens of a frozen target. It is a `FillsBlocks`: a block hangs behind the unit before each root.
-
-    Args:
-        model: The live target.
-        count: The number of prompt tokens.
-        seed: Of the rows that they begin as.
-        recompute: As in `fill_blocks`.
-    """
+    """Prompt tokens of a frozen target. It is a `FillsBlocks`: a block hangs behind the unit before each root."""
 
     share = 1.0
 
@@ -56,11 +49,7 @@ class PromptTokens(nn.Module):
 
 
 def begun_ppd(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
-    """As many prompt tokens as a draft is deep; arguments as in `Begin`.
-
-    Raises:
-        ValueError: The target does not see prompt tokens behind many units of a text as it would in use.
-    """
+    """As many prompt tokens as a draft is deep; arguments as in `Begin`."""
     network = PromptTokens(model, recipe.depth, recipe.seed, recipe.recompute)
     refuse_odd_blocks(model, recipe.context, network.embeddings.detach(), "the target")
     return NewHead(network, (FINAL,), None, partial(write_ppd, network, name))

@@ -42,11 +42,7 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
 
 @dataclass(frozen=True)
 class DrafterRecipe:
-    """Lengths of a run, and its loss: the options of `mmspec train drafter`.
-
-    Raises:
-        ValueError: A number is out of its range, or there is no such loss.
-    """
+    """Lengths of a run, and its loss: the options of `mmspec train drafter`."""
 
     steps: Annotated[int, Option(min=1, help="Optimiser steps.")] = 600
     batch: Annotated[int, Option(min=1, help="Sequences of a batch.")] = 6

@@ -77,15 +77,12 @@ def train_drafter(
     name: str,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Run a recipe, or the rest of it.
+    """Run a recipe, or the rest of it; refuses a recipe that the kind of drafter has not, and work that is another
+    run's.
 
     The target's weights are frozen, those that a head shares among them; the drafter learns in float32 under bfloat16
     autocast. `folder` receives the finished drafter, and replaces one that is as a run left it; `work` has the
     checkpoints: delete it to start anew.
-
-    Raises:
-        ValueError: The kind of drafter has not all of the recipe; the target reads no sequences of that length; `work`
-            is another run's, or of another recipe; or training cannot go on.
     """
     recipe.refuse_for(kind, bool(data.sources), len(data.prompts) > 0)
     model.requires_grad_(False)

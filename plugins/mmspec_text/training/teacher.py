@@ -38,9 +38,6 @@ class Teacher:
     """A target that is read and never changed.
 
     The live model is in evaluation mode; its states at `boundaries` are the features; (): none.
-
-    Raises:
-        ValueError: The model has no such boundaries, or drafts for it cannot be verified.
     """
 
     def __init__(self, model: Any, boundaries: Sequence[int] = ()) -> None:
@@ -89,13 +86,8 @@ class Teacher:
 
 
 class Kept:
-    """A teacher that reads a sequence once.
-
-    Args:
-        teacher: The teacher.
-        folder: Where there is room; the files have no name there, and vanish with the process.
-        sequences: Most different sequences.
-        units: Most units of a sequence.
+    """A teacher that reads a sequence once, and keeps it in files of `folder` that have no name there and vanish with
+    the process.
     """
 
     def __init__(self, teacher: Teacher, folder: Path, sequences: int, units: int) -> None:

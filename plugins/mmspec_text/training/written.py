@@ -61,9 +61,6 @@ def questions(model: Any, chat: Chat, openings: Tensor, most: int | None = None,
 
     `openings` are what the template writes before a user's question, a row for every question. Prompts of more than
     `most` units leave no room for an answer, and are left out.
-
-    Raises:
-        ValueError: The target writes nothing there, or too much.
     """
     said = []
     for row in answered(model, openings, **how):

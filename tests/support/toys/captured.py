@@ -42,9 +42,12 @@ class FixedHistory(HistoryTarget):
     def capture_key(self, cache: UnitsCache) -> Hashable:
         return tuple(cache.units.shape), cache.width
 
-    def held(self, cache: UnitsCache, nodes: int, index: TreeIndex | None) -> HeldUnits:
+    def held(self, cache: UnitsCache, nodes: int) -> HeldUnits:
         drafted = torch.zeros(len(cache.units), cache.width, dtype=torch.int64)
         return HeldUnits(cache.units.clone(), cache.length.clone(), drafted)
+
+    def expect(self, cache: Any, index: TreeIndex) -> None:
+        pass
 
     def ready(self, cache: Any, nodes: int) -> AbstractContextManager[None]:
         return nullcontext()

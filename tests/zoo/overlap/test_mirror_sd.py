@@ -1,4 +1,4 @@
-"""`mirror-sd` on transformers models: what the exit says, and the text, which that never changes."""
+"""`mirror-sd` on transformers models: what the exit says, and by whom."""
 
 import threading
 from typing import Any
@@ -7,29 +7,10 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
 from mmspec_zoo.overlap.mirror_sd import LayerExit
 from tests.support.examples import zoo
-from tests.support.zoo import build, noisy
-
-SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")
-NAMES = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
-    model, call = build(name), dict(max_new_tokens=16, **sampling)
-    runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
-    with mmspec.enable(model, "mirror-sd", drafter=noisy(model, 0.05), executor="serial", exit=1, k=4) as spec:
-        for batch, expected in runs.items():
-            torch.manual_seed(0)
-            assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
-            assert spec.report.accepted > 0 and not spec.report.faults
-    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("layer", [1, 2])

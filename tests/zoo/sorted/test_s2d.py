@@ -1,4 +1,4 @@
-"""Sorted speculative decoding: its drafts by a loop without caches, and the text, which it never changes."""
+"""Sorted speculative decoding: its drafts by a loop without caches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +15,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec_zoo.sorted.s2d import S2D, S2DOptions, StoppedChain
 from mmspec_zoo.sorted.sorted_target import UNSURE
 from tests.support.draft_rounds import played
-from tests.support.zoo import build, noisy
+from tests.support.zoo import noisy
 
-SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe", "opt")
-NAMES = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 EXITS, SURE, STOP, K = (1, 2, 4), 0.6, 0.4, 4
 
 
@@ -113,21 +111,6 @@ def test_rounds_of_a_ragged_batch(sorted_llama: Any, prompts: Callable, monkeypa
             assert [level[row] for level in spoke[number]][: len(exits)] == exits
             seen.update(exits)
     assert seen == {UNSURE, 0, 1, 2} and {0, 1, K} <= set(accepted), (seen, accepted)
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
-    model, call = build(name), dict(max_new_tokens=20, **sampling)
-    runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
-    layers = model.config.num_hidden_layers
-    options = {"exits": (layers // 2, layers), "sure": 0.95, "stop": 0.1}
-    with mmspec.enable(model, "s2d", drafter=noisy(model, 0.05), k=4, **options) as spec:
-        for batch, expected in runs.items():
-            torch.manual_seed(0)
-            assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
-            assert spec.report.acceptance_length > 1.1 and not spec.report.faults
 
 
 def test_one_draft_model_for_two_targets(make_llama: Callable, sorted_llama: Any, prompts: Callable) -> None:

@@ -1,4 +1,4 @@
-"""vocab-trim: which ids are kept, two rounds by hand, the cut layer, and the text, which it never changes."""
+"""vocab-trim: which ids are kept, two rounds by hand, and the cut layer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from torch import nn
 from transformers import LlamaConfig, PreTrainedModel
 
 import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.types import Draft
@@ -23,11 +22,9 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.vocab_trim import CutHeadTarget, VocabTrim, VocabTrimOptions, widened
 from tests.support.examples.zoo import JOINS, letters, speller
-from tests.support.zoo import build, noisy
+from tests.support.zoo import build
+from tests.text.test_methods_equal_stock import MODELS, noisy
 
-FAST = ["llama", "gpt2"]
-SLOW = ["falcon-new", "mistral", "gemma2", "qwen3_moe", "cohere"]
-NAMES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 IDS = 8
 CORPUS = [[2, 3, 3, 5], [5, 5, 6, 6]]
 
@@ -114,7 +111,7 @@ def test_scattered_and_gathered_again() -> None:
     assert torch.equal(widened(wide, kept, IDS), wide)  # over all ids already
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*MODELS, pytest.param("cohere", marks=pytest.mark.slow)])
 def test_the_cut_layer(name: str) -> None:
     """What is kept is as before, behind a soft-cap, too; the live model has all rows, and shares all other weights."""
     model = build(name)
@@ -289,19 +286,3 @@ def test_layers_that_cannot_be_cut(make_llama: Any) -> None:
     model.forward = type(model).forward.__get__(model)
     with pytest.raises(ValueError, match="returns 131 logits whatever rows its output layer has"):
         CutHeadTarget(target, [3])
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
-    model, call = build(name), dict(max_new_tokens=20, **sampling)
-    runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
-    corpus = [ids for run in runs.values() for ids in run.ids.tolist()]
-    small = noisy(model, 0.05)
-    with mmspec.enable(model, "vocab-trim", drafter=small, corpus=corpus, keep=60, k=4) as spec:
-        for batch, expected in runs.items():
-            torch.manual_seed(0)
-            assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
-            assert spec.report.acceptance_length > 1.3 and not spec.report.faults
-    assert small.get_output_embeddings().weight.shape[0] == model.config.get_text_config().vocab_size

@@ -50,16 +50,10 @@ class Sequel(Protocol):
     """The change of the scores by the units drafted before."""
 
     def __call__(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits at nodes of one level.
+        """Logits in the place of `scored`, at nodes of one level; and what their children need, `[batch, node, width]`.
 
-        Args:
-            scored: `[batch, node, drafted]`: what the head scored of their children.
-            units: `[batch, node]` int64.
-            states: `[batch, node, hidden]`: the state that scored them.
-            above: `[batch, node, width]`: what this function returned second at the nodes' parents; None at the root.
-
-        Returns:
-            Logits in the place of `scored`; and what the children need, `[batch, node, width]`.
+        `scored [batch, node, drafted]` is what the head scored of their children from `states [batch, node, hidden]`,
+        and `above` what this function returned second at the nodes' parents; None at the root.
         """
 
 

@@ -44,12 +44,6 @@ class HeadCache:
 
     `most` counts the known units of the longest row at the end of the call and the nodes of one draft; `halves` the
     physical rows of each row: 2 under guidance, where a feature holds both halves side by side.
-
-    Attributes:
-        slots: Keys and values of all physical rows, one half behind the other; the length of a row is that of its
-            committed rows, without the root's.
-        states: `[physical, node, hidden]`: what the head returned at the nodes in the scratch.
-        open: `[physical]` bool: whether node 0 of the scratch is a row that is not committed yet.
     """
 
     def __init__(
@@ -62,8 +56,11 @@ class HeadCache:
         slots: SlotCache | None = None,
     ) -> None:
         self.head, self.halves, self.most, rows = head, halves, most, rows * halves
+        # of all physical rows, one half behind the other; a row's length is that of its committed rows, not the root's
         self.slots = SlotCache(empty_layers(head.depth), rows, most + CHUNK, device) if slots is None else slots
+        # [physical, node, hidden]: what the head returned at the nodes in the scratch
         self.states = torch.empty(rows, 0, 0, device=device)
+        # [physical]: node 0 of the scratch is a row that is not committed yet
         self.open = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def like(self, head: Head, slots: SlotCache, levels: int) -> Self:

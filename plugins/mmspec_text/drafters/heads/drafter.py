@@ -69,10 +69,6 @@ class HeadDrafter(GrowingDrafter):
     """A drafter with a trained head. A kind of head is a class of these.
 
     `loaded` says what was read, and how the head did on the first prompt.
-
-    Raises:
-        ValueError: No head was named, or it cannot be read.
-        TypeError: The option `model` is something else.
     """
 
     kind: ClassVar[str]  # the method's name, for messages
@@ -99,11 +95,7 @@ class HeadDrafter(GrowingDrafter):
         return self.checkpoint.length
 
     def wrap(self, target: Target) -> Target:
-        """The target, with the hidden states that the head reads.
-
-        Raises:
-            ValueError: The head is one of another target.
-        """
+        """The target, with the hidden states that the head reads."""
         if not isinstance(target, self.lenders):
             others = "" if self.lenders is TransformersTarget else " and LlamaGen"
             raise ValueError(

@@ -71,11 +71,7 @@ class Entries(Mapping[str, Any]):
         return len(self._entries)
 
     def settle(self, what: str, *known: str) -> None:
-        """Name the entries that nobody asked for; `known` ones of the family change nothing, or are parts of these.
-
-        Raises:
-            ValueError: One of them says that layers are computed in another way.
-        """
+        """Name the entries that nobody asked for; `known` ones of the family change nothing, or are parts of these."""
         left = {key: value for key, value in self._entries.items() if key not in self._asked}
         refuse_layers(left, what)
         if {"layer_types", "use_sliding_window"} & self._asked & self._entries.keys():
@@ -101,11 +97,7 @@ def refuse_layers(given: Mapping[str, Any], what: str, plain: Mapping[str, Any] 
 
 
 def agree(given: Mapping[str, Any], found: Mapping[str, object], what: str) -> None:
-    """Refuse a config that says something else than the file.
-
-    Raises:
-        ValueError: The message names the entry.
-    """
+    """Refuse a config that says something else than the file."""
     for name, value in found.items():
         if given.get(name) not in (None, value):
             raise ValueError(f"{what}: its config has {name} {shown(repr(given[name]))}, and its file has {value}")

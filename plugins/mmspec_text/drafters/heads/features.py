@@ -28,17 +28,10 @@ class Features:
 def features_of(
     head: HeadCheckpoint, layers: int, field: str, order: Sequence[Convention], usual: Sequence[int] = ()
 ) -> Features:
-    """The features that a head reads of a target of so many layers.
+    """The features that a head reads of a target of so many layers; refuses targets that have not the layers.
 
-    Args:
-        head: The head.
-        layers: The target's layers.
-        field: The entry of its config that names layers.
-        order: What layer ids may mean, the likeliest first.
-        usual: The ids where its config names none, as the first of these means them; (): they must be named.
-
-    Raises:
-        ValueError: The target has no such layers, or the config does not say which ones are meant.
+    `field` is the entry of its config that names layers, `order` what layer ids may mean, the likeliest first, and
+    `usual` the ids where its config names none, as the first of these means them; (): they must be named.
     """
     what, count = f"the head {head.name!r}", head.architecture.features
     ids = head.layer_ids or tuple(usual)

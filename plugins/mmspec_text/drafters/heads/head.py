@@ -31,16 +31,10 @@ class Head(Borrowing, Protocol):
         """States `[batch, row, hidden]` of the target's features `[batch, row, width]`."""
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        """Run the head over rows.
+        """The states of rows that are fed back, from which `logits` are computed: `[batch, row, hidden]`.
 
-        Args:
-            units: `[batch, row]` int64: the unit of every row, one ahead of its state.
-            states: `[batch, row, hidden]`: what features became, or what the head returned at the row's parent.
-            slots: The cache, opened for these rows; one layer for each of the head's.
-            geometry: The rows' positions, and which slots they see.
-
-        Returns:
-            `[batch, row, hidden]`: the state that is fed back, from which `logits` are computed.
+        `units [batch, row]` are one ahead of `states [batch, row, hidden]`: what features became, or what the head
+        returned at the row's parent. `slots` is the cache, opened for these rows, one layer for each of the head's.
         """
 
     def logits(self, states: Tensor) -> Tensor:

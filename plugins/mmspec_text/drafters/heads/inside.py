@@ -28,15 +28,7 @@ from mmspec_text.drafters.heads.rows import Rows
 
 
 class HeadInside(InsideDrafts):
-    """The drafts of a head inside of captured rounds.
-
-    Args:
-        head: The head, a module of torch.
-        shape: The shape of its drafts.
-        k: The budget of every draft.
-        state: A call.
-        beside: What else two calls must share for one captured round to serve both.
-    """
+    """The drafts of a head inside of captured rounds; calls of one round share what `beside` names, too."""
 
     def __init__(self, head: Borrowing, shape: Shape, k: int, state: State, beside: Hashable = ()) -> None:
         self.head = twin_of(head)
@@ -61,19 +53,14 @@ class HeadInside(InsideDrafts):
 
 
 class RowsInside(HeadInside):
-    """Of heads that read the rows of every round into a cache: the call's memory is a `HeadMemory`.
-
-    Attributes:
-        cache: The cache of the call that was loaded last, which goes on with it.
-        rows: The features that are not read yet.
-    """
+    """Of heads that read the rows of every round into a cache: the call's memory is a `HeadMemory`."""
 
     def __init__(self, head: Borrowing, shape: Shape, k: int, state: State, beside: Hashable = None) -> None:
         memory: HeadMemory = state.memory
         cache, self.columns = memory.cache, memory.columns
         own = self.columns.start, self.columns.stop, cache.halves, bucket(cache.most), beside
         super().__init__(head, shape, k, state, own)
-        self.cache: Any = None
+        self.cache: Any = None  # of the call that was loaded last, which goes on with it
 
     def reserve(self, state: State) -> None:
         cache, unread = state.memory.cache, state.memory.unread
@@ -82,6 +69,7 @@ class RowsInside(HeadInside):
         with torch.inference_mode(False), torch.no_grad():
             slots = BufferCache(empty_layers(self.head.depth), cache.slots, bucket(cache.most)).load(cache.slots)
             count = torch.zeros_like(state.emitted)
+            # the features that are not read yet
             self.rows = Rows(features.new_zeros(len(features), columns, features.shape[2]), count)
             self.cache = cache.like(self.head, slots, self.levels)
             self._open, self._states = self.cache.open, self.cache.states

@@ -37,11 +37,7 @@ class Latent:
 
     @classmethod
     def of(cls, stored: Stored, prefix: str, given: Mapping[str, Any]) -> "Latent | None":
-        """The facts that a layer's tensors show; None where it has attention of another kind.
-
-        Raises:
-            ValueError: Tensors are missing, or are not so many equal heads.
-        """
+        """The facts that a layer's tensors show; None where it has attention of another kind."""
         if f"{prefix}{DOWN}.weight" not in stored.headers:
             return None
         heads, what = positive(given, "num_attention_heads", stored.what), stored.what

@@ -54,18 +54,11 @@ class BlockSizes:
         theta: float = THETA,
         turning: int | None = None,
     ) -> Self:
-        """The sizes of a stored layer.
+        """The sizes of a stored layer, whose keys begin with `prefix`; refuses layers that are not computed.
 
-        Args:
-            stored: The head.
-            prefix: The beginning of the layer's keys.
-            given: The entries of its config, flat: `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and
-                the rotary parameters is not the default.
-            theta: The base of rotary positions where the config names none.
-            turning: The numbers of an attention head that turn, where `q_proj` and `k_proj` do not show them.
-
-        Raises:
-            ValueError: Tensors or entries are missing or contradict each other, or such layers are not computed.
+        `given` are the entries of its config, flat. `theta` is the base of rotary positions where the config names
+        none, and `turning` counts the numbers of an attention head that turn, where `q_proj` and `k_proj` do not show
+        them.
         """
         what = stored.what
         refuse_layers(given, what, {})

@@ -68,9 +68,6 @@ def begun(
     `fed` counts the nodes of one draft that the head is fed, the root not counted. `columns` of the features are the
     head's. `before` counts the positions of a condition in front of the first unit, as in `Lent`; they are rows with
     unit 0. `width` counts the numbers of a feature; twice as many are both halves under guidance.
-
-    Raises:
-        ValueError: The target gave no features of the prompt.
     """
     unread = of_prompt(state, columns, before)
     most = before + state.prompt_length + state.limit + fed + 2

@@ -46,9 +46,6 @@ def rope(given: Mapping[str, Any], kinds: Collection[str], theta: float, what: s
     """Rotary parameters in transformers' names, of a head with layers of some `kinds`.
 
     The base is `theta` where the config has none; lengths are its own where the parameters have none.
-
-    Raises:
-        ValueError: They are of an unknown kind, of two kinds, or of a part of a head's numbers.
     """
     entry = next((name for name in ("rope_scaling", "rope_parameters") if given.get(name)), "rope_scaling")
     found = given.get(entry) or {}

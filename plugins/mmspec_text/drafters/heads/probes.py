@@ -41,11 +41,8 @@ _probing: Traceable[Probing] = Traceable("mmspec_probes")
 class ProbedTarget:
     """See the module; `TargetOutput.auxiliary` holds the logits at probes.
 
-    Args:
-        target: The target.
-        embeddings: `[probe, hidden]`.
-        counts: Probes behind every node, the root first, of a row whose draft has 0, 1, … levels; none behind further
-            nodes. None: all of them behind every node.
+    `embeddings` are `[probe, hidden]`. `counts` are the probes behind every node, the root first, of a row whose draft
+    has 0, 1, … levels, and none behind further nodes; None: all of them behind every node.
     """
 
     def __init__(
@@ -122,12 +119,15 @@ class ProbedTarget:
         """With the numbers of the probes, and where they hang, which a captured pass keeps."""
         return self.target.capture_key(cache), self.counts, len(self.embeddings), checksums([self.embeddings])
 
-    def held(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> TransformersTargetCache:
-        for tree in (TreeIndex.static([-1], cache.slots.length.device), index):
-            if self.counts is None and tree is not None and tree.listed is not None:
-                self._trees[tree.listed] = probed_index(tree.listed, len(self.embeddings), tree.parent.device)
-        whole = None if index is None else self._trees.get(index.listed)
-        return self.target.held(cache, self.pass_nodes(nodes), whole)
+    def held(self, cache: TransformersTargetCache, nodes: int) -> TransformersTargetCache:
+        held = self.target.held(cache, self.pass_nodes(nodes))
+        self.expect(held, TreeIndex.static([-1], cache.slots.length.device))
+        return held
+
+    def expect(self, cache: TransformersTargetCache, index: TreeIndex) -> None:
+        if self.counts is None and index.listed is not None:
+            self._trees[index.listed] = whole = probed_index(index.listed, len(self.embeddings), index.parent.device)
+            self.target.expect(cache, whole)
 
     def _place(self) -> None:
         """Take the embeddings to where the model is, which may have been moved or cast since the last call."""
@@ -162,16 +162,11 @@ def probed(
 ) -> tuple[Draft, Tensor, Tensor]:
     """A rooted draft with chains of probes, at most `probes` each, behind its own nodes; they come last, node by node.
 
-    Args:
-        draft: The draft.
-        counts: Probes behind every node, `[batch, node]`, at least one behind the root; None: all of them.
-        places: Room for probes in a row; what is left over is invalid.
-        probes: The number of probes.
-        index: The tree of both, if it is known; None: it is computed.
+    `counts [batch, node]` are the probes behind every node, at least one behind the root; None: all of them. A row has
+    room for so many `places`; what is left over is invalid. `index` is the tree of both, if it is known.
 
-    Returns:
-        The draft with probes; which probe is at each place, `[batch | 1, place]`; and the place of probe i behind node
-        j at `j * probes + i`, `[batch | 1, node * probes]`, -1 where there is none.
+    Returned are the draft; which probe is at each place, `[batch | 1, place]`; and the place of probe i behind node j
+    at `j * probes + i`, `[batch | 1, node * probes]`, -1 where there is none.
     """
     nodes, rows, place = draft.nodes, len(draft.units), torch.arange(places, device=draft.units.device)[None]
     owner, number, found = place // probes, place % probes, place

@@ -61,11 +61,8 @@ class PromptTrees:
 def best_trees(rates: Rates, prompts: int, budget: int, costs: StepCosts | None = None) -> PromptTrees:
     """The trees that accept most; or, by a table of costs, those that emit most units per second of a row alone.
 
-    Args:
-        rates: As they are; deeper levels have those of the last one.
-        prompts: The number of prompt tokens that were trained.
-        budget: Candidates and prompt tokens behind them, at least 2.
-        costs: Seconds of passes, by which less of the budget may pay.
+    `rates` of deeper levels are those of the last one; `budget` counts candidates and prompt tokens behind them, at
+    least 2, less of which may pay by `costs`, the seconds of passes.
     """
     budgets = [budget] if costs is None else [*range(max(4, budget // 16), budget, max(4, budget // 16)), budget]
     sizes = ((each, size) for each in budgets for size in range(max(1, each // (prompts + 1)), each // 2 + 1))
@@ -155,9 +152,8 @@ class ByState:
 def _level(trees: PromptTrees, depth: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A level of the trees of states 0, 1, …, padded to the largest one, `[state, node]` each.
 
-    Returns:
-        Parents, as places among the kept nodes of the level above; ranks; the places of nodes that are kept, since they
-        have children; and the logarithm of the chance to be accepted, -inf at padding.
+    That is parents, as places among the kept nodes of the level above; ranks; the places of nodes that are kept, since
+    they have children; and the logarithm of the chance to be accepted, -inf at padding.
     """
     rows: list[Any] = [([], [], [], [])]
     for tree in trees.states:

@@ -76,11 +76,7 @@ class HeadCheckpoint:
     ignored: tuple[str, ...]  # its keys that are not used
 
     def network(self, vocab: int) -> Any:
-        """The head for a target of so many ids.
-
-        Raises:
-            ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
-        """
+        """The head for a target of so many ids."""
         a, what, d2t = self.architecture, f"the head {self.name!r}", self.weights.get("d2t")
         if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
             raise ValueError(
@@ -132,11 +128,7 @@ class Stored:
     headers: Mapping[str, StoredTensor]  # the tensors' headers, by these names
 
     def matrix(self, key: str) -> tuple[int, int]:
-        """Rows and columns of a matrix.
-
-        Raises:
-            ValueError: There is none of this name.
-        """
+        """Rows and columns of a matrix."""
         shape = self.headers[key].shape if key in self.headers else None
         if shape is None:
             raise ValueError(f"{self.what} has no {key}")
@@ -170,9 +162,6 @@ class Stored:
         """The tensors of these names, as far as there are any; and the keys in the files that are not used.
 
         `copies` names tensors that may be stored again, none of them wanted, and of which wanted ones.
-
-        Raises:
-            ValueError: A tensor is neither wanted nor a copy nor a known leftover, or a copy is none.
         """
         copies = copies or {}
         known_names = {*wanted, *copies}
@@ -197,11 +186,7 @@ class Stored:
         return taken, tuple(sorted(key for key in self.keys if self.names.get(key) not in wanted))
 
     def compare(self, embedding: nn.Module, output: nn.Module) -> None:
-        """Compare copies of the target's weights beside the head's with these modules' weights.
-
-        Raises:
-            ValueError: One is unlike the target's, which is used in its place.
-        """
+        """Compare copies of the target's weights beside the head's with these modules' weights."""
         for key in sorted({*self.keys} - {*self.names}):
             module = next(
                 (of for end, of in zip(COPIES, (output, embedding, embedding), strict=True) if key.endswith(end)), None
@@ -239,19 +224,11 @@ def stored_head(
     integers: Collection[str] = MAPS,
     inside: Sequence[str] = (),
 ) -> Stored:
-    """Read the headers of a head's files, safetensors or pickles (`weights_only=True`).
+    """The headers of a head's files, safetensors or pickles (`weights_only=True`), unquantised.
 
-    Args:
-        name: A folder, or a hub name.
-        kind: The kind of head, with its article.
-        renamed: What a key is called here.
-        leftovers: Parts of the keys of what published files carry beside a head: constants, copies, the target's.
-        stems: File names of weights, without suffix, that are looked for before the usual ones.
-        integers: Tensors that may be integers.
-        inside: Beginnings of a head's keys where it is stored in one file with its target, whose keys have none.
-
-    Raises:
-        ValueError: There is none, it is damaged or quantised, or two tensors have one name.
+    `renamed` says what a key is called here. `leftovers` are parts of the keys of what published files carry beside a
+    head (constants, copies, the target's), `stems` file names of weights that are looked for before the usual ones, and
+    `inside` beginnings of a head's keys where it is stored in one file with its target, whose keys have none.
     """
     what, files = f"the head {name!r}", file_names((*stems, "model"))
     folder = fetched(locate(name, pickles=True), files)
@@ -280,11 +257,7 @@ def keys_of(make: Callable[[Any, int], nn.Module], sizes: Any) -> set[str]:
 
 
 def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: str) -> Network:
-    """A network that was built on the device `meta`, with its weights.
-
-    Raises:
-        ValueError: Tensors are missing, have other shapes, or no place; the message names them.
-    """
+    """A network that was built on the device `meta`, with its weights."""
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
     here = {key: value for key, value in weights.items() if key not in MAPS}
     other = [

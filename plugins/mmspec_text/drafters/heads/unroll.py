@@ -63,10 +63,8 @@ class KeptSlots:
 
 
 def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
-    """The drafts of a head of any kind along a text, told its units; arguments and errors as in `unrolled`.
-
-    Yields:
-        For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.
+    """The drafts of a head of any kind along a text, told its units: for every step the logits of the unit
+    at `row + 2 + step`, `[batch, row, own ids]`, where `unrolled` has states.
     """
     if isinstance(head, DFlashNetwork | FillsBlocks):  # some blocks at a time: each of their rows sees the whole text
         roots = torch.arange(1, rows_of(units, steps) + 1, device=units.device).expand(len(units), -1)
@@ -82,20 +80,11 @@ def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Te
 
 
 def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
-    """Unroll a head over a text.
+    """Unroll a head over a text, `units [batch, unit]` with the target's features `[batch, unit, width]` of all of
+    them.
 
-    Args:
-        head: The head.
-        features: `[batch, unit, width]`: the target's features of all units.
-        units: `[batch, unit]` int64.
-        steps: Units of a draft.
-
-    Yields:
-        For every step `[batch, row, hidden]`: the states that the head returns, from which it scores the unit at
-        `row + 2 + step`. There are `unit - steps` rows.
-
-    Raises:
-        ValueError: The text is too short for so many steps.
+    For every step there are the states that the head returns, `[batch, row, hidden]`, from which it scores the unit at
+    `row + 2 + step`, in `unit - steps` rows.
     """
     rows = rows_of(units, steps)
     slots: Any = KeptSlots(head.depth)
@@ -107,11 +96,7 @@ def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterato
 
 
 def rows_of(units: Tensor, steps: int) -> int:
-    """The rows of a text `[batch, unit]` behind which a draft of so many units can be compared with it.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """The rows of a text `[batch, unit]` behind which a draft of so many units can be compared with it."""
     rows = units.shape[1] - steps
     if rows < 1:
         raise ValueError(f"a text of {units.shape[1]} units has no row that is followed by {steps} units and one more")
@@ -128,11 +113,7 @@ def _geometry(rows: int, step: int, device: torch.device) -> PassGeometry:
 
 
 def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
-    """Step along a text; arguments and errors as in `unrolled`, with at most the head's units.
-
-    Yields:
-        For every step `[batch, row, vocab]`: the logits of the unit at `row + 2 + step`. There are `unit - steps` rows.
-    """
+    """Step along a text as in `unrolled`, at most the head's units: for every step logits `[batch, row, vocab]`."""
     batch, rows = len(units), rows_of(units, steps)
 
     def fed(step: int) -> Tensor:

@@ -64,9 +64,6 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
     """Rows of the output layer.
 
     `own` are the rows of the head's own layer, None if it has none; `vocab` counts where the config says nothing else.
-
-    Raises:
-        ValueError: Config and layer contradict each other.
     """
     named = positive(given, "draft_vocab_size", what) if given.get("draft_vocab_size") is not None else None
     if own is not None and named is not None and own != named:
@@ -89,9 +86,6 @@ def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, 
     """The number of a head's parts: as many as its files hold.
 
     `found` are the numbers of the parts in its files. The first of `names` in the config may name more, and too few.
-
-    Raises:
-        ValueError: Parts are missing.
     """
     named = next((positive(given, name, what) for name in names if given.get(name) is not None), 0)
     missing = next(part for part in range(len(found) + 1) if part not in found)

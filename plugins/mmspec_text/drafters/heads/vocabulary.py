@@ -33,11 +33,7 @@ class TrimOptions:
     )
 
     def kept(self, target: Target) -> Tensor | None:
-        """The target's ids that are scored, ascending, the special ones among them; None: all.
-
-        Raises:
-            ValueError: One of `keep` and `corpus` is missing, or the corpus cannot be read.
-        """
+        """The target's ids that are scored, ascending, the special ones among them; None: all."""
         if (self.keep is None) != (self.corpus is None):
             raise ValueError("an output layer is cut by keep=<number of ids> and corpus=<what they are counted in>")
         if self.keep is None or target.vocab is None or self.keep >= target.vocab:
@@ -48,12 +44,10 @@ class TrimOptions:
 
 
 class Trimmed(nn.Module):
-    """The rows of an output layer that are kept.
+    """The rows of an output layer that are kept: those of the target's ids `kept [n]`, ascending.
 
-    Args:
-        kept: `[n]` int64, ascending: the target's ids.
-        ids: `[row]` int64: the target's id of each row of the layer; None: they are the same.
-        own: The head's output layer; None: it is the target's.
+    `ids [row]` is the target's id of each row of the layer, None where they are the same; `own` is the head's output
+    layer, None where it is the target's.
     """
 
     rows: Tensor
@@ -74,11 +68,7 @@ class Trimmed(nn.Module):
         return nn.functional.linear(states, self.weight, self.bias)
 
     def take(self, of_target: nn.Module) -> None:
-        """Take the rows of the layer, which may have been moved, cast or trained; they stay where they are if they fit.
-
-        Raises:
-            ValueError: Its weights are no matrix of numbers: they are packed.
-        """
+        """Take the rows of the layer, which may have been moved, cast or trained; those that fit stay in place."""
         layer = of_target if self._own[0] is None else self._own[0]
         if not isinstance(layer, nn.Linear) or not layer.weight.is_floating_point():
             raise ValueError("the output layer has packed weights, of which no rows can be kept: leave out keep=")
@@ -94,16 +84,10 @@ class Trimmed(nn.Module):
 
 
 def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int, what: str) -> Tensor | None:
-    """The target's id of each of a head's ids.
+    """The target's id of each of a head's ids, `[drafted]` ascending; None where all ids are the target's own.
 
     `d2t [drafted]` int64 holds the target's id less the head's; `t2d`, `[vocab]` bool or longer, marks the ids of the
-    target that the head has. Either may be None.
-
-    Returns:
-        `[drafted]` int64, ascending; None where all ids are the target's own.
-
-    Raises:
-        ValueError: The map is missing, or it is not one of this head and target.
+    target that the head has. Either may be None; maps that are not of this head and target are refused.
     """
     if d2t is None:
         if drafted < vocab and t2d is not None:

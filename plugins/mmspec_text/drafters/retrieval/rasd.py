@@ -37,11 +37,7 @@ class RasdOptions(Datastore, SmallModelOptions):
 
 
 class Rasd(United):
-    """Drafts with a smaller transformers model and a datastore.
-
-    Raises:
-        ValueError: No model or no corpus was named, or one of them cannot be loaded.
-    """
+    """Drafts with a smaller transformers model and a datastore."""
 
     needs, offers = RASD.needs, RASD.offers
 

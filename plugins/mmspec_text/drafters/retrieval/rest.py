@@ -91,11 +91,7 @@ def most_frequent(continuations: np.ndarray, nodes: int) -> list[Node]:
 
 
 class Rest:
-    """Drafts from a datastore.
-
-    Raises:
-        ValueError: There is no corpus, or it cannot be read.
-    """
+    """Drafts from a datastore."""
 
     needs, offers = REST.needs, REST.offers
 

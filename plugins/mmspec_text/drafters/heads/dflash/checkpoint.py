@@ -59,11 +59,7 @@ class DFlashCheckpoint(HeadCheckpoint):
 
 
 def read_dflash(name: str) -> DFlashCheckpoint:
-    """Read a head.
-
-    Raises:
-        ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
-    """
+    """Read a head."""
     stored = stored_head(name, "a DFlash", canonical, LEFTOVERS)
     layout = recognised(stored.config, stored.keys, stored.what)
     given = settings(stored.config)
@@ -75,11 +71,7 @@ def read_dflash(name: str) -> DFlashCheckpoint:
 
 
 def architecture_of(given: Entries, head: Stored, layout: Layout) -> DFlashArchitecture:
-    """The shape of a head; `given` are the entries of its config, flat.
-
-    Raises:
-        ValueError: It is no head of this family, or its parts contradict each other.
-    """
+    """The shape of a head; `given` are the entries of its config, flat."""
     stored, what = head.headers, head.what
     if not stored.keys() >= set(MARKS):
         raise head.no_layout({layout.name: MARKS})

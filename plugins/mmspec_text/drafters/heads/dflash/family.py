@@ -103,11 +103,7 @@ def canonical(key: str) -> str:
 
 
 def recognised(config: Mapping[str, Any], keys: Iterable[str], what: str) -> Layout:
-    """The layout of a checkpoint, which is called `what` in errors.
-
-    Raises:
-        ValueError: It is a head of another kind; the message names it.
-    """
+    """The layout of a checkpoint, which is called `what` in errors."""
     kind = config.get("speculators_model_type")
     if kind is not None:
         if kind not in KINDS:

@@ -84,11 +84,8 @@ class DFlashNetwork(HeadNetwork):
     def blocks(self, roots: Tensor, geometry: Sequence[PassGeometry], end: Tensor, slots: SlotCache) -> Tensor:
         """The states of several blocks in one pass, one for each of their units: `[batch, root, unit, hidden]`.
 
-        Args:
-            roots: `[batch, root]` int64.
-            geometry: Of the rows of all blocks, where a row sees all of its block; and where it sees those before it.
-            end: The position of every row's root, `[batch, 1, row, 1]`; or `[batch, 1, 1, 1]`.
-            slots: The cache, opened for these rows.
+        `geometry` has the rows of all blocks, each of which sees all of its block, and what it sees before it; `end` is
+        the position of every row's root, `[batch, 1, row, 1]` or `[batch, 1, 1, 1]`; `slots` are opened for these rows.
         """
         a = self.architecture
         masks = {sight: _mask(sight, geometry[sight.causal], end) for sight in a.sights}

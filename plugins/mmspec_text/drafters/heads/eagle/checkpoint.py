@@ -74,9 +74,6 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     """Read a head.
 
     `kind` is what it is to be: a head that drafts all units in one pass (`p-eagle`), or blocks (`falcon`), or neither.
-
-    Raises:
-        ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
     """
     stored = stored_head(name, "an EAGLE", canonical, (*LEFTOVERS, PAST))
     layout = recognised(stored.config, stored.keys)
@@ -105,11 +102,7 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
 
 
 def mask_token(given: Mapping[str, Any], what: str) -> int:
-    """The id that stands for units that are not known.
-
-    Raises:
-        ValueError: The config names none.
-    """
+    """The id that stands for units that are not known."""
     named = [given[name] for name in MASKS if given.get(name) is not None]
     if not named or type(named[0]) is not int or named[0] < 0:
         raise ValueError(f"{what}: its config has no id {MASKS[0]} (or {', '.join(MASKS[1:])}), but {named[:1]}")
@@ -117,11 +110,7 @@ def mask_token(given: Mapping[str, Any], what: str) -> int:
 
 
 def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architecture:
-    """The shape of a head; `given` are the entries of its config, flat.
-
-    Raises:
-        ValueError: It is no head of this family, or its parts contradict each other.
-    """
+    """The shape of a head; `given` are the entries of its config, flat."""
     stored, what = head.headers, head.what
     latent = Latent.of(head, "layers.0.", given)
     read = QUERY if latent is None else f"layers.0.{DOWN}.weight"

@@ -116,11 +116,7 @@ def canonical(key: str) -> str:
 
 
 def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
-    """The layout of a checkpoint.
-
-    Raises:
-        ValueError: It is a head of another kind; the message names it.
-    """
+    """The layout of a checkpoint."""
     names = set(keys)
     kind = config.get("speculators_model_type")
     if kind is not None:

@@ -58,9 +58,6 @@ def filled_blocks(
 
     `weights` are by `layers.{i}.` and the checkpoint's name; `originals` say what the checkpoint has in the place of
     each `layers.{i}.`, for messages.
-
-    Raises:
-        ValueError: A tensor is missing, has another shape, or has no place.
     """
     sparse = any(EXPERTS in key for key in weights)
     config = _config(
@@ -136,11 +133,7 @@ KEEPING = (CHAINED, "linear_attention")
 
 
 class Chain(nn.ModuleList):
-    """Layers of different kinds, one behind the other, as `layer_types` names them (Nemotron-H: attention, experts).
-
-    Raises:
-        ValueError: Another layer than the first one attends, or is recurrent.
-    """
+    """Layers of different kinds, one behind the other, as `layer_types` names them (Nemotron-H: attention, experts)."""
 
     def __init__(self, kind: Any, config: Any) -> None:
         kinds = config.layer_types

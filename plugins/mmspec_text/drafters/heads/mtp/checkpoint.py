@@ -42,11 +42,7 @@ class MtpCheckpoint:
 
 
 def read_checkpoint(name: str, model_info: ModelInfo, revision: str | None = None) -> MtpCheckpoint:
-    """Read the multi-token layers of a target from a folder or the hub.
-
-    Raises:
-        ValueError: There are none, some are incomplete or not read whole, or they are of a family that is not read.
-    """
+    """Read the multi-token layers of a target from a folder or the hub."""
     what, place = f"the checkpoint {name!r}", locate(name)
     folder, layers = indexed(place, revision), len(model_info.language.layers)
     files = key_files(folder)

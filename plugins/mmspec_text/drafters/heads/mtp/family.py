@@ -184,11 +184,7 @@ def is_of_layers(key: str, layers: int) -> bool:
 
 
 def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Family:
-    """The family of a checkpoint.
-
-    Raises:
-        ValueError: The checkpoint has no such layers, or they are of a family that is not read; says which.
-    """
+    """The family of a checkpoint."""
     for part, other in OTHERS.items():
         if any(part in key for key in keys):
             raise ValueError(f"{what} has layers of {other}; mtp does not read these. It reads {_listed()}")

@@ -27,11 +27,7 @@ from mmspec_text.drafters.heads.mtp.family import Family
 
 
 class MtpNetwork(HeadNetwork):
-    """See the module. It is a `Head`, whose states have one number more: how far behind the known units they are.
-
-    Raises:
-        ValueError: The layers do not fit the target.
-    """
+    """See the module. It is a `Head`, whose states have one number more: how far behind the known units they are."""
 
     def __init__(self, checkpoint: MtpCheckpoint, model_info: ModelInfo) -> None:
         super().__init__()

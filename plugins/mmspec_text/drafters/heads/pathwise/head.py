@@ -95,11 +95,7 @@ class PathCheckpoint:
     stored: Stored | None = field(default=None, kw_only=True)  # its files
 
     def network(self, vocab: int) -> Any:
-        """The head, a `PathHead`, for a target of so many ids.
-
-        Raises:
-            ValueError: Tensors are missing, or have other shapes.
-        """
+        """The head, a `PathHead`, for a target of so many ids."""
         with torch.device("meta"):
             network = self.make(self.architecture, vocab)
         return fitted(network, self.weights, f"the head {self.name!r}", self.layout)

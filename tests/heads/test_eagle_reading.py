@@ -1,4 +1,4 @@
-"""Heads that do not fit, files that are no heads, and what a trial on the prompt reports."""
+"""How an EAGLE head is read: maps of ids, latent attention, which states its ids of layers mean, long texts."""
 
 import json
 from dataclasses import replace
@@ -9,18 +9,15 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-import mmspec
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions, eagle_features
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.vocabulary import mapped_ids
-from tests.heads.conftest import checkpoint
 from tests.heads.test_published import FOLDER, opened, stored
-from tests.support.eagle_layouts import FIRST, LAYOUTS, TARGET, VOCAB
+from tests.support.eagle_layouts import LAYOUTS, TARGET, VOCAB
 from tests.text.conftest import llama
 
 THIRD = LAYOUTS["eagle-3"]
@@ -28,36 +25,6 @@ THIRD = LAYOUTS["eagle-3"]
 
 def target(**config: Any) -> TransformersTarget:
     return TransformersTarget(llama(**{"num_hidden_layers": 6, **config}))
-
-
-def refused(folder: Path, match: str, **config: Any) -> None:
-    with pytest.raises(ValueError, match=match):
-        Decoder(target(**config), Eagle(EagleOptions(model=str(folder))))
-
-
-def test_a_head_of_another_target(tmp_path: Path) -> None:
-    folder = THIRD.save(tmp_path / "a")
-    refused(folder, "states of 64 numbers, and those of the target have 128", hidden_size=128)
-    refused(folder, "made for 131 ids, and the target has 140", vocab_size=140)
-    refused(folder, "names id 96, and the target has 90", vocab_size=90)
-    ids = {"eagle_aux_hidden_state_layer_ids": [2, 5, 9]}
-    refused(THIRD.save(tmp_path / "b", changed=ids), "layers 2, 5, 9 of its target, and this one has 6")
-    four = LAYOUTS["sliding-four-features"]
-    unsaid = {"eagle_aux_hidden_state_layer_ids": None}
-    refused(four.save(tmp_path / "c", changed=unsaid), "does not say which of the target's 6 layers")
-    wide = {"lm_head.weight": torch.zeros(140, TARGET), "d2t": None, "t2d": None}
-    more = THIRD.save(tmp_path / "e", changed={"draft_vocab_size": 140}, **wide)
-    refused(more, "scores 140 ids, and its target has 131")
-    ids = {"d2t": torch.zeros(140, dtype=torch.int64), "t2d": None}
-    more = THIRD.save(tmp_path / "f", changed={"draft_vocab_size": 140, "vocab_size": 140}, **{**wide, **ids})
-    refused(more, "d2t names id 139, and the target has 131")
-    refused(THIRD.save(tmp_path / "d", changed={"num_aux_hidden_states": 2}), "not 2 states of 64")
-
-
-def test_a_target_that_gives_no_states() -> None:
-    drafter = Eagle(EagleOptions(model=checkpoint("eagle-3"), form="chain"))
-    with pytest.raises(ValueError, match="nothing offers hidden"):
-        Decoder(MarkovTarget(torch.rand(7, 7, 7)), drafter)
 
 
 def test_maps_of_a_vocabulary() -> None:
@@ -78,32 +45,6 @@ def test_maps_of_a_vocabulary() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             mapped_ids(*wrong, "it")  # type: ignore[arg-type]
-
-
-def test_files_that_are_no_heads(tmp_path: Path) -> None:
-    medusa = replace(THIRD, shapes={"0.0.linear.weight": (4, 4), "0.1.weight": (4, 4)}, pruned=False)
-    with pytest.raises(ValueError, match=r"EAGLE-1 is the nearest, and fc.weight.* is missing"):
-        read_checkpoint(str(medusa.save(tmp_path / "a")))
-    cut = {key: shape for key, shape in FIRST.items() if "gate" not in key}
-    with pytest.raises(ValueError, match=r"EAGLE-1 is the nearest, and layers.0.mlp.gate_proj.weight is missing"):
-        read_checkpoint(str(replace(THIRD, shapes=cut, pruned=False).save(tmp_path / "b")))
-    with pytest.raises(ValueError, match=r"eagel3.*eagle3"):
-        read_checkpoint(str(THIRD.save(tmp_path / "c", changed={"speculators_model_type": "eagel3"})))
-    with pytest.raises(ValueError, match="P-EAGLE"):
-        read_checkpoint(str(THIRD.save(tmp_path / "d", mask_hidden=torch.zeros(1, 1, 3 * TARGET))))
-    with pytest.raises(ValueError, match="quantised"):
-        packed = torch.zeros(TARGET, TARGET, dtype=torch.int8)
-        read_checkpoint(str(THIRD.save(tmp_path / "e", **{"fc.weight": packed})))
-    with pytest.raises(ValueError, match=r"draft_vocab_size 47, and lm_head.weight has 48 rows"):
-        read_checkpoint(str(THIRD.save(tmp_path / "f", changed={"draft_vocab_size": 47})))
-    with pytest.raises(ValueError, match="has no part"):
-        read_checkpoint(str(THIRD.save(tmp_path / "g", **{"layers.7.mlp.up_proj.weight": torch.zeros(4, 4)})))
-    with pytest.raises(ValueError, match="of another shape"):
-        wide = torch.zeros(TARGET, TARGET)
-        read_checkpoint(str(THIRD.save(tmp_path / "h", **{"layers.0.mlp.up_proj.weight": wide}))).network(VOCAB)
-    for wrong in ({"num_attention_heads": "many"}, {"rms_norm_eps": -1}, {"rope_scaling": 3}, {"vocab_size": None}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            read_checkpoint(str(THIRD.save(tmp_path / "i", changed=wrong)))
 
 
 @pytest.mark.parametrize(
@@ -137,11 +78,6 @@ def test_numbers_of_latent_attention_that_turn_together(low: bool) -> None:
     rows = torch.cat([torch.arange(5), 5 + order])
     assert torch.equal(ordered[f"self_attn.{asked}.weight"], up[torch.cat([rows, 9 + rows])])
     assert replace(sizes, pairs=False).by_halves(weights) == weights
-
-
-def test_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a head"):
-        mmspec.enable(llama(num_hidden_layers=6), "eagle")
 
 
 def test_both_meanings_of_a_layer_id(tmp_path: Path) -> None:
@@ -185,17 +121,6 @@ def test_layer_ids_off_by_one_are_found_and_said(third: bool, tmp_path: Path, mo
         drafter.loaded
     )
     assert len(said) == (0 if third else 1) and all("name the outputs of layers" in text for text in said)
-
-
-def test_a_head_that_guesses_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mmspec_text.drafters.heads.trial.warn", said.append)
-    drafter = Eagle(EagleOptions(model=str(THIRD.save(tmp_path)), form="chain"))
-    ours = Decoder(target(), drafter, k=2)
-    prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))
-    ours.generate(prompt, 4, warp=Warp.sampling(temperature=0))
-    ours.generate(prompt, 4, warp=Warp.sampling(temperature=0))
-    assert len(said) == 1 and "may be a head of another target" in said[0] and "chat template" in said[0]
 
 
 def test_beyond_the_position_table(tmp_path: Path) -> None:
