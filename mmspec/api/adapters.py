@@ -19,8 +19,7 @@ from mmspec.core.report import Report
 from mmspec.registry import AdapterSpec, installed
 from mmspec.registry.suggest import unknown
 
-HANDLE = "_mmspec_enabled"
-"""The attribute of a live object that holds the handle while the object is enabled."""
+HANDLE = "_mmspec_enabled"  # the attribute of a live object that holds the handle while the object is enabled
 
 
 @runtime_checkable
@@ -34,8 +33,7 @@ class Replaceable(Protocol):
     def disable(self) -> None: ...
 
 
-BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
-"""The reason why a handle is held."""
+BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"  # the reason why a handle is held
 
 
 def make_way(model: Any, handle: Any) -> None:
@@ -81,8 +79,7 @@ def enabled(
     return chosen.load()(model, method=chosen.name, k=k, why=why)
 
 
-Settings = Mapping[str, Any]
-"""Arguments of `enable` for one component."""
+Settings = Mapping[str, Any]  # arguments of `enable` for one component
 
 LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 """Where pipelines store a language model that they build at its first use, and the component that they build it of.

@@ -30,8 +30,7 @@ from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 from mmspec.shipped import card_of, known_as
 
-AUTO, PLAIN = "auto", "plain"
-"""The methods that the api knows by name."""
+AUTO, PLAIN = "auto", "plain"  # the methods that the api knows by name
 
 
 @dataclass(frozen=True)

@@ -172,8 +172,7 @@ class StoppingMonitor:
         return ids.masked_fill(place >= state.known[:, None], self._pad)
 
 
-UNFINISHED = "\ufffd"
-"""A character whose bytes have not all come."""
+UNFINISHED = "\ufffd"  # a character whose bytes have not all come
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """A token of one byte beside tokens of characters: one byte that is no character spoils all bytes around it."""
 JOINED = (" ' ", " 'm", " 's", " 've", " 're", " n't", " n ' t")

@@ -30,10 +30,8 @@ from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec.untrusted import read_json
 
-MOST = 1_000_000
-"""The most bytes of that file that are read."""
-FACTS = ("_class_name", "_diffusers_version", "_name_or_path")
-"""Keys of texts that diffusers writes into every index."""
+MOST = 1_000_000  # the most bytes of that file that are read
+FACTS = ("_class_name", "_diffusers_version", "_name_or_path")  # keys of texts that diffusers writes into every index
 LIBRARIES = ("transformers", "diffusers")
 """Libraries whose classes are named by the top-level package; any other class is named by its own module."""
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]

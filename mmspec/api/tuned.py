@@ -28,10 +28,8 @@ from mmspec.registry.printable import shown
 from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
 
-BESIDE = "mmspec_tuned.json"
-"""The file's name in a model's own folder."""
-MOST_K, SAMPLED = 512, 64
-"""The largest k; and how many numbers of every weight tell a model from others of its shape."""
+BESIDE = "mmspec_tuned.json"  # the file's name in a model's own folder
+MOST_K, SAMPLED = 512, 64  # the largest k; and how many numbers of every weight tell a model from others of its shape
 
 
 @dataclass(frozen=True)

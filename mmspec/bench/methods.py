@@ -42,8 +42,7 @@ def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
     return own | {"options": {name: value for name, value in how.items() if name not in own}}
 
 
-MOST = 1000
-"""A benchmark of more prompts would take days."""
+MOST = 1000  # a benchmark of more prompts would take days
 
 
 def counted_or_read(given: str, most: int = 10, chats: bool = False) -> tuple[int, list[Any] | None]:

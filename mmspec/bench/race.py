@@ -28,8 +28,7 @@ class Run:
 
 
 Contestant = Callable[[Any], Run]
-REPEATS = 2
-"""Counted repeats of `tune`; the smallest sum counts, since disturbances only add time."""
+REPEATS = 2  # counted repeats of `tune`; the smallest sum counts, since disturbances only add time
 
 
 @dataclass

@@ -97,8 +97,7 @@ def ranked(keys: Tensor, query: Tensor, length: Tensor, longest: int, chunk: int
     return Ranking(chunk, order, whole * chunk)
 
 
-HEARD = "mmspec_heard"
-"""The name of the attention function with transformers."""
+HEARD = "mmspec_heard"  # the name of the attention function with transformers
 
 _queries: Traceable[dict[int, Tensor]] = Traceable("mmspec_queries")
 """The queries of the pass that runs here, by the address of the keys that they meet."""

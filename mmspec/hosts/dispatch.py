@@ -21,8 +21,7 @@ from mmspec.hosts.traceable import Traceable
 from mmspec.hosts.tree_op import Branches, TreeOp
 
 Run = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], Any]
-Sites = Sequence[tuple[dict[str, Any], str]]
-"""Pairs of a module's globals and one name in them."""
+Sites = Sequence[tuple[dict[str, Any], str]]  # pairs of a module's globals and one name in them
 
 _running: Traceable[Run] = Traceable("mmspec_recurrent")
 """The object that runs the operations of the pass that runs, or is traced, here."""

@@ -16,8 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-MOST = 2**30
-"""The most bytes of copied weights of one layer."""
+MOST = 2**30  # the most bytes of copied weights of one layer
 
 GROUPED, BATCHED = "grouped_mm", "batched_mm"
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")

@@ -25,12 +25,10 @@ _BACKENDS: Mapping[str, Any] = {
 }
 """torch's settings for float32 matrix products, by kind of device."""
 
-_REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
-"""Relative errors of float32 products with reduced internal precision."""
+_REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # relative errors of float32 products with reduced internal precision
 
 
-KEPT = 64
-"""Results that are kept for a model: a user who sets new hooks for every call makes one in each."""
+KEPT = 64  # results that are kept for a model: a user who sets new hooks for every call makes one in each
 
 
 class ResultsByModel(Generic[Result]):
@@ -126,8 +124,7 @@ def _functions(name: str) -> list[Any]:
     return [own for own in found if isinstance(own, FunctionType)]
 
 
-_serials: dict[int, tuple[Any, int]] = {}
-"""A weak reference and a number by the address of an object."""
+_serials: dict[int, tuple[Any, int]] = {}  # a weak reference and a number by the address of an object
 _numbers = count()
 
 
@@ -174,8 +171,7 @@ def _address(weight: Tensor) -> int:
     return weight.data_ptr() if type(weight) is nn.Parameter else id(weight)
 
 
-FIRST = 64
-"""Numbers of every weight that count; no weight of a model that was trained further keeps them all."""
+FIRST = 64  # numbers of every weight that count; no weight of a model that was trained further keeps them all
 
 
 def identity(model: nn.Module) -> str:

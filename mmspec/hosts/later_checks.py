@@ -27,11 +27,9 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import in_powers, windows
 from mmspec.hosts.stock_generate import StockGenerate
 
-BESIDE = 2
-"""The root is so many units before the length that is checked, and its child and grandchild are behind it."""
+BESIDE = 2  # the root is so many units before the length that is checked, and its child and grandchild are behind it
 
-SIBLINGS = 512
-"""So many nodes lie between root and child, at most: slots behind the root are not depths."""
+SIBLINGS = 512  # so many nodes lie between root and child, at most: slots behind the root are not depths
 
 _LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 
@@ -47,8 +45,7 @@ class Agreement:
         return f"logits {self.apart:.1e} apart, where rounding explains {self.most:.1e}"
 
 
-_right: ResultsByModel[Agreement] = ResultsByModel()
-"""The lengths at which trees and paths agreed."""
+_right: ResultsByModel[Agreement] = ResultsByModel()  # the lengths at which trees and paths agreed
 
 PADDING, PROMPT, STEPS = 5, 3, 2
 """Columns of padding, and the units behind it: so few that a short convolution has padding in its window.
@@ -57,8 +54,7 @@ Over the zoo, in three dtypes, rows that do not depend on padding were 0 to 1.4 
 least 38 times.
 """
 
-_alike: ResultsByModel[Agreement] = ResultsByModel()
-"""The models whose padded rows are the rows alone."""
+_alike: ResultsByModel[Agreement] = ResultsByModel()  # the models whose padded rows are the rows alone
 
 
 @torch.no_grad()

@@ -38,14 +38,10 @@ from mmspec.core import frozen
 from mmspec.hosts.devices import tensor_parallel_group
 from mmspec.registry.switches import products
 
-MOST = 2**31
-"""The most bytes of weights that are packed, for one model."""
-ROWS = 256
-"""The most rows of a narrow pass, in which oneDNN's product is considered."""
-SMALLEST = 2**14
-"""The fewest weights of a layer that takes part."""
-FEWEST_ON_INTEL = 4
-"""The fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker."""
+MOST = 2**31  # the most bytes of weights that are packed, for one model
+ROWS = 256  # the most rows of a narrow pass, in which oneDNN's product is considered
+SMALLEST = 2**14  # the fewest weights of a layer that takes part
+FEWEST_ON_INTEL = 4  # the fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker
 PATIENCE = 8
 """Passes that do without packed weights before these are made: of SmolLM2 that takes as long as five passes."""
 

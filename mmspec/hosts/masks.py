@@ -148,8 +148,7 @@ def latest_slot(place: Tensor, last: Tensor, ring: int) -> Tensor:
     return last - (last - place) % ring
 
 
-current: Traceable[PassGeometry] = Traceable("mmspec_pass")
-"""The geometry of the pass that runs, or is traced, here."""
+current: Traceable[PassGeometry] = Traceable("mmspec_pass")  # the geometry of the pass that runs, or is traced, here
 
 
 def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> Tensor | None:

@@ -23,8 +23,7 @@ from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
 from mmspec.threads import asked
 
-SMALL = 50_000_000
-"""The most parameters of a model that gets random weights: a second or two on two cores."""
+SMALL = 50_000_000  # the most parameters of a model that gets random weights: a second or two on two cores
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from torch.serialization import safe_globals
 
 from mmspec.registry.printable import shown
 
-PICKLED = (".bin", ".pt", ".pth")
-"""Suffixes of such files."""
+PICKLED = (".bin", ".pt", ".pth")  # suffixes of such files
 WRAPPERS = ("model", "module", "state_dict")
 PREFIXES = ("_orig_mod.", "module.")
 

@@ -26,10 +26,8 @@ from mmspec.hosts.stock_generate import StockGenerate
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 LEAVES = (4, 6, 7)
 PROMPT = 24
-MISSING = 3
-"""The second row is shorter by so many units."""
-ALONE = 3
-"""The number of one-token passes that show a model's own rounding."""
+MISSING = 3  # the second row is shorter by so many units
+ALONE = 3  # the number of one-token passes that show a model's own rounding
 
 LONGEST, MARGIN = 96, 8
 """The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.later_checks`."""

@@ -20,8 +20,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
 from mmspec.core import kernels
 from mmspec.core.once import known
 
-BLOCK = 64
-"""Slots are allocated, and attended over, in multiples of so many."""
+BLOCK = 64  # slots are allocated, and attended over, in multiples of so many
 
 
 Places = tuple[Tensor, Tensor, Tensor]
@@ -236,8 +235,7 @@ def move_accepted(
         layer.write(destination, *layer.read(source))
 
 
-ROLL_BACK = 4
-"""So many drafts may be taken back."""
+ROLL_BACK = 4  # so many drafts may be taken back
 
 
 def rings(layers: Sequence[Any], given: Cache | None, chunk: int, width: int) -> dict[int, int]:

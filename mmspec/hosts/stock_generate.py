@@ -19,8 +19,7 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
 from mmspec.hosts.prompt import conversation_columns
 
-AHEAD = 8
-"""The number of next units whose positions are looked at; on a grid the second one differs already."""
+AHEAD = 8  # the number of next units whose positions are looked at; on a grid the second one differs already
 
 _WRITES = ("update", "update_conv_state", "update_recurrent_state")
 """The methods of a cache that a forward calls after it has computed its positions."""

@@ -19,41 +19,31 @@ from mmspec.hosts.pickles import PICKLED, read_pickle, weights_in
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
-INDEX = "model_index.json"
-"""The file that makes a folder a saved pipeline."""
+INDEX = "model_index.json"  # the file that makes a folder a saved pipeline
 CONFIG = "config.json"
-STEMS = ("model", "diffusion_pytorch_model")
-"""File names of weights without suffix: transformers', diffusers'."""
+STEMS = ("model", "diffusion_pytorch_model")  # file names of weights without suffix: transformers', diffusers'
 SAFE, SHARDS = ".safetensors", ".index.json"
 """Suffix of the weights, and what the name of the list of their shards has behind it."""
-FILES = tuple(stem + end for stem in STEMS for end in (SAFE, SAFE + SHARDS))
-"""File names of weights."""
+FILES = tuple(stem + end for stem in STEMS for end in (SAFE, SAFE + SHARDS))  # file names of weights
 ADAPTER = "adapter_config.json"
-COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")
-"""Keys of a config that count modules."""
+COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")  # keys of a config that count modules
 KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 """Keys of a config whose value may be the name of a repository, from which transformers fetches a kernel."""
-ELSEWHERE = "transformers_weights"
-"""Key of a config that names other weights than those beside it."""
+ELSEWHERE = "transformers_weights"  # key of a config that names other weights than those beside it
 FEW = 1000
 """So many layers are always allowed: they are cheap to build, and some configs count layers that the model lacks."""
 CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
-POINTER = b"version https://git-lfs"
-"""Beginning of what git leaves in the place of a large file that it did not fetch."""
+POINTER = b"version https://git-lfs"  # beginning of what git leaves in the place of a large file that it did not fetch
 MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
 """Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
 MULTI_TOKEN = re.compile(r"(^|\.)mtp[._]")
 BESIDE = re.compile(r".*?layers\.\d+\.")
 PROJECTION = "eh_proj.weight"
 """Layers for multi-token prediction: in the names of keys, or beside a projection behind the model's layers."""
-TEXT_CONFIGS = ("text_config", "quantization_config")
-"""Nested configs of a model of text alone."""
-ALIGNED = 64
-"""Addresses at which torch allocates are multiples of it."""
-SPARE = 2**28
-"""Numbers that a model may have beyond those in its files: masks and tables of positions."""
-PACKED = 32
-"""The most weights that one number of a quantised file stands for."""
+TEXT_CONFIGS = ("text_config", "quantization_config")  # nested configs of a model of text alone
+ALIGNED = 64  # addresses at which torch allocates are multiples of it
+SPARE = 2**28  # numbers that a model may have beyond those in its files: masks and tables of positions
+PACKED = 32  # the most weights that one number of a quantised file stands for
 
 
 @dataclass(frozen=True)

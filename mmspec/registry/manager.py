@@ -18,8 +18,7 @@ from mmspec.registry.specs import KINDS, SPECS, AdapterSpec, Spec, TargetSpec
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 
-MOST = 1000
-"""Components of one plugin: who yields without end is stopped there."""
+MOST = 1000  # components of one plugin: who yields without end is stopped there
 
 
 class Registry:

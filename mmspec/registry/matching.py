@@ -14,15 +14,13 @@ from mmspec.registry.manager import Registry
 from mmspec.registry.plugin import CORE
 from mmspec.registry.specs import DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec
 
-HOME = "text"
-"""The plugin that brings the methods which any model can have."""
+HOME = "text"  # the plugin that brings the methods which any model can have
 OURS = ("auto", "plain")
 """Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
 DEFAULT_RULE = "match"
 #: Without drafts and without a rule's name, the first of these that the target's units admit.
 PLAIN_RULES = (DEFAULT_RULE, "rejection")
-SAID = 3
-"""Targets that an error describes; more are named only."""
+SAID = 3  # targets that an error describes; more are named only
 _TREE = frozenset({"tree"})
 _NO_DRAFT = frozenset({"chain"})
 _NOTHING: frozenset[str] = frozenset()

@@ -16,8 +16,7 @@ from mmspec.registry.suggest import unknown
 
 T = TypeVar("T")
 _SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
-_WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}
-"""Types with another name for users."""
+_WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}  # types with another name for users
 
 
 def option(default: T, help: str) -> T:

@@ -22,8 +22,7 @@ Repeats = list[Annotated[float, Field(ge=1e-9, le=1e9)]]
 """Seconds of every repeat; at least 1e-9, below which a clock measures nothing."""
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-"""A number of nodes as text, since keys of JSON are texts."""
+Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # a number of nodes as text, since keys of JSON are texts
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-DEPTHS = 12
-"""Number of depths that are printed; windows have more."""
+DEPTHS = 12  # number of depths that are printed; windows have more
 
 
 def everything(result: Result) -> list[View]:

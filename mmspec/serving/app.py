@@ -34,8 +34,7 @@ from mmspec.serving.request import (
     status_of,
 )
 
-DEFAULT_NEW = 1024
-"""New tokens of a request that names no number, if there is room: transformers' default."""
+DEFAULT_NEW = 1024  # new tokens of a request that names no number, if there is room: transformers' default
 
 
 class Watched:

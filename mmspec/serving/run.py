@@ -12,8 +12,7 @@ from transformers.utils import logging
 from mmspec.registry.warn import warn
 from mmspec.serving.limits import Limits
 
-GRACE = 5
-"""Seconds that running answers have when the server is told to stop."""
+GRACE = 5  # seconds that running answers have when the server is told to stop
 
 
 def listener(host: str, port: int) -> socket.socket:

@@ -14,8 +14,7 @@ from mmspec.registry.options import option
 from mmspec_continuous.mar_pipeline import MARPipeline
 from mmspec_continuous.models.mar import MAR
 
-SCALE = 0.2325
-"""Factor of the latents that MAR's tokens are."""
+SCALE = 0.2325  # factor of the latents that MAR's tokens are
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from mmspec_video.codec import Codec
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.playing.tokens import TokenPlay
 
-Frames = Any
-"""One PIL picture or several, or an array or tensor of frames: see `frames_in`."""
+Frames = Any  # one PIL picture or several, or an array or tensor of frames: see `frames_in`
 Actions = Sequence[Any] | Tensor | str | Path
 """Numbers or names of actions; for open-oasis also vectors, or a file of them."""
 Player = Callable[[int, Tensor], Any]

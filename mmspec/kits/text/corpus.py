@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mmspec.hosts.loading import load_tokenizer
 
-PIECE = 2**20
-"""Characters of a text that are tokenized at a time, to the end of a line."""
+PIECE = 2**20  # characters of a text that are tokenized at a time, to the end of a line
 
 
 def read_corpus(source: Any, tokenizer: Any) -> Any:
@@ -61,8 +60,7 @@ def _only(tensors: dict[str, Any]) -> Any:
     return next(iter(tensors.values()))
 
 
-TOGETHER = 256
-"""Texts that are tokenized at a time."""
+TOGETHER = 256  # texts that are tokenized at a time
 
 
 def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:

@@ -57,8 +57,7 @@ def listed(prompt: str | Sequence[str]) -> list[str]:
     return prompts
 
 
-Message = Mapping[str, Any]
-"""`{"role": "user", "content": "…"}`; other keys are the template's."""
+Message = Mapping[str, Any]  # `{"role": "user", "content": "…"}`; other keys are the template's
 
 
 def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:

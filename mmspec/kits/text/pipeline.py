@@ -53,8 +53,7 @@ class TextStream(Iterator[str], Generic[Output]):
         self._rounds.close()
 
 
-NEVER = -1
-"""An id that no token has."""
+NEVER = -1  # an id that no token has
 
 
 @dataclass

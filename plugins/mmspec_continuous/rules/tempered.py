@@ -45,10 +45,8 @@ from mmspec.registry.options import option
 from mmspec_continuous.specs import TEMPERED
 from mmspec_continuous.targets.continuous import refuse_mixtures
 
-REACH = 8.0
-"""Integrals are cut off at this many standard deviations."""
-POINTS = 192
-"""Points of an integral on each side of the middle between the two means."""
+REACH = 8.0  # integrals are cut off at this many standard deviations
+POINTS = 192  # points of an integral on each side of the middle between the two means
 
 Finish = Callable[[Tensor], Tensor]
 """From last states `[batch, node, dim]` to draws of the target's distribution `[batch, node, *draw]`."""
@@ -168,10 +166,8 @@ def _normal(z: Tensor) -> Tensor:
     return torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
 
 
-TAUS = {"paper": 1.0, "released": 42.0**2}
-"""The published constants, by name."""
-POWERS = {"none": 0, "paper": 1, "released": -1}
-"""Power of the paper's factor F, by option."""
+TAUS = {"paper": 1.0, "released": 42.0**2}  # the published constants, by name
+POWERS = {"none": 0, "paper": 1, "released": -1}  # power of the paper's factor F, by option
 
 
 @dataclass(frozen=True)

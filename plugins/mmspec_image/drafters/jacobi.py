@@ -26,8 +26,7 @@ from mmspec.registry.options import option
 from mmspec_image.constraint import constrained_to
 from mmspec_image.specs import JACOBI
 
-Init = Literal["random", "left", "above"]
-"""Names of fillings."""
+Init = Literal["random", "left", "above"]  # names of fillings
 
 
 @dataclass(frozen=True)

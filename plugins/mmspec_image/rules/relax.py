@@ -100,12 +100,9 @@ def nearest(vectors: Tensor, k: int) -> Tensor:
     return torch.cat(parts)
 
 
-SOME = 512
-"""Codes whose distances from all others are in memory together."""
-WIDEST = 4096
-"""Most units per node for which e is computed, the likeliest of q; the others count as unaltered."""
-AT_ONCE = 1 << 22
-"""Most numbers in memory at one step over the vocabulary."""
+SOME = 512  # codes whose distances from all others are in memory together
+WIDEST = 4096  # most units per node for which e is computed, the likeliest of q; the others count as unaltered
+AT_ONCE = 1 << 22  # most numbers in memory at one step over the vocabulary
 
 Against = Callable[[Group, Tensor, Tensor], Tensor]
 """From a group, q and x to the denominator of the acceptance probability, `[batch, node, unit]`."""

@@ -27,8 +27,7 @@ from mmspec.registry.options import option
 from mmspec_image.rules.relax import WIDEST, Codes, Group, Groups, Relaxation, excess, gain, nearest, relax, unaltered
 from mmspec_image.specs import RELAXED
 
-FEW = 1 << 18
-"""Most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary."""
+FEW = 1 << 18  # most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from mmspec.serving.live.stage import Send, png
 
 METHODS = {name: {"k": 16} for name in ("gs-sjd", "sjd", "mc-sjd", "gsd", "lantern")}
 """The methods that are shown beside plain decoding; the last two are lossy, so that their pictures are others."""
-LONGEST = 200
-"""Characters of a caption."""
-PATIENCE = 10.0
-"""Seconds that a picture's end is waited for."""
+LONGEST = 200  # characters of a caption
+PATIENCE = 10.0  # seconds that a picture's end is waited for
 
 
 class DrawSession:

@@ -25,10 +25,8 @@ from mmspec.core.types import Draft
 from mmspec.registry.options import option
 from mmspec_video.specs import ACTION_MODEL
 
-TRUST = 8.0
-"""Factor by which a position's vote grows with every further action that agrees."""
-REPEAT = 0.5
-"""Weight of repeating the last action, in votes of positions whose context does not agree."""
+TRUST = 8.0  # factor by which a position's vote grows with every further action that agrees
+REPEAT = 0.5  # weight of repeating the last action, in votes of positions whose context does not agree
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,8 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import TOUR_CLIP, recorded
 
-BETWEEN = 12
-"""Frames of the tour between two beginnings: one a court."""
-DEEPEST = 4
-"""Most actions that are guessed ahead."""
+BETWEEN = 12  # frames of the tour between two beginnings: one a court
+DEEPEST = 4  # most actions that are guessed ahead
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,8 @@ class World:
 
 FORMATS = ("gif", "mp4")
 LARGEST_SEED = 2**31
-SCALE, GAP = 4, 8
-"""Magnification of saved frames; pixels between the two."""
-PATIENCE = 10.0
-"""Seconds that a walk's end is waited for."""
+SCALE, GAP = 4, 8  # magnification of saved frames; pixels between the two
+PATIENCE = 10.0  # seconds that a walk's end is waited for
 
 
 class PlaySession:
@@ -154,10 +150,8 @@ def _beside(pictures: list[Image.Image]) -> Image.Image:
     return sheet
 
 
-LONGEST = 2000
-"""Frames of a walk; then a new one begins."""
-PENDING = 16
-"""Keys that may wait for their frames."""
+LONGEST = 2000  # frames of a walk; then a new one begins
+PENDING = 16  # keys that may wait for their frames
 
 
 class Pane:

@@ -30,8 +30,7 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.registry.options import option
 from mmspec_zoo.specs import FLY
 
-LIKELIEST = 3
-"""Units over which the entropy is summed."""
+LIKELIEST = 3  # units over which the entropy is summed
 
 
 @dataclass(frozen=True)

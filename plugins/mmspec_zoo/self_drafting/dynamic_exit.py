@@ -110,8 +110,7 @@ class _Ends:
         return bool(((confidence[:, 0] < self.least) | self.state.done).all())
 
 
-MEMORY = 0.95
-"""The weight of a round, relative to that of the next one."""
+MEMORY = 0.95  # the weight of a round, relative to that of the next one
 
 
 def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> Tensor:

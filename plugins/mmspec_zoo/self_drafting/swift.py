@@ -35,11 +35,9 @@ from mmspec.registry.options import option
 from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import SWIFT
 
-SKIPPED = 0.45
-"""The published share of the sub-layers between the first and the last layer that are left out."""
+SKIPPED = 0.45  # the published share of the sub-layers between the first and the last layer that are left out
 BAYES = 25
-RANDOM = 256
-"""Random sets among which the Gaussian process chooses."""
+RANDOM = 256  # random sets among which the Gaussian process chooses
 KAPPA, NOISE, LENGTH = 2.5, 1e-2, 1.0
 """Of the process: weight of its deviation and variance of an observation, as in the published code; a length scale."""
 ENOUGH, IN_VAIN, MOST = 0.95, 300, 1000

@@ -153,8 +153,7 @@ def _copied(module: Any) -> Any:
     return other
 
 
-SHARE = 4
-"""By default one of so many ids is kept."""
+SHARE = 4  # by default one of so many ids is kept
 
 
 @dataclass(frozen=True)

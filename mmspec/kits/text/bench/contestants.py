@@ -26,8 +26,7 @@ from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batc
 from mmspec.report.result import PLAIN, Row
 
 PACKAGE = "xllamacpp"
-CONTEXT = 4096
-"""Units of the longest prompt with its answer."""
+CONTEXT = 4096  # units of the longest prompt with its answer
 NGRAMS: Mapping[str, tuple[int, int] | None] = {
     "no drafts": None,
     "drafts of 5 behind n-grams of 3": (3, 5),

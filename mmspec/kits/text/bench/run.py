@@ -33,8 +33,7 @@ from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 OVERHEAD = 1.15
 """Seconds of a whole benchmark / seconds of as many tokens of plain decoding: compiling, profiling and limits add time,
 drafts save some. Two machines had 1.0 and 1.2."""
-Truth = dict[tuple[int, ...], list[int]]
-"""Prompt and plain output together, by prompt."""
+Truth = dict[tuple[int, ...], list[int]]  # prompt and plain output together, by prompt
 
 
 @dataclass
