@@ -111,9 +111,8 @@ def can_generate(part: object) -> bool:
 
 
 def loops_of(model: Any, method: str, components: Mapping[str, Settings] | None) -> tuple[Sequence[AdapterSpec], bool]:
-    """The adapters that may take an object which keeps its own loop, and True if its components are enabled else.
-
-    Of a model there are none. `components` are the settings that the user gave for components.
+    """The adapters that may take an object which keeps its own loop, none of a model, and True if its components are
+    enabled else; `components` are the settings that the user gave for these.
     """
     fitting = installed().adapters_for(model)
     by_parts = is_pipeline(model) and not any(method in (adapter.name, adapter.qualified) for adapter in fitting)

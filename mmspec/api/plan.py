@@ -178,9 +178,8 @@ def with_model(target: TargetSpec) -> DefaultMethod:
 
 
 def of_head(registry: Registry, target: TargetSpec, model: Any) -> Choice | None:
-    """The method whose drafter drafts with a head, if a name is one of a head and not of a smaller model.
-
-    Only of a name it is known what is stored there.
+    """The method whose drafter drafts with a head, if a name, of which alone it is known what is stored there, is one
+    of a head and not of a smaller model.
     """
     if not isinstance(model, str):
         return None

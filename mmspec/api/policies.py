@@ -37,10 +37,7 @@ def options_of(policy: str | Policy | None) -> type | None:
 
 
 def make(policy: str | Policy | None, k: int, options: Any, width: Callable[[int], int] = int) -> Policy | None:
-    """The policy itself; None is left to the decoder.
-
-    `width`, the drafted nodes of a depth, is called after the drafter was bound.
-    """
+    """The policy itself; None is left to the decoder. `width` gives the nodes of a depth once the drafter is bound."""
     if not isinstance(policy, str):
         return policy
     if policy == "goodput":

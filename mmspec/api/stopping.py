@@ -27,18 +27,16 @@ _IN_LOOP = (MaxLengthCriteria, EosTokenCriteria)
 
 
 def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
-    """Most new tokens after a prompt of `prompt` tokens.
-
-    A `MaxLengthCriteria` of the user's replaces the configuration's `max_length`, which counts the prompt, too.
+    """Most new tokens after a prompt of `prompt` tokens; a user's `MaxLengthCriteria` replaces the configuration's
+    `max_length`, which counts the prompt, too.
     """
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
     return max(1, ceil(min(lengths, default=max_length)) - prompt)  # transformers, too, checks after the first token
 
 
 def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
-    """True if stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
-
-    `returned` says whether the caller gets the cache.
+    """True if stock `generate` notices one step late that all rows have ended, as on Apple's GPUs; `returned`: the
+    caller gets the cache.
     """
     check = vars(utils).get("DeferredStopCheck")  # not in all versions of transformers that are supported
     return check is not None and check.is_supported(device, cache, returned, is_assistant=False)
@@ -110,10 +108,7 @@ class StepScores:
 
 
 class StoppingMonitor:
-    """Calls the criteria that the loop does not apply itself, and ends rows.
-
-    Without `scores` criteria get None, as in transformers without `output_scores`.
-    """
+    """Calls the criteria that the loop does not apply itself, and ends rows; without `scores` criteria get None."""
 
     def __init__(self, criteria: Sequence[Any], rows: int, pad: int, scores: StepScores | None) -> None:
         self._criteria = StoppingCriteriaList(c for c in criteria if type(c) not in _IN_LOOP)
@@ -196,9 +191,8 @@ def cut(text: str, stops: Sequence[str]) -> str:
 
 
 def settled(text: str, stops: Sequence[str], over: bool, changing: Sequence[str] = ()) -> str:
-    """The beginning of a text that stays as it is, whatever follows: without what may become a stop string.
-
-    `over` says that nothing will follow; a string of `changing` becomes another one once it is complete.
+    """The beginning of a text that stays as it is, whatever follows (`over`: nothing will): without what may become a
+    stop string, or one of `changing`, which become others once they are complete.
     """
     if over:
         return cut(text, stops)
@@ -226,9 +220,8 @@ class Pieces:
     shown: str = ""  # what is shown of the tokens after them
 
     def more(self, ids: Tensor, over: bool) -> str:
-        """The text that can be shown now beside what was shown before.
-
-        `ids` `[n]` are all new tokens of the text; `over` says that no others will come.
+        """The text that can be shown now beside what was shown before, of all new tokens `ids [n]`; `over`: no others
+        will come.
         """
         ids = ids.cpu()
         if not over:
@@ -255,10 +248,7 @@ class Pieces:
 
 
 class Stream:
-    """A streamer and the number of tokens that it was given.
-
-    Without a streamer nothing is streamed; the prompt `ids` is `[1, length]`.
-    """
+    """A streamer, if there is one, behind a prompt `ids [1, length]`, and the number of tokens that it was given."""
 
     def __init__(self, streamer: Any, ids: Tensor) -> None:
         if streamer is not None and len(ids) > 1:

@@ -186,9 +186,8 @@ def _hints(pipeline: type) -> dict[str, Any]:
 
 
 def _kinds(hint: Any, has_folder: bool) -> tuple[type, ...]:
-    """The classes that an annotation allows for a part; empty for a setting.
-
-    An argument without an annotation is a part of any class if the pipeline has a folder of its name.
+    """The classes that an annotation allows for a part, without one all if the pipeline has a folder of its name; empty
+    for a setting.
     """
     from diffusers import ModelMixin  # this import takes seconds, which language models alone need not spend
 

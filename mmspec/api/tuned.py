@@ -90,9 +90,8 @@ def write(tuned: Tuned, folder: Path | None = None) -> Path:
 
 
 def tuned_for(model: Any) -> Tuned | None:
-    """The result for a live model; None if there is none, or for other weights or another machine.
-
-    A file that cannot be read is passed over with a warning.
+    """The result for a live model; None if there is none, or for other weights or another machine. A file that cannot
+    be read is passed over with a warning.
     """
     beside = origin(model) / BESIDE
     if not os.path.isfile(beside) and not _cached("").parent.is_dir():

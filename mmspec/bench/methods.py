@@ -11,10 +11,7 @@ from mmspec.untrusted import numbered_json_lines
 
 
 def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] | None:
-    """The names that a user gave, checked before anything is loaded.
-
-    `more` are further names that this benchmark knows.
-    """
+    """The names that a user gave, methods or `more` of this benchmark, checked before anything is loaded."""
     if names is None:
         return None
     chosen = names.split(",")

@@ -104,9 +104,8 @@ def called_functions(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[
 
 
 def replaced_forwards(model: nn.Module) -> list[str]:
-    """Names of recurrent layers whose forward was replaced (`use_kernels=True` does it); they bypass the dispatcher.
-
-    A forward that accelerate wraps still calls the layer's own one.
+    """Names of recurrent layers whose forward was replaced (`use_kernels=True` does it), so that it bypasses the
+    dispatcher; accelerate's wrappers do not.
     """
     named = [(name, module) for name, module in model.named_modules() if _is_mixer(module)]
     return [name for name, module in named if "forward" in vars(module) and not hasattr(module, "_hf_hook")]

@@ -60,10 +60,8 @@ class Experts:
 
 
 def one_by_one(model: Any) -> str | None:
-    """The class of expert layers that loop over the experts which were chosen, if the model has its own such loop.
-
-    How often it runs and over how many units depends on data, so that torch cannot trace it. Layers whose products
-    transformers can choose (`Experts`) have no such loop in a decoding pass.
+    """The class of expert layers that loop over the experts which were chosen, so that torch cannot trace them: how
+    often and over how many units depends on data. Layers of `Experts` have no such loop in a decoding pass.
     """
     kinds = {type(layer) for layer in model.modules()}
     return next((kind.__name__ for kind in kinds if _loops(kind.forward)), None)

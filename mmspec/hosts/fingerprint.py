@@ -32,9 +32,8 @@ KEPT = 64  # results that are kept for a model: a user who sets new hooks for ev
 
 
 class ResultsByModel(Generic[Result]):
-    """Results about live models, by a key of the caller's choice.
-
-    Results must not refer to their model: the reference would keep it alive.
+    """Results about live models, by a key of the caller's choice; none may refer to its model, which it would keep
+    alive.
     """
 
     def __init__(self) -> None:
@@ -73,9 +72,8 @@ def arithmetic(model: Any) -> Hashable:
 
 
 def code(model: nn.Module) -> Hashable:
-    """The code that runs in a pass of a live model: hooks, replaced methods, and the functions beside its classes.
-
-    Hooks and methods that mmspec itself has on a model during a pass do not count: the lock of the model is held there.
+    """The code that runs in a pass of a live model: hooks, replaced methods, and the functions beside its classes,
+    without those that mmspec itself has there during a pass (the lock of the model is held).
     """
     with model_lock(model):
         modules = list(model.modules())
@@ -145,9 +143,8 @@ def _serial(owner: Any) -> Hashable:
 
 
 def rounding(model: Any) -> float:
-    """The relative error of one operation of a live model at present.
-
-    It is at least float32's, in which models of any dtype compute norms and softmaxes.
+    """The relative error of one operation of a live model at present: at least float32's, in which models of any dtype
+    compute norms and softmaxes.
     """
     backend = _BACKENDS.get(device_of(model).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
@@ -156,10 +153,7 @@ def rounding(model: Any) -> float:
 
 
 def _weights(model: nn.Module) -> int:
-    """A fingerprint of the weights: their addresses, and the writes that torch has counted.
-
-    Addresses are left out if hooks move the weights between devices.
-    """
+    """A fingerprint of the weights: the writes that torch has counted, and addresses, unless hooks move the weights."""
     moving = bool(hooks_of(model))
     return hash(
         tuple((0 if w.is_inference() else w._version, 0 if moving else _address(w)) for w in model.parameters())
@@ -175,10 +169,8 @@ FIRST = 64  # numbers of every weight that count; no weight of a model that was 
 
 
 def identity(model: nn.Module) -> str:
-    """A hash of the names, shapes and first numbers of all weights: 16 hexadecimal digits of SHA-256; refuses weights
-    that are not in memory.
-
-    The numbers are compared in bfloat16, so that a model has one identity in full and in half precision.
+    """A hash of the names, shapes and first numbers of all weights, in bfloat16, so that a model has one identity in
+    half precision, too: 16 hexadecimal digits of SHA-256; refuses weights that are not in memory.
     """
     hashed = hashlib.sha256()
     for name, weight in model.named_parameters():

@@ -109,10 +109,8 @@ def _blocks(used: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
 
 
 def _of(count: Tensor, order: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
-    """A mask over the first `count [batch]` blocks in `order [block]`.
-
-    The blocks that are seen whole are listed, too: there are none. With such a list, the kernel for few queries splits
-    the places into parts whose borders do not depend on `count`.
+    """A mask over the first `count [batch]` blocks in `order [block]`. None is listed as seen whole: with a list of
+    those, the kernel for few queries splits the places into parts whose borders do not depend on `count`.
     """
     tiles = -(-queries // TILE)
     counts = count[:, None, None].expand(-1, 1, tiles).contiguous()

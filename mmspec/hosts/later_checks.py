@@ -100,9 +100,8 @@ def _lengths_of(passes: Passes, units: int, found: str) -> dict[int, str]:
 
 
 def foreign(model: nn.Module) -> str:
-    """The name of code of a model that is no library's, so that no setting says what it does; "" if there is none.
-
-    Hooks are left out: most of them watch.
+    """The name of code of a model, hooks aside, that is no library's, so that no setting says what it does; "" if there
+    is none.
     """
     for part in model.modules():
         for code in filter(None, (type(part).forward, vars(part).get("forward"))):
@@ -149,10 +148,8 @@ def _whole(passes: Passes, whole: Tensor) -> Tensor:
 
 @torch.no_grad()
 def compare_padded(passes: Passes, columns: int) -> Agreement:
-    """Compare a few steps of the model behind a short prompt with and without padding, once; refuses a model whose
-    logits differ.
-
-    Code that is no library's is compared behind as much padding as `columns` allow.
+    """Compare a few steps of the model behind a short prompt with and without padding, once, for code that is no
+    library's as much as `columns` allow; refuses a model whose logits differ.
     """
     model_info, model = passes.model_info, passes.model_info.model
     padding = max(PADDING, _bucket(model_info, columns) - PROMPT - STEPS) if foreign(model) else PADDING

@@ -156,9 +156,8 @@ class Kernels(tuple[Kernel, ...]):
 
 
 def kernels(model: nn.Module) -> Kernels:
-    """Kernels for the layers that can use packed weights; none if the model is compiled or too large.
-
-    Likewise if it runs on several ranks, whose processors may differ: they would round differently.
+    """Kernels for the layers that can use packed weights; none if the model is compiled, too large, or on several
+    ranks, whose processors may differ, and round differently.
     """
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
         return Kernels()
@@ -172,9 +171,8 @@ def kernels(model: nn.Module) -> Kernels:
 
 @contextmanager
 def narrow(kernels: Kernels, rows: int, fixed: bool = False) -> Iterator[None]:
-    """Inside the block, a pass over few rows takes oneDNN's product where that is faster; not in autocast.
-
-    `fixed` are passes that all have one shape, and may be captured.
+    """Inside the block, a pass over few rows takes oneDNN's product where that is faster, but in autocast; `fixed`
+    passes all have one shape, and may be captured.
     """
     wide = not kernels.fewest <= rows <= ROWS
     if wide or (fixed and kernels.left) or torch.is_autocast_enabled("cpu"):

@@ -101,9 +101,8 @@ class ModelInfo:
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
-        """The facts about a model; refuses a model with which drafts cannot be verified.
-
-        `ops` are the tree operations that plugins declare.
+        """The facts about a model, with the tree operations that plugins declare; refuses a model with which drafts
+        cannot be verified.
         """
         model, ops = unwrapped(model), ops or {}
         _refuse(model, ops)

@@ -59,9 +59,8 @@ class StockGenerate:
         return getattr(self._out, cache_name(self.model))
 
     def ahead(self, most: int = AHEAD) -> Tensor | None:
-        """The positions of the next `AHEAD` units, or of `most`: `[batch, unit]`, or `[axes, batch, unit]`.
-
-        Returns None if the model's forward takes no positions.
+        """The positions of the next `AHEAD` units, or of `most`: `[batch, unit]`, or `[axes, batch, unit]`; None if the
+        model's forward takes no positions.
         """
         if not accepts_argument(self.model, "position_ids"):
             return None
@@ -119,9 +118,8 @@ class StockGenerate:
         return arguments
 
     def _passed_on(self, prepared: dict[str, Any]) -> Tensor | None:
-        """The positions that the forward computes: those that it passes to the first part that takes positions.
-
-        The forward is stopped when its first layer writes to the cache, so that the cache stays unchanged.
+        """The positions that the forward computes, and passes to the first part that takes some. It is stopped when its
+        first layer writes to the cache, which so stays unchanged.
         """
         name = cache_name(self.model)
         cache = copy.copy(prepared[name])

@@ -67,10 +67,8 @@ def file_names(stems: Sequence[str]) -> tuple[str, ...]:
 
 
 def weight_files(folder: Path, names: Sequence[str] = FILES) -> list[Path]:
-    """The weight files in a folder that transformers or diffusers would read; [] if there are none; refuses an index
-    that names a file outside of the folder.
-
-    `names` are file names of weights, or of lists of their shards; the first that is there is taken.
+    """The weight files in a folder that transformers or diffusers would read, of the first of `names` that is there
+    (weights, or a list of their shards); [] if none is; refuses a list that names a file outside of the folder.
     """
     whole, shards = _whole_or_shards(folder, names)
     return [whole] if whole is not None else [folder / name for name in sorted(set(shards.values()))]
@@ -137,10 +135,8 @@ def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """A tensor at an address at which torch allocates: itself, or a copy.
-
-    Where the tensors of a file begin is up to the length of its header, and products of MKL sum in another order at
-    other addresses: the same model would draw other numbers from another file.
+    """A tensor at an address at which torch allocates: itself, or a copy. Where it begins in a file is up to the length
+    of the header, and products of MKL sum in another order at other addresses.
     """
     return tensor.clone() if tensor.data_ptr() % ALIGNED else tensor
 
@@ -168,9 +164,8 @@ def _named(weights: Tensor) -> str:
 
 
 def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The config's entries, unless it asks for more layers than the files have tensors or refers to other repositories.
-
-    `stored` are the tensors in its files; empty if only the config is checked.
+    """The config's entries, unless it refers to other repositories or asks for more layers than its files have tensors
+    (`stored`; empty if only the config is checked).
     """
     if (folder / ADAPTER).is_file():
         raise ValueError(
@@ -188,10 +183,8 @@ def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str,
 
 
 def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
-    """Refuse files that cannot be the weights of a model.
-
-    The model, of transformers or diffusers, was built on the device `meta`; `what` is its name in messages, as in `the
-    model 'x'`.
+    """Refuse files that cannot be the weights of a model, which was built on the device `meta` and is called `what` in
+    messages, as in `the model 'x'`.
     """
     quantised = _quantised(config)
     present = sum(prod(tensor.shape) for tensor in stored.values())
@@ -218,10 +211,8 @@ def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, 
 def unexpected_keys(
     model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> list[str]:
-    """The unexpected keys that a published file of this model would not have.
-
-    Constants are left out, and so are layers for multi-token prediction, and the vision and audio parts of a model of
-    which only the language part is loaded. `unexpected` are keys in the files for which the model has no place.
+    """Those of the `unexpected` keys, for which the model has no place, that a published file of it would not have: no
+    constants, no layers for multi-token prediction, no vision or audio parts beside a language part.
     """
     found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
     found = [key for key in found if not _multi_token(key, stored)]

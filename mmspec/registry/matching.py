@@ -41,9 +41,8 @@ class Part(Protocol):
 def missing_words(
     target: Iterable[str], drafter: Part | None, rule: Part, own: frozenset[str] = _NOTHING
 ) -> frozenset[str]:
-    """Words that are needed and that nobody offers, of the words that a target offers; empty where the three fit.
-
-    Without a drafter nothing is drafted; `own` are words that the method itself needs.
+    """Words that are needed, `own` ones by the method itself, and that nobody offers, of the words that a target
+    offers; empty where the three fit. Without a drafter nothing is drafted.
     """
     drafted = drafter.offers if drafter else _NO_DRAFT
     wanted = drafter.needs if drafter else _NOTHING

@@ -35,9 +35,8 @@ class OptionHelp:
 
 
 def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
-    """Check values by field, and make the options; text is converted (`"3"` to 3) where the field is not text.
-
-    Messages say that the options are the `owner`'s.
+    """Check values by field, and make the `owner`'s options; text is converted (`"3"` to 3) where the field is not
+    text.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -52,9 +51,8 @@ def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
 
 
 def parse(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` strings from a command line.
-
-    A value in brackets or quotes is read as JSON; any other stays text, which `build` converts by the field's type.
+    """Read `key=value` strings from a command line: a value in brackets or quotes as JSON; any other stays text, which
+    `build` converts by the field's type.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:

@@ -38,10 +38,7 @@ DEFAULT_NEW = 1024  # new tokens of a request that names no number, if there is 
 
 
 class Watched:
-    """A streamer that ends the call when its client has gone.
-
-    Without an `inner` streamer nobody gets the tokens.
-    """
+    """A streamer that ends the call when its client has gone; without an `inner` one nobody gets the tokens."""
 
     def __init__(self, inner: Any, request: Request) -> None:
         self._inner = inner
@@ -60,10 +57,7 @@ class Watched:
 
 
 class Call:
-    """An object that transformers' manager takes for a model: `generate`, once.
-
-    The request's seed is the call's.
-    """
+    """An object that transformers' manager takes for a model: `generate`, once, with the request's seed."""
 
     def __init__(self, model: Any, decoder: Decoder, request: Request) -> None:
         self._enabled = Enabled(model, decoder, request.seed, "philox")

@@ -83,10 +83,7 @@ class SpeculatingCompletion(Speculating, CompletionHandler):
 
 
 def completed(answer: Response, stops: Sequence[str], usage: bool) -> Response:
-    """An answer of transformers' handlers, completed.
-
-    A stream ends with the number of tokens if `usage` is asked for.
-    """
+    """An answer of transformers' handlers; a stream ends with the number of tokens if `usage` is asked for."""
     texts = Texts(stops)
     if isinstance(answer, StreamingResponse):
         answer.body_iterator = _events(answer.body_iterator, texts, usage)

@@ -57,9 +57,8 @@ def list_words(model: str) -> None:
 
 
 def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:
-    """The command that draws into a file and says what it took; CTRL-C keeps what there is.
-
-    `unit` is the name of a unit (code, token, …), `target` the default model, `summary` the first line of the help.
+    """The command that draws into a file and says what it took; CTRL-C keeps what there is. `unit` is the name of a
+    unit (code, token, …), `target` the default model, `summary` the first line of the help.
     """
 
     def command(

@@ -64,9 +64,8 @@ TOGETHER = 256  # texts that are tokenized at a time
 
 
 def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:
-    """V_trim, ascending: the special ids, then the most frequent ones, of equals the smaller.
-
-    Of `counts [vocab]`, the `keep` ids are kept that are `possible [vocab]`; by default any can be kept.
+    """V_trim, ascending: of the `possible [vocab]` ids (default: all) the special ones, then the most frequent by
+    `counts [vocab]`, of equals the smaller: `keep` in all.
     """
     ranked = counts.clone()
     ranked[sorted(special)] = counts.max() + 1
@@ -77,9 +76,8 @@ def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tenso
 
 
 def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
-    """Count the ids of a corpus: `[vocab]` int64.
-
-    It is a text file, a file of ids (`.json`, `.safetensors`), or an iterable of texts, of ids, or of lists of ids.
+    """The counts `[vocab]` int64 of the ids of a corpus: a text file, a file of ids (`.json`, `.safetensors`), or an
+    iterable of texts, of ids, or of lists of ids.
     """
     counts = np.zeros(vocab, np.int64)
     for ids in _pieces(source, tokenizer):

@@ -88,10 +88,7 @@ class Race:
     _said: float = 0.0
 
     def run(self, minutes: float, most: int) -> None:
-        """Race for about so many minutes, with outputs of at most so many tokens.
-
-        `rounds` stays 0 if the time was over before the first one was.
-        """
+        """Race for about so many minutes, with outputs of `most` tokens; `rounds` is 0 if the first one took longer."""
         self._said = self.clock()
         until = self._said + 60 * minutes
         self.left = list(self.racers)

@@ -38,10 +38,7 @@ Message = Mapping[str, Any]
 
 
 def one_of(message: Message, name: str, known: Iterable[str], what: str | None = None) -> str:
-    """A field that is one of some words.
-
-    Messages say `what` the words name, if the field has another name.
-    """
+    """A field that is one of some words; `what` these name, for messages, if the field has another name."""
     value, words = message.get(name), list(known)
     if not isinstance(value, str) or value not in words:
         raise ValueError(unknown(what or name, str(value), words))
