@@ -28,7 +28,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
-from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+from mmspec.report.result import PLAIN, Peer, Result, Row
 
 OVERHEAD = 1.15
 """Seconds of a whole benchmark / seconds of as many tokens of plain decoding: compiling, profiling and limits add time,
@@ -71,7 +71,6 @@ class Bench:
             prompts={kind: min(self.options.prompts, len(pieces)) for kind, pieces in self.pieces.items()},
             rows=self.rows,
             peers=self.peers,
-            limits=Limits(),
             how=" ".join(filter(None, (self.options.dtype and f"Weights are in {self.options.dtype}.", self.chosen))),
         )
 
