@@ -28,16 +28,12 @@ _TEMPORARY = re.compile(r"\..*\.\d+(\.old|\.mode)?\.part.*")
 
 
 def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file or a folder.
+    """Write a file or a folder; an existing one is replaced, and a file keeps its permissions. Where it cannot be
+    written, `path` is as it was.
 
-    Args:
-        path: The file or folder; an existing one is replaced, and a file keeps its permissions. New files have those of
-            the user's umask, also where a library makes them for their owner alone, as safetensors does. A device or a
-            pipe is written to directly.
-        write: Called with a path of the same suffix, at which it creates the file or folder.
-
-    Raises:
-        OSError: It cannot be written there, or is a folder that may not be replaced; `path` is as it was.
+    `write` is called with a path of the same suffix, at which it creates the file or folder. New files have the
+    permissions of the user's umask, also where a library makes them for their owner alone, as safetensors does. A
+    device or a pipe is written to directly.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         write(path)

@@ -9,10 +9,7 @@ from typing import Any
 def lazily(package: str, homes: Mapping[str, str], *more: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions `__getattr__` and `__dir__` of a package.
 
-    Args:
-        package: Its `__name__`.
-        homes: The modules of the exports, by the exports' names.
-        *more: What `dir` lists beside the exports.
+    `homes` has the modules of the exports, by the exports' names; `more` is what `dir` lists beside them.
     """
 
     def find(name: str) -> Any:

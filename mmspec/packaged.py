@@ -79,10 +79,7 @@ def cache() -> Path:
 
 def folder_of(name: str) -> Path | None:
     """The folder that such a name means; None for other names, and where the working directory has a folder of that
-    name.
-
-    Raises:
-        ValueError: The model was not fetched yet; says how.
+    name. Refuses a model that was not fetched yet.
     """
     if name not in MODELS or Path(name).is_dir():
         return None

@@ -22,11 +22,7 @@ _TREE = Path(__file__).resolve().parent.parent
 
 
 def folder(name: str) -> Path:
-    """The folder `assets` or `model_cards`.
-
-    Raises:
-        ValueError: This is no source tree, and `mmspec-models` is not installed; says how to install it.
-    """
+    """The folder `assets` or `model_cards`; refuses where neither a source tree nor `mmspec-models` is there."""
     for place in _places():
         if (place / name).is_dir():
             return place / name
@@ -44,11 +40,7 @@ def assets() -> dict[str, Path]:
 
 
 def asset(name: str) -> Path:
-    """The folder of one shipped model.
-
-    Raises:
-        ValueError: No model has that name (names the nearest), or the shipped models are not installed.
-    """
+    """The folder of one shipped model."""
     models = assets()
     if name not in models:
         raise ValueError(unknown("shipped model", name, models) if present() else f"mmspec/{name}: {MISSING}")

@@ -16,11 +16,7 @@ def read_json_lines(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
 
 
 def numbered_json_lines(path: Path, most: int = LARGEST) -> list[tuple[int, dict[str, Any]]]:
-    """The objects that a file holds, one of JSON a line, and the numbers of their lines; empty lines are left out.
-
-    Raises:
-        ValueError: As in `read_json`; the message names the line.
-    """
+    """The objects that a file holds, one of JSON a line, and the numbers of their lines; empty lines are left out."""
     try:
         lines = _text(path, most).split("\n")  # a text inside may hold what else separates lines, as U+2028 does
     except (OSError, ValueError) as error:
@@ -41,11 +37,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
-    """The object that a JSON file holds.
-
-    Raises:
-        ValueError: It cannot be read, is too large or too deep, or holds something else.
-    """
+    """The object that a JSON file holds; refuses one that is too large or too deep, or holds something else."""
     try:
         value = json.loads(_text(path, most))
     except (OSError, ValueError, RecursionError) as error:

@@ -19,8 +19,7 @@ from mmspec.core.report import Report
 from mmspec.registry import AdapterSpec, installed
 from mmspec.registry.suggest import unknown
 
-HANDLE = "_mmspec_enabled"
-"""The attribute of a live object that holds the handle while the object is enabled."""
+HANDLE = "_mmspec_enabled"  # the attribute of a live object that holds the handle while the object is enabled
 
 
 @runtime_checkable
@@ -34,8 +33,7 @@ class Replaceable(Protocol):
     def disable(self) -> None: ...
 
 
-BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
-"""The reason why a handle is held."""
+BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"  # the reason why a handle is held
 
 
 def make_way(model: Any, handle: Any) -> None:
@@ -81,8 +79,7 @@ def enabled(
     return chosen.load()(model, method=chosen.name, k=k, why=why)
 
 
-Settings = Mapping[str, Any]
-"""Arguments of `enable` for one component."""
+Settings = Mapping[str, Any]  # arguments of `enable` for one component
 
 LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 """Where pipelines store a language model that they build at its first use, and the component that they build it of.
@@ -114,9 +111,8 @@ def can_generate(part: object) -> bool:
 
 
 def loops_of(model: Any, method: str, components: Mapping[str, Settings] | None) -> tuple[Sequence[AdapterSpec], bool]:
-    """The adapters that may take an object which keeps its own loop, and True if its components are enabled else.
-
-    Of a model there are none. `components` are the settings that the user gave for components.
+    """The adapters that may take an object which keeps its own loop, none of a model, and True if its components are
+    enabled else; `components` are the settings that the user gave for these.
     """
     fitting = installed().adapters_for(model)
     by_parts = is_pipeline(model) and not any(method in (adapter.name, adapter.qualified) for adapter in fitting)

@@ -16,8 +16,7 @@ from mmspec.core.policies import Fixed
 from mmspec.core.protocols import Drafter, Target
 from mmspec.registry import DrafterSpec, RuleSpec
 
-DEFAULT_K = 5
-"""Units to draft per round where nobody names a number."""
+DEFAULT_K = 5  # units to draft per round where nobody names a number
 
 
 def decoder_for(model: Any, method: str = AUTO, *, hidden: Sequence[int] = (), **asked: Any) -> Decoder:

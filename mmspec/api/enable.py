@@ -148,9 +148,8 @@ class Enabled:
             forget(model.parameters())
 
     def _with_stop_criterion(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with stop strings turned into a criterion, whichever of three places they stand in.
-
-        transformers makes one itself, but with a tokenizer that it does not pass to a custom function.
+        """The arguments with stop strings, in whichever of three places, turned into a criterion: transformers makes
+        one itself, but with a tokenizer that it does not pass to a custom function.
         """
         tokenizer, config = arguments.pop("tokenizer", None), arguments.get("generation_config")
         places = (config, self._model.generation_config)

@@ -15,8 +15,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.api.lifting import lifted_constraint, lifted_guidance
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings, warn_of_no_effect
-from mmspec.api.stopping import StepScores, StoppingMonitor, end_ids, limit_of, notices_late
-from mmspec.api.stops import Stream
+from mmspec.api.stopping import StepScores, StoppingMonitor, Stream, end_ids, limit_of, notices_late
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner
@@ -44,10 +43,8 @@ def runner(
     streamer: Any = None,
     learner: Learner | None = None,
 ) -> Callable[..., Any]:
-    """The function that `generate(custom_generate=…)` takes: it decodes a prepared call.
-
-    `decoder_of` gives a live model's decoder, and `on_report` gets the report of every call. The other arguments go to
-    `decode`.
+    """The function that `generate(custom_generate=…)` takes: it decodes a prepared call by the live model's decoder,
+    and `on_report` gets the report. The other arguments go to `decode`.
     """
 
     def run(
@@ -181,9 +178,8 @@ def _has_user_cache(extra: Mapping[str, Any]) -> bool:
 
 
 def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
-    """The call's `past_key_values` in the form of unmodified decoding; None where the target cannot export it.
-
-    A cache of the user's that came with the call is filled and returned.
+    """The call's `past_key_values`, the user's own filled one if there is one, in the form of unmodified decoding; None
+    where the target cannot export it.
     """
     target = decoder.target
     return target.export(state.cache, sequences, state.emitted) if isinstance(target, Exporting) else None

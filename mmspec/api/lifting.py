@@ -73,11 +73,8 @@ def lifted_constraint(
 
 
 def _stand(forced: Tensor, processors: Sequence[Any], vocab: int | None) -> bool:
-    """True if known units keep all mass under the processors that follow their constraint.
-
-
-    Scores `[id, vocab]` that leave one of the known ids (`forced`, `[units]`) each go through these processors, of
-    which none may read the history.
+    """True if known units keep all mass under the processors that follow their constraint, of which none may read the
+    history; scores `[id, vocab]` that leave one of the ids `forced [units]` each go through them.
     """
     known = forced[forced >= 0].unique()[:, None]
     if vocab is None or bool((known >= vocab).any()) or not all(map(is_elementwise, processors)):

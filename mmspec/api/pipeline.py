@@ -30,8 +30,7 @@ from mmspec.registry.numbers import integers, whole
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
-LOADING = ("device", "dtype", "torch_dtype")
-"""Arguments of `from_pretrained` beside modules and the arguments of `use`."""
+LOADING = ("device", "dtype", "torch_dtype")  # arguments of `from_pretrained` beside modules and the arguments of `use`
 
 
 class Pipeline(DiffusionPipeline):

@@ -30,8 +30,7 @@ from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 from mmspec.shipped import card_of, known_as
 
-AUTO, PLAIN = "auto", "plain"
-"""The methods that the api knows by name."""
+AUTO, PLAIN = "auto", "plain"  # the methods that the api knows by name
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,8 @@ def with_model(target: TargetSpec) -> DefaultMethod:
 
 
 def of_head(registry: Registry, target: TargetSpec, model: Any) -> Choice | None:
-    """The method whose drafter drafts with a head, if a name is one of a head and not of a smaller model.
-
-    Only of a name it is known what is stored there.
+    """The method whose drafter drafts with a head, if a name, of which alone it is known what is stored there, is one
+    of a head and not of a smaller model.
     """
     if not isinstance(model, str):
         return None

@@ -1,7 +1,7 @@
 """Speculation-length policies by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -9,13 +9,14 @@ from pydantic import Field
 from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.payoff import Payoff, PayoffOptions
 from mmspec.core.policies import Confidence, Fixed, Policy
+from mmspec.registry.options import option
 from mmspec.registry.suggest import unknown
 
 
 @dataclass(frozen=True)
 class ConfidenceOptions:
-    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
-        default=0.3, metadata={"help": "stop drafting where survival falls below this; higher drafts less"}
+    threshold: Annotated[float, Field(gt=0, lt=1)] = option(
+        0.3, "stop drafting where survival falls below this; higher drafts less"
     )
 
 
@@ -36,10 +37,7 @@ def options_of(policy: str | Policy | None) -> type | None:
 
 
 def make(policy: str | Policy | None, k: int, options: Any, width: Callable[[int], int] = int) -> Policy | None:
-    """The policy itself; None is left to the decoder.
-
-    `width`, the drafted nodes of a depth, is called after the drafter was bound.
-    """
+    """The policy itself; None is left to the decoder. `width` gives the nodes of a depth once the drafter is bound."""
     if not isinstance(policy, str):
         return policy
     if policy == "goodput":

@@ -30,9 +30,8 @@ def answer(
     seed: int,
     on_report: Callable[[Report], None],
 ) -> Tensor:
-    """The ids `[new]` int64 that a model writes behind one prompt.
-
-    `inputs` is the prompt, as the model's `generate` takes it: `input_ids [1, prompt]` and what belongs to them.
+    """The ids `[new]` int64 that a model writes behind one prompt, as its `generate` takes it: `input_ids [1, prompt]`
+    and what belongs to them.
     """
     run = runner(lambda model: decoder, on_report, noise="philox", seed=seed)
     devices = [model.device] if model.device.type == "cuda" else []

@@ -79,10 +79,7 @@ def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
 
 
 def warn_of_no_effect(config: GenerationConfig, read: Collection[str] = ()) -> None:
-    """Warn of settings for transformers' own assistants that differ from its defaults, which prepared ones have.
-
-    `read` names settings that are read.
-    """
+    """Warn of settings for transformers' own assistants, but those that are `read`, that differ from its defaults."""
     usual, given = GenerationConfig._get_default_generation_params(), config.to_dict()
     names = [name for name in _NO_EFFECT if name not in read and given.get(name) not in (None, usual.get(name))]
     said = [f"{name}={given[name]!r}" for name in names]
@@ -94,9 +91,8 @@ def warn_of_no_effect(config: GenerationConfig, read: Collection[str] = ()) -> N
 
 
 def asked_tokens(model: Any) -> int | None:
-    """Units per draft that a live draft model's own configuration asks for, where transformers reads them, too.
-
-    There is one warning about its other settings of assisted generation, which have no effect.
+    """Units per draft that a live draft model's own configuration asks for, as transformers reads them; its other
+    settings of assisted generation have no effect, of which there is one warning.
     """
     if not isinstance(model, PreTrainedModel) or model.generation_config is None:
         return None

@@ -25,8 +25,7 @@ GROUP = (
     "min_p",
 )  # fmt: skip
 """Columns with an argument that a call has once: rows that differ in one go into calls of their own."""
-OURS = ("seed", "method", "report", "error")
-"""Columns that are written for every row, beside its output."""
+OURS = ("seed", "method", "report", "error")  # columns that are written for every row, beside its output
 MANAGED = (
     "seed",
     "generator",
@@ -37,10 +36,8 @@ MANAGED = (
     "num_return_sequences",
 )
 """Arguments of pipelines that `Rows` sets."""
-EXACTNESS = ("invariant", "lossless", "lossy")
-"""The promises of methods, the strongest first."""
-MISTAKES = (ValueError, TypeError, OSError)
-"""Errors that a row's own contents cause; all others stop the batch."""
+EXACTNESS = ("invariant", "lossless", "lossy")  # the promises of methods, the strongest first
+MISTAKES = (ValueError, TypeError, OSError)  # errors that a row's own contents cause; all others stop the batch
 
 
 class Rows:

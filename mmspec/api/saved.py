@@ -25,11 +25,9 @@ from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
 
 FILE = "speculation.json"
-DRAFTER = "drafter"
-"""The folder of a saved draft model."""
+DRAFTER = "drafter"  # the folder of a saved draft model
 KEYS = ("method", "drafter", "rule", "k", "policy", "shape", "compile", "options")
-LONGEST = 2**16
-"""Most bytes of the file."""
+LONGEST = 2**16  # most bytes of the file
 FILES = ("model", "tokenizer", "assistant_tokenizer", "corpus")
 """Options whose values are files or live objects: the file cannot set them."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")

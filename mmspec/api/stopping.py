@@ -1,4 +1,4 @@
-"""Stopping criteria and `output_scores` with several tokens per round: as transformers sees and returns them.
+"""Stopping criteria, stop strings, streamers, `output_scores` with several tokens per round, as transformers has them.
 
 The host waits for what they say once per token, as a criterion may count its calls and must not be asked after the end;
 for stop strings, which judge each row by its own tokens alone, it waits once per round.
@@ -8,7 +8,9 @@ order, with ids `[batch, prompt + t]` in which rows that ended are padded. This 
 as its slowest row anyway. Rows that turn out to have stopped earlier are cut there.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -25,18 +27,16 @@ _IN_LOOP = (MaxLengthCriteria, EosTokenCriteria)
 
 
 def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
-    """Most new tokens after a prompt of `prompt` tokens.
-
-    A `MaxLengthCriteria` of the user's replaces the configuration's `max_length`, which counts the prompt, too.
+    """Most new tokens after a prompt of `prompt` tokens; a user's `MaxLengthCriteria` replaces the configuration's
+    `max_length`, which counts the prompt, too.
     """
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
     return max(1, ceil(min(lengths, default=max_length)) - prompt)  # transformers, too, checks after the first token
 
 
 def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
-    """True if stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
-
-    `returned` says whether the caller gets the cache.
+    """True if stock `generate` notices one step late that all rows have ended, as on Apple's GPUs; `returned`: the
+    caller gets the cache.
     """
     check = vars(utils).get("DeferredStopCheck")  # not in all versions of transformers that are supported
     return check is not None and check.is_supported(device, cache, returned, is_assistant=False)
@@ -108,10 +108,7 @@ class StepScores:
 
 
 class StoppingMonitor:
-    """Calls the criteria that the loop does not apply itself, and ends rows.
-
-    Without `scores` criteria get None, as in transformers without `output_scores`.
-    """
+    """Calls the criteria that the loop does not apply itself, and ends rows; without `scores` criteria get None."""
 
     def __init__(self, criteria: Sequence[Any], rows: int, pad: int, scores: StepScores | None) -> None:
         self._criteria = StoppingCriteriaList(c for c in criteria if type(c) not in _IN_LOOP)
@@ -168,3 +165,109 @@ class StoppingMonitor:
         ids = state.history[:, : state.prompt_length + count]
         place = torch.arange(ids.shape[1], device=ids.device)
         return ids.masked_fill(place >= state.known[:, None], self._pad)
+
+
+UNFINISHED = "\ufffd"  # a character whose bytes have not all come
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token of one byte beside tokens of characters: one byte that is no character spoils all bytes around it."""
+JOINED = (" ' ", " 'm", " 's", " 've", " 're", " n't", " n ' t")
+"""Ends that lose a space once they are complete, where a tokenizer cleans spaces up."""
+
+
+def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The strings of an argument `stop`."""
+    if stop is None:
+        return ()
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not strings or not all(isinstance(string, str) and string for string in strings):
+        raise ValueError(f"stop is a string at which texts end, or a list of some, none of them empty; not {stop!r}")
+    return strings
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of the strings at which it ends."""
+    ends = [place for place in map(text.find, stops) if place >= 0]
+    return text[: min(ends, default=len(text))]
+
+
+def settled(text: str, stops: Sequence[str], over: bool, changing: Sequence[str] = ()) -> str:
+    """The beginning of a text that stays as it is, whatever follows (`over`: nothing will): without what may become a
+    stop string, or one of `changing`, which become others once they are complete.
+    """
+    if over:
+        return cut(text, stops)
+    text = text.rstrip(UNFINISHED)  # before all else: the beginning of a stop string may stand before it
+    text = text[: len(text) - _begun(text, changing)]
+    return text[: min(len(cut(text, stops)), len(text) - _begun(text, stops))]
+
+
+def _begun(text: str, strings: Sequence[str]) -> int:
+    """The length of the longest end of a text that is the beginning of one of the strings."""
+    return max((size for each in strings for size in range(1, len(each)) if text.endswith(each[:size])), default=0)
+
+
+CONTEXT = 8
+"""Tokens before new ones that are decoded with them, since tokens may look otherwise at the beginning of a text."""
+
+
+@dataclass
+class Pieces:
+    """A text as it is written: what can be shown of it is never taken back."""
+
+    tokenizer: Any  # makes text of tokens
+    stops: Sequence[str] = ()  # the strings at which the text ends; they are not shown
+    begun: int = 0  # tokens that are shown completely; they are not decoded again
+    shown: str = ""  # what is shown of the tokens after them
+
+    def more(self, ids: Tensor, over: bool) -> str:
+        """The text that can be shown now beside what was shown before, of all new tokens `ids [n]`; `over`: no others
+        will come.
+        """
+        ids = ids.cpu()
+        if not over:
+            ids = ids[: self._between(len(ids), ids)]
+        start = self._between(max(0, self.begun - CONTEXT), ids)
+        before, text = (self._decoded(each) for each in (ids[start : self.begun], ids[start:]))
+        text = text[len(before) :]
+        changing = JOINED if self.tokenizer.clean_up_tokenization_spaces else ()
+        kept = settled(text, self.stops, over, changing)
+        piece = kept[len(self.shown) :] if kept.startswith(self.shown) else ""
+        self.shown += piece
+        if piece and self.shown == text:
+            self.begun, self.shown = len(ids), ""
+        return piece
+
+    def _between(self, size: int, ids: Tensor) -> int:
+        """The most of the first `size` tokens that do not end with a token of one byte, which others may join."""
+        while size and BYTE.fullmatch(str(self.tokenizer.convert_ids_to_tokens(int(ids[size - 1])))):
+            size -= 1
+        return size
+
+    def _decoded(self, ids: Tensor) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+class Stream:
+    """A streamer, if there is one, behind a prompt `ids [1, length]`, and the number of tokens that it was given."""
+
+    def __init__(self, streamer: Any, ids: Tensor) -> None:
+        if streamer is not None and len(ids) > 1:
+            raise ValueError(f"a streamer takes a batch of one, got {len(ids)} rows")
+        self._streamer = streamer
+        self._prompt = ids
+        self._sent = 0
+
+    def step(self, state: State) -> None:
+        """Send the tokens that are new, one by one; before the first ones, the prompt."""
+        if self._streamer is not None:
+            if not self._sent:  # not when the call begins: a call that is refused streams nothing
+                self._streamer.put(self._prompt.cpu())
+            units = state.output()[0]
+            for token in units[self._sent :].cpu().split(1):  # [1] each, as many streamers read one token a time
+                self._streamer.put(token)
+            self._sent = len(units)
+
+    def end(self) -> None:
+        """Tell the streamer that the text is complete."""
+        if self._streamer is not None:
+            self._streamer.end()

@@ -30,10 +30,8 @@ from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec.untrusted import read_json
 
-MOST = 1_000_000
-"""The most bytes of that file that are read."""
-FACTS = ("_class_name", "_diffusers_version", "_name_or_path")
-"""Keys of texts that diffusers writes into every index."""
+MOST = 1_000_000  # the most bytes of that file that are read
+FACTS = ("_class_name", "_diffusers_version", "_name_or_path")  # keys of texts that diffusers writes into every index
 LIBRARIES = ("transformers", "diffusers")
 """Libraries whose classes are named by the top-level package; any other class is named by its own module."""
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -188,9 +186,8 @@ def _hints(pipeline: type) -> dict[str, Any]:
 
 
 def _kinds(hint: Any, has_folder: bool) -> tuple[type, ...]:
-    """The classes that an annotation allows for a part; empty for a setting.
-
-    An argument without an annotation is a part of any class if the pipeline has a folder of its name.
+    """The classes that an annotation allows for a part, without one all if the pipeline has a folder of its name; empty
+    for a setting.
     """
     from diffusers import ModelMixin  # this import takes seconds, which language models alone need not spend
 

@@ -28,10 +28,8 @@ from mmspec.registry.printable import shown
 from mmspec.registry.warn import warn
 from mmspec.untrusted import read_json
 
-BESIDE = "mmspec_tuned.json"
-"""The file's name in a model's own folder."""
-MOST_K, SAMPLED = 512, 64
-"""The largest k; and how many numbers of every weight tell a model from others of its shape."""
+BESIDE = "mmspec_tuned.json"  # the file's name in a model's own folder
+MOST_K, SAMPLED = 512, 64  # the largest k; and how many numbers of every weight tell a model from others of its shape
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,8 @@ def write(tuned: Tuned, folder: Path | None = None) -> Path:
 
 
 def tuned_for(model: Any) -> Tuned | None:
-    """The result for a live model; None if there is none, or for other weights or another machine.
-
-    A file that cannot be read is passed over with a warning.
+    """The result for a live model; None if there is none, or for other weights or another machine. A file that cannot
+    be read is passed over with a warning.
     """
     beside = origin(model) / BESIDE
     if not os.path.isfile(beside) and not _cached("").parent.is_dir():

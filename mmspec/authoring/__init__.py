@@ -18,15 +18,9 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 
 
 def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
-    """Write a plugin; all of it, or nothing.
+    """Write a plugin; all of it, or nothing; returns its folder. Refuses a name that is malformed or taken.
 
     The first component's kind is `drafter`, `rule` or `target`; `out` receives the plugin's folder.
-
-    Returns:
-        The plugin's folder.
-
-    Raises:
-        ValueError: The kind is unknown, the name malformed or taken, or the folder is there already.
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind of plugin", kind, KINDS))

@@ -34,10 +34,7 @@ def check_output_folders(json: Path | None, plot: Path | None) -> None:
 
 
 def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
-    """Say how long the benchmark will take, run it, show its tables and write its files.
-
-    `run` is given the progress bar.
-    """
+    """Say how long the benchmark takes, run it (`run`, by the progress bar), show its tables and write its files."""
     from tqdm import tqdm
     from transformers.utils import logging
 
@@ -65,10 +62,8 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
 def pipeline_command(
     modality: "Callable[[], Modality]", target: str, most: int, k: int | None, summary: str
 ) -> Callable[..., None]:
-    """The command that benchmarks pipelines of a modality.
-
-    `modality` is called after the arguments were checked; `most` is the number of prompts of ours, and `summary` the
-    first line of the command's help.
+    """The command that benchmarks pipelines of a `modality`, which is called after the arguments were checked; `most`
+    is the number of prompts of ours, `summary` the first line of the help.
     """
 
     def command(

@@ -11,10 +11,7 @@ from mmspec.untrusted import numbered_json_lines
 
 
 def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] | None:
-    """The names that a user gave, checked before anything is loaded.
-
-    `more` are further names that this benchmark knows.
-    """
+    """The names that a user gave, methods or `more` of this benchmark, checked before anything is loaded."""
     if names is None:
         return None
     chosen = names.split(",")
@@ -42,8 +39,7 @@ def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
     return own | {"options": {name: value for name, value in how.items() if name not in own}}
 
 
-MOST = 1000
-"""A benchmark of more prompts would take days."""
+MOST = 1000  # a benchmark of more prompts would take days
 
 
 def counted_or_read(given: str, most: int = 10, chats: bool = False) -> tuple[int, list[Any] | None]:

@@ -16,7 +16,7 @@ from mmspec.bench.methods import own_methods
 from mmspec.bench.race import Plan, Run, planned, relay
 from mmspec.bench.rows import biases, row_of
 from mmspec.bench.timing import called, describe, versions
-from mmspec.report.result import PLAIN, Limits, Result, Row
+from mmspec.report.result import PLAIN, Result, Row
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ def bench_pipeline(
         prompts={"prompts": len(calls)},
         rows=[_row(tracks, name, how) for name, how in ways.items()],
         peers={},
-        limits=Limits(),
         unit=modality.unit,
         piece=modality.piece,
         how=f"Every repeat has all {len(calls)} prompts, with seeds of its own.",

@@ -28,8 +28,7 @@ class Run:
 
 
 Contestant = Callable[[Any], Run]
-REPEATS = 2
-"""Counted repeats of `tune`; the smallest sum counts, since disturbances only add time."""
+REPEATS = 2  # counted repeats of `tune`; the smallest sum counts, since disturbances only add time
 
 
 @dataclass
@@ -78,10 +77,7 @@ def relay(
     optional: Collection[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Track]:
-    """As `race`, but every repeat has tasks of its own: ratios stay paired, and their spread covers the tasks, too.
-
-    The other arguments are as in `race`.
-    """
+    """As `race`, but every repeat has tasks of its own: ratios stay paired, and their spread covers the tasks, too."""
     tracks = {name: Track() for name in contestants}
     for leg, tasks in enumerate((warm_up, *legs)):
         finished: dict[str, list[Run]] = {name: [] for name in contestants}

@@ -22,14 +22,8 @@ from mmspec.registry.suggest import unknown
 
 
 class VllmHostProposer:
-    """A proposer for one worker of vLLM.
-
-    Args:
-        vllm_config: vLLM's configuration, of which `speculative_config.num_speculative_tokens` is read.
-        drafter: The name of a drafter.
-
-    Raises:
-        ValueError: There is no such drafter, or it needs more than a text.
+    """A proposer for one worker of vLLM, whose configuration says `speculative_config.num_speculative_tokens`; refuses
+    a drafter that needs more than a text.
     """
 
     def __init__(self, vllm_config: Any, drafter: str) -> None:
@@ -43,14 +37,11 @@ class VllmHostProposer:
         token_ids_cpu: np.ndarray,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts of all requests of a step.
+        """Drafts of all requests of a step, which have just been given `sampled_token_ids`: nothing while the prompt is
+        still read; such a request gets no draft.
 
-        Args:
-            sampled_token_ids: What every request has just been given; nothing while its prompt is still read: such a
-                request gets no draft.
-            num_tokens_no_spec: `[request]`: the length of its text, these tokens included.
-            token_ids_cpu: `[request, longest]`: its text.
-            slot_mappings: vLLM's own; not read.
+        `token_ids_cpu [request, longest]` are their texts, `num_tokens_no_spec [request]` the lengths, these tokens
+        included. `slot_mappings` is vLLM's own, and not read.
         """
         asked = [row for row, new in enumerate(sampled_token_ids) if len(new)]
         texts = [token_ids_cpu[row, : num_tokens_no_spec[row]].tolist() for row in asked]
@@ -64,10 +55,8 @@ class VllmHostProposer:
 
 
 def drafter_of_texts(name: str) -> HostDrafter:
-    """A drafter by name, with its default options, as a function of texts.
-
-    Raises:
-        ValueError: There is no such drafter, or it needs a model, hidden states or trees.
+    """A drafter by name, with its default options, as a function of texts; refuses one that needs a model, hidden
+    states or trees.
     """
     registry = installed()
     specs = [spec for spec in registry.components("drafter") if spec.name.replace("-", "_") == name.replace("-", "_")]

@@ -84,8 +84,7 @@ def _options(
 ) -> None: ...
 
 
-OURS = "mmspec"
-"""The distribution of our own plugins."""
+OURS = "mmspec"  # the distribution of our own plugins
 _LAYOUT = re.compile(r"[\n\b\f]")
 """Control characters that help texts may hold: line breaks, and the two marks that click interprets."""
 

@@ -19,8 +19,7 @@ Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, r
 Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
 Dtype = Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")]
 
-LARGEST = 2**63 - 1
-"""Largest seed, size or count: the largest 64-bit integer of a tensor."""
+LARGEST = 2**63 - 1  # largest seed, size or count: the largest 64-bit integer of a tensor
 
 
 def checked(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,10 +16,8 @@ from mmspec.cli.groups import INTERRUPTED
 from mmspec.registry import PluginError, switches
 from mmspec.registry.printable import one_line
 
-MISTAKE = 2
-"""Exit code of wrong arguments, and of what cannot be done on this machine."""
-CLOSED = 1
-"""Exit code after the reader of a pipe has gone, as in `mmspec methods | head -1`."""
+MISTAKE = 2  # exit code of wrong arguments, and of what cannot be done on this machine
+CLOSED = 1  # exit code after the reader of a pipe has gone, as in `mmspec methods | head -1`
 #: Errors caused by users, files, devices and other libraries; any other type is a fault of mmspec.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError, MemoryError, AssertionError)
 

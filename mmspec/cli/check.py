@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from mmspec.testing.parity import Agreement
 
 COLOURS = {"pass": "green", "fail": "bold red", "xfail": "yellow", "skip": "dim"}
-NEVER_FOLDED = {"check", "status", "architecture", "output"}
-"""Columns that users copy: they are neither cut nor folded."""
+NEVER_FOLDED = {"check", "status", "architecture", "output"}  # columns that users copy: they are neither cut nor folded
 
 
 def check(

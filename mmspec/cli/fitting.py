@@ -26,8 +26,7 @@ from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
 
 NOTHING, HEAD, MODEL = WAYS = ("nothing", "a trained head: drafter=", "a draft model: drafter=")
-FIRST = 3
-"""Methods of each of the ways that the short list has."""
+FIRST = 3  # methods of each of the ways that the short list has
 
 
 @dataclass(frozen=True)

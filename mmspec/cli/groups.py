@@ -10,10 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-INTERRUPTED = 130
-"""Exit code after CTRL-C, as shells report it."""
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code after SIGTERM."""
+INTERRUPTED = 130  # exit code after CTRL-C, as shells report it
+TERMINATED = 128 + signal.SIGTERM  # exit code after SIGTERM
 
 
 def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:

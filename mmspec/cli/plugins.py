@@ -9,8 +9,7 @@ import typer
 from mmspec.registry import Plugin, installed
 from mmspec.report.terminal import table, terminal
 
-SLOW = 2.0
-"""Seconds of loading from which on a plugin is said to be slow."""
+SLOW = 2.0  # seconds of loading from which on a plugin is said to be slow
 
 
 def plugins(json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:

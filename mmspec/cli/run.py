@@ -14,8 +14,7 @@ from mmspec.registry.options import parse
 if TYPE_CHECKING:
     from mmspec.tables.run import Engine, Summary
 
-FAILED = 1
-"""Exit code where a row has an error."""
+FAILED = 1  # exit code where a row has an error
 
 
 def run(

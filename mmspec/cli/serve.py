@@ -11,8 +11,7 @@ from mmspec.cli.places import text_of
 from mmspec.registry.options import parse
 from mmspec.serving import refuse_missing
 
-NEEDED = ("fastapi", "uvicorn", "openai")
-"""Packages of the extra `serve`."""
+NEEDED = ("fastapi", "uvicorn", "openai")  # packages of the extra `serve`
 
 
 def serve(

@@ -113,10 +113,8 @@ class Script:
         return recording
 
 
-GRACE = 5.0
-"""Seconds from the signal to end until the process is killed."""
-ENDED = 128
-"""The number that a shell adds to the number of the signal that ended a process."""
+GRACE = 5.0  # seconds from the signal to end until the process is killed
+ENDED = 128  # the number that a shell adds to the number of the signal that ended a process
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 

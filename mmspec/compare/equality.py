@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NEAR_TIE = 1e-4
-"""Largest margin of a near-tie: of scores in greedy decoding, of log(p / E) in sampling."""
+NEAR_TIE = 1e-4  # largest margin of a near-tie: of scores in greedy decoding, of log(p / E) in sampling
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,8 @@ def packed_sinks(s_aux: Tensor, key_heads: int, nodes: int) -> Tensor:
 
 
 def refuse_unknown(module: torch.nn.Module, arguments: Mapping[str, Any], other: bool = False) -> None:
-    """Refuse arguments that would change the result.
-
-    `arguments` are those that an attention function does not name; `other` says that there is dropout, or no mask where
-    one is needed.
+    """Refuse arguments that an attention function does not name, and would change the result; `other`: there is
+    dropout, or no mask where one is needed.
     """
     unknown = {name for name, value in arguments.items() if value is not None and value is not False} - _IGNORED
     if unknown or other:

@@ -80,11 +80,9 @@ class Ranking:
 
 
 def ranked(keys: Tensor, query: Tensor, length: Tensor, longest: int, chunk: int, most: int) -> Ranking:
-    """Rank the chunks of a layer, the `most` best of them.
-
-    `keys` are `[batch, key heads, slots, width]`, at least one chunk; `query` is `[batch, heads, width]`, the heads of
-    one group neighbours. `length [batch]` int64 counts the committed slots of every row, at most `longest`; what lies
-    behind the last whole chunk is in none.
+    """The `most` best chunks of a layer with `keys [batch, key heads, slots, width]`, by `query [batch, heads, width]`,
+    the heads of a group neighbours; of `length [batch]` int64 slots a row, at most `longest`, those behind the last
+    whole chunk are in none.
     """
     number = max(1, longest // chunk)
     chunks = keys[:, :, : number * chunk].float()
@@ -97,8 +95,7 @@ def ranked(keys: Tensor, query: Tensor, length: Tensor, longest: int, chunk: int
     return Ranking(chunk, order, whole * chunk)
 
 
-HEARD = "mmspec_heard"
-"""The name of the attention function with transformers."""
+HEARD = "mmspec_heard"  # the name of the attention function with transformers
 
 _queries: Traceable[dict[int, Tensor]] = Traceable("mmspec_queries")
 """The queries of the pass that runs here, by the address of the keys that they meet."""
@@ -107,10 +104,7 @@ _queries: Traceable[dict[int, Tensor]] = Traceable("mmspec_queries")
 def heard_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """`packed_attention`, whose arguments it shares; notes the queries.
-
-    Of layers that share keys, the first one counts: the one whose keys they are.
-    """
+    """`packed_attention`, which notes the queries; of layers that share keys, those of the layer that has them."""
     queries = _queries.get()
     assert queries is not None, "the attention 'mmspec_heard' is used outside of `last_queries`"
     queries.setdefault(key.untyped_storage().data_ptr(), query)
@@ -167,9 +161,8 @@ class BudgetedCache(TransformersTargetCache):
 
 
 class BudgetedTarget:
-    """A target that starts from a live call of the outer target.
-
-    `sinks` of the `budget` slots are taken from the beginning of the text, where nothing is retrieved.
+    """A target that starts from a live call of the outer target; `sinks` of the `budget` slots are the text's first
+    ones, where nothing is retrieved.
     """
 
     def __init__(

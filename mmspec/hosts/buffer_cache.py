@@ -116,10 +116,8 @@ class BufferCache(SlotCache):
 
 
 def captured_shape(model: nn.Module, call: SlotCache, most: int) -> tuple[Any, ...]:
-    """A key that two calls of a model share if one captured round over `most` slots a row can serve both.
-
-    A captured round runs the code that the model had when it was traced or recorded: hooks that were set since, or
-    adapters that were switched, need another one.
+    """A key that two calls of a model share if one captured round over `most` slots a row can serve both: it runs the
+    code that the model had when it was traced or recorded, not hooks or adapters that were set since.
     """
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)

@@ -52,9 +52,8 @@ class PrefillTarget(Protocol):
 
 
 class _Read(NamedTuple):
-    """The result of reading a prompt: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
-
-    And the number of prompts that were read, if several rows have one.
+    """The result of reading a prompt: its slots, logits `[row, vocab]`, the mask of all columns, states if any; and how
+    many prompts were read, if several rows have one.
     """
 
     slots: SlotCache

@@ -114,10 +114,7 @@ SHORT = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloa
 
 
 def dtype_of(dtype: str | torch.dtype | None, torch_dtype: str | torch.dtype | None = None) -> torch.dtype:
-    """The dtype of weights that a user named; float32 by default.
-
-    `torch_dtype` is the same setting under diffusers' name.
-    """
+    """The dtype of weights that a user named, under our or diffusers' name of the setting; float32 by default."""
     named = [_dtype(each) for each in (dtype, torch_dtype) if each is not None]
     if len(set(named)) > 1:
         raise ValueError(f"dtype={dtype} and torch_dtype={torch_dtype} are one setting; give one of them")

@@ -21,8 +21,7 @@ from mmspec.hosts.traceable import Traceable
 from mmspec.hosts.tree_op import Branches, TreeOp
 
 Run = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], Any]
-Sites = Sequence[tuple[dict[str, Any], str]]
-"""Pairs of a module's globals and one name in them."""
+Sites = Sequence[tuple[dict[str, Any], str]]  # pairs of a module's globals and one name in them
 
 _running: Traceable[Run] = Traceable("mmspec_recurrent")
 """The object that runs the operations of the pass that runs, or is traced, here."""
@@ -105,9 +104,8 @@ def called_functions(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[
 
 
 def replaced_forwards(model: nn.Module) -> list[str]:
-    """Names of recurrent layers whose forward was replaced (`use_kernels=True` does it); they bypass the dispatcher.
-
-    A forward that accelerate wraps still calls the layer's own one.
+    """Names of recurrent layers whose forward was replaced (`use_kernels=True` does it), so that it bypasses the
+    dispatcher; accelerate's wrappers do not.
     """
     named = [(name, module) for name, module in model.named_modules() if _is_mixer(module)]
     return [name for name, module in named if "forward" in vars(module) and not hasattr(module, "_hf_hook")]

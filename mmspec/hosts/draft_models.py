@@ -12,9 +12,8 @@ from mmspec.registry import installed
 
 
 def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
-    """A live model as a target: recurrent models have a class of their own, with tree operations.
-
-    `drafting` says that it drafts in another target's calls. Refuses a model with which drafts cannot be verified.
+    """A live model as a target, if need be in drafting mode: recurrent ones have a class of their own, with tree
+    operations. Refuses a model with which drafts cannot be verified.
     """
     component = installed().target_for(model)
     factory = None if component is None else component.load()
@@ -24,9 +23,8 @@ def own_target(model: Any, drafting: bool = False) -> TransformersTarget:
 
 
 def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:
-    """A draft model, live or by a name as `load_model` takes it, as the installed plugins' target in drafting mode.
-
-    A live one stays where it is, and as it is.
+    """A draft model as the installed plugins' target in drafting mode: live, and left where and as it is, or by a name
+    as `load_model` takes it.
     """
     live = load_model(model, device, dtype) if isinstance(model, str) else model
     try:

@@ -16,8 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-MOST = 2**30
-"""The most bytes of copied weights of one layer."""
+MOST = 2**30  # the most bytes of copied weights of one layer
 
 GROUPED, BATCHED = "grouped_mm", "batched_mm"
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
@@ -61,10 +60,8 @@ class Experts:
 
 
 def one_by_one(model: Any) -> str | None:
-    """The class of expert layers that loop over the experts which were chosen, if the model has its own such loop.
-
-    How often it runs and over how many units depends on data, so that torch cannot trace it. Layers whose products
-    transformers can choose (`Experts`) have no such loop in a decoding pass.
+    """The class of expert layers that loop over the experts which were chosen, so that torch cannot trace them: how
+    often and over how many units depends on data. Layers of `Experts` have no such loop in a decoding pass.
     """
     kinds = {type(layer) for layer in model.modules()}
     return next((kind.__name__ for kind in kinds if _loops(kind.forward)), None)

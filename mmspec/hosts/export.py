@@ -21,10 +21,7 @@ from mmspec.hosts.target_cache import TransformersTargetCache
 
 
 def refuse_foreign(name: str, cache: Any) -> None:
-    """Refuse a user's cache that is not a plain `DynamicCache`.
-
-    `name` is the argument in which the model takes its cache.
-    """
+    """Refuse a user's cache, the argument `name`, that is not a plain `DynamicCache`."""
     kind = type(cache).__name__
     if type(cache) is not DynamicCache:
         raise OutOfScopeError(
@@ -36,9 +33,8 @@ def refuse_foreign(name: str, cache: Any) -> None:
 
 
 def refuse_cache(model_info: ModelInfo, name: str, given: Cache | None, rows: int) -> None:
-    """Refuse a user's cache that cannot be continued, or has no place for the model's states.
-
-    `name` is the argument in which the model takes its cache; the call has so many `rows` of prompts.
+    """Refuse a user's cache, the argument `name` of a call with so many rows, that cannot be continued or has no place
+    for the model's states.
     """
     if given is not None and holds_units(given):
         refuse_foreign(name, given)

@@ -51,8 +51,7 @@ class Record:
         return states.gather(1, place[..., None].expand(-1, -1, states.shape[-1]))
 
 
-_recording: Traceable[Record] = Traceable("mmspec_record")
-"""The record of the passes that run, or are traced, here."""
+_recording: Traceable[Record] = Traceable("mmspec_record")  # the record of the passes that run, or are traced, here
 
 
 class Reading:

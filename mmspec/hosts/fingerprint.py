@@ -25,18 +25,15 @@ _BACKENDS: Mapping[str, Any] = {
 }
 """torch's settings for float32 matrix products, by kind of device."""
 
-_REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
-"""Relative errors of float32 products with reduced internal precision."""
+_REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # relative errors of float32 products with reduced internal precision
 
 
-KEPT = 64
-"""Results that are kept for a model: a user who sets new hooks for every call makes one in each."""
+KEPT = 64  # results that are kept for a model: a user who sets new hooks for every call makes one in each
 
 
 class ResultsByModel(Generic[Result]):
-    """Results about live models, by a key of the caller's choice.
-
-    Results must not refer to their model: the reference would keep it alive.
+    """Results about live models, by a key of the caller's choice; none may refer to its model, which it would keep
+    alive.
     """
 
     def __init__(self) -> None:
@@ -75,9 +72,8 @@ def arithmetic(model: Any) -> Hashable:
 
 
 def code(model: nn.Module) -> Hashable:
-    """The code that runs in a pass of a live model: hooks, replaced methods, and the functions beside its classes.
-
-    Hooks and methods that mmspec itself has on a model during a pass do not count: the lock of the model is held there.
+    """The code that runs in a pass of a live model: hooks, replaced methods, and the functions beside its classes,
+    without those that mmspec itself has there during a pass (the lock of the model is held).
     """
     with model_lock(model):
         modules = list(model.modules())
@@ -126,8 +122,7 @@ def _functions(name: str) -> list[Any]:
     return [own for own in found if isinstance(own, FunctionType)]
 
 
-_serials: dict[int, tuple[Any, int]] = {}
-"""A weak reference and a number by the address of an object."""
+_serials: dict[int, tuple[Any, int]] = {}  # a weak reference and a number by the address of an object
 _numbers = count()
 
 
@@ -148,9 +143,8 @@ def _serial(owner: Any) -> Hashable:
 
 
 def rounding(model: Any) -> float:
-    """The relative error of one operation of a live model at present.
-
-    It is at least float32's, in which models of any dtype compute norms and softmaxes.
+    """The relative error of one operation of a live model at present: at least float32's, in which models of any dtype
+    compute norms and softmaxes.
     """
     backend = _BACKENDS.get(device_of(model).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
@@ -159,10 +153,7 @@ def rounding(model: Any) -> float:
 
 
 def _weights(model: nn.Module) -> int:
-    """A fingerprint of the weights: their addresses, and the writes that torch has counted.
-
-    Addresses are left out if hooks move the weights between devices.
-    """
+    """A fingerprint of the weights: the writes that torch has counted, and addresses, unless hooks move the weights."""
     moving = bool(hooks_of(model))
     return hash(
         tuple((0 if w.is_inference() else w._version, 0 if moving else _address(w)) for w in model.parameters())
@@ -174,15 +165,12 @@ def _address(weight: Tensor) -> int:
     return weight.data_ptr() if type(weight) is nn.Parameter else id(weight)
 
 
-FIRST = 64
-"""Numbers of every weight that count; no weight of a model that was trained further keeps them all."""
+FIRST = 64  # numbers of every weight that count; no weight of a model that was trained further keeps them all
 
 
 def identity(model: nn.Module) -> str:
-    """A hash of the names, shapes and first numbers of all weights: 16 hexadecimal digits of SHA-256; refuses weights
-    that are not in memory.
-
-    The numbers are compared in bfloat16, so that a model has one identity in full and in half precision.
+    """A hash of the names, shapes and first numbers of all weights, in bfloat16, so that a model has one identity in
+    half precision, too: 16 hexadecimal digits of SHA-256; refuses weights that are not in memory.
     """
     hashed = hashlib.sha256()
     for name, weight in model.named_parameters():

@@ -28,20 +28,16 @@ from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK
 
-FLEX = "mmspec-flex"
-"""The name of this kind of masks and of its attention function in transformers' interfaces."""
+FLEX = "mmspec-flex"  # the name of this kind of masks and of its attention function in transformers' interfaces
 
-LEAST_WIDTH = 16
-"""The least width of a head that the kernel takes."""
+LEAST_WIDTH = 16  # the least width of a head that the kernel takes
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """True if a node sees a place: row, head, node, place → bool, all of them 0-d."""
 
-WORD = 64
-"""Bits of a word."""
+WORD = 64  # bits of a word
 
-TILE = 128
-"""Queries that one block of a mask covers, and places if the layer's places divide by it."""
+TILE = 128  # queries that one block of a mask covers, and places if the layer's places divide by it
 
 
 def ancestor_words(ancestor: Tensor) -> Tensor:
@@ -113,10 +109,8 @@ def _blocks(used: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
 
 
 def _of(count: Tensor, order: Tensor, queries: int, places: int, see: Seen) -> BlockMask:
-    """A mask over the first `count [batch]` blocks in `order [block]`.
-
-    The blocks that are seen whole are listed, too: there are none. With such a list, the kernel for few queries splits
-    the places into parts whose borders do not depend on `count`.
+    """A mask over the first `count [batch]` blocks in `order [block]`. None is listed as seen whole: with a list of
+    those, the kernel for few queries splits the places into parts whose borders do not depend on `count`.
     """
     tiles = -(-queries // TILE)
     counts = count[:, None, None].expand(-1, 1, tiles).contiguous()

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from mmspec.core import kernels
 
-ROTARY = "apply_rotary_pos_emb"
-"""transformers' function of rotary embeddings, by its name in a modelling module."""
+ROTARY = "apply_rotary_pos_emb"  # transformers' function of rotary embeddings, by its name in a modelling module
 
 HALVES = (torch.bfloat16, torch.float16)
 

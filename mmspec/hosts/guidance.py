@@ -101,9 +101,8 @@ class GuidedCache:
 
 
 class OneShapeTarget:
-    """The common part of targets whose `model` runs in one shape, too.
-
-    A subclass defines `_begin`, which is `start`, with a cache whose passes have one shape if `fixed`.
+    """The common part of targets whose `model` runs in one shape, too; a subclass defines `_begin`, which is `start`,
+    with a cache whose passes have one shape if `fixed`.
     """
 
     model: Any

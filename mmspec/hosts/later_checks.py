@@ -27,11 +27,9 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import in_powers, windows
 from mmspec.hosts.stock_generate import StockGenerate
 
-BESIDE = 2
-"""The root is so many units before the length that is checked, and its child and grandchild are behind it."""
+BESIDE = 2  # the root is so many units before the length that is checked, and its child and grandchild are behind it
 
-SIBLINGS = 512
-"""So many nodes lie between root and child, at most: slots behind the root are not depths."""
+SIBLINGS = 512  # so many nodes lie between root and child, at most: slots behind the root are not depths
 
 _LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 
@@ -47,8 +45,7 @@ class Agreement:
         return f"logits {self.apart:.1e} apart, where rounding explains {self.most:.1e}"
 
 
-_right: ResultsByModel[Agreement] = ResultsByModel()
-"""The lengths at which trees and paths agreed."""
+_right: ResultsByModel[Agreement] = ResultsByModel()  # the lengths at which trees and paths agreed
 
 PADDING, PROMPT, STEPS = 5, 3, 2
 """Columns of padding, and the units behind it: so few that a short convolution has padding in its window.
@@ -57,8 +54,7 @@ Over the zoo, in three dtypes, rows that do not depend on padding were 0 to 1.4 
 least 38 times.
 """
 
-_alike: ResultsByModel[Agreement] = ResultsByModel()
-"""The models whose padded rows are the rows alone."""
+_alike: ResultsByModel[Agreement] = ResultsByModel()  # the models whose padded rows are the rows alone
 
 
 @torch.no_grad()
@@ -104,9 +100,8 @@ def _lengths_of(passes: Passes, units: int, found: str) -> dict[int, str]:
 
 
 def foreign(model: nn.Module) -> str:
-    """The name of code of a model that is no library's, so that no setting says what it does; "" if there is none.
-
-    Hooks are left out: most of them watch.
+    """The name of code of a model, hooks aside, that is no library's, so that no setting says what it does; "" if there
+    is none.
     """
     for part in model.modules():
         for code in filter(None, (type(part).forward, vars(part).get("forward"))):
@@ -153,10 +148,8 @@ def _whole(passes: Passes, whole: Tensor) -> Tensor:
 
 @torch.no_grad()
 def compare_padded(passes: Passes, columns: int) -> Agreement:
-    """Compare a few steps of the model behind a short prompt with and without padding, once; refuses a model whose
-    logits differ.
-
-    Code that is no library's is compared behind as much padding as `columns` allow.
+    """Compare a few steps of the model behind a short prompt with and without padding, once, for code that is no
+    library's as much as `columns` allow; refuses a model whose logits differ.
     """
     model_info, model = passes.model_info, passes.model_info.model
     padding = max(PADDING, _bucket(model_info, columns) - PROMPT - STEPS) if foreign(model) else PADDING

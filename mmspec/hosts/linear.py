@@ -38,14 +38,10 @@ from mmspec.core import frozen
 from mmspec.hosts.devices import tensor_parallel_group
 from mmspec.registry.switches import products
 
-MOST = 2**31
-"""The most bytes of weights that are packed, for one model."""
-ROWS = 256
-"""The most rows of a narrow pass, in which oneDNN's product is considered."""
-SMALLEST = 2**14
-"""The fewest weights of a layer that takes part."""
-FEWEST_ON_INTEL = 4
-"""The fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker."""
+MOST = 2**31  # the most bytes of weights that are packed, for one model
+ROWS = 256  # the most rows of a narrow pass, in which oneDNN's product is considered
+SMALLEST = 2**14  # the fewest weights of a layer that takes part
+FEWEST_ON_INTEL = 4  # the fewest rows with which oneDNN's product is faster than MKL's on processors of MKL's own maker
 PATIENCE = 8
 """Passes that do without packed weights before these are made: of SmolLM2 that takes as long as five passes."""
 
@@ -160,9 +156,8 @@ class Kernels(tuple[Kernel, ...]):
 
 
 def kernels(model: nn.Module) -> Kernels:
-    """Kernels for the layers that can use packed weights; none if the model is compiled or too large.
-
-    Likewise if it runs on several ranks, whose processors may differ: they would round differently.
+    """Kernels for the layers that can use packed weights; none if the model is compiled, too large, or on several
+    ranks, whose processors may differ, and round differently.
     """
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
         return Kernels()
@@ -176,9 +171,8 @@ def kernels(model: nn.Module) -> Kernels:
 
 @contextmanager
 def narrow(kernels: Kernels, rows: int, fixed: bool = False) -> Iterator[None]:
-    """Inside the block, a pass over few rows takes oneDNN's product where that is faster; not in autocast.
-
-    `fixed` are passes that all have one shape, and may be captured.
+    """Inside the block, a pass over few rows takes oneDNN's product where that is faster, but in autocast; `fixed`
+    passes all have one shape, and may be captured.
     """
     wide = not kernels.fewest <= rows <= ROWS
     if wide or (fixed and kernels.left) or torch.is_autocast_enabled("cpu"):

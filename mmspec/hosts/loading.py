@@ -44,11 +44,8 @@ OF_TRAINING = ("optimizer", "rng_state", "scaler", "scheduler", "training_args")
 
 
 def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A causal language model, in evaluation mode; refuses weights that are damaged, a pickle, integers, or do not fit
-    their config.
-
-    `name` is `mmspec/…` for a shipped model, a folder, or a hub name. Equality with unmodified decoding is promised in
-    float32.
+    """The causal language model at `mmspec/…`, a folder or a hub name, in evaluation mode; refuses weights that are
+    damaged, a pickle, integers, or do not fit their config. Equality with unmodified decoding is promised in float32.
     """
     refuse_device(device)
     return load_as(AutoModelForCausalLM, name, dtype).to(device)
@@ -144,10 +141,7 @@ def load_processor(name: str) -> Any:
 
 
 def locate(name: str, pickles: bool = False) -> str:
-    """The folder of a model, or its hub name, after a check that it can be loaded.
-
-    With `pickles`, its weights may be pickles.
-    """
+    """The folder of a model, or its hub name, after a check that it can be loaded, with `pickles` also of these."""
     folder = local_folder(name, pickles)
     if folder is not None:
         return str(folder)
@@ -214,9 +208,8 @@ def fetch_files(place: str, names: Collection[str], revision: str | None = None)
 
 
 def local_folder(name: str, pickles: bool = False) -> Path | None:
-    """The folder that a name means without a network, of a model or a pipeline; None for a hub name.
-
-    Refuses a model without safetensors; with `pickles`, its weights may be pickles.
+    """The folder that a name means without a network, of a model or a pipeline; None for a hub name. Refuses a model
+    without safetensors, but with `pickles` allows these.
     """
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))

@@ -118,9 +118,8 @@ class PassGeometry:
         return self._around[ring]
 
     def shared(self, make: Callable[..., Made], mask: Any, *form: Any) -> Made:
-        """The result of `make(mask, *form)` for a mask of this pass; kept, because layers of one kind share it.
-
-        A layer on another device gets a copy of the mask for itself, which no other layer will bring: it is not kept.
+        """The result of `make(mask, *form)` for a mask of this pass; kept, because layers of one kind share it, unless
+        the layer got a copy of the mask for its own device.
         """
         for known, known_form, made in self._made:
             if known is mask and known_form == form:
@@ -132,9 +131,8 @@ class PassGeometry:
 
 
 def added(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
-    """A mask as terms that are added to scores of a dtype, repeated for every query of a group.
-
-    What is not seen gets an infinite term; in half precision one that torch gives cuDNN, which may make a NaN of it.
+    """A mask as terms that are added to scores of a dtype, repeated for every query of a group: infinite where nothing
+    is seen, but in half precision of a size of which cuDNN makes no NaN.
     """
     if mask.dtype == torch.bool:
         mask = mask.to(dtype).log_()  # of 1 and 0
@@ -148,8 +146,7 @@ def latest_slot(place: Tensor, last: Tensor, ring: int) -> Tensor:
     return last - (last - place) % ring
 
 
-current: Traceable[PassGeometry] = Traceable("mmspec_pass")
-"""The geometry of the pass that runs, or is traced, here."""
+current: Traceable[PassGeometry] = Traceable("mmspec_pass")  # the geometry of the pass that runs, or is traced, here
 
 
 def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> Tensor | None:

@@ -110,10 +110,7 @@ _costs: ResultsByModel[CacheCost] = ResultsByModel()
 
 
 def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int) -> None:
-    """Refuse a call that does not fit, or that could not be continued exactly.
-
-    `context` counts the most positions of a prompt, None if there is no limit.
-    """
+    """Refuse a call that does not fit into `context` positions (None: no limit), or could not be continued exactly."""
     if context is not None and longest > context:
         raise ValueError(f"the prompt has {longest} tokens and the model's context is {context}; shorten it")
     if context is not None and model_info.position_table and longest + limit - 1 > context:

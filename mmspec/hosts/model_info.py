@@ -32,8 +32,7 @@ _RECURRENT = (
 )
 _KEYS = vars(DynamicSlidingWindowLayer(sliding_window=1)).keys() | vars(DynamicLayer()).keys()
 """Attributes of transformers' cache layers that hold keys and values alone, with a window or without."""
-_EMPTY_LAYERS = frozenset({"DummyLayer"})
-"""transformers' cache layers that store nothing."""
+_EMPTY_LAYERS = frozenset({"DummyLayer"})  # transformers' cache layers that store nothing
 OTHER_SENSES = ("vision", "visual", "image", "audio")
 """Parts of a module's name that say that its layers do not read the text."""
 
@@ -102,9 +101,8 @@ class ModelInfo:
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
-        """The facts about a model; refuses a model with which drafts cannot be verified.
-
-        `ops` are the tree operations that plugins declare.
+        """The facts about a model, with the tree operations that plugins declare; refuses a model with which drafts
+        cannot be verified.
         """
         model, ops = unwrapped(model), ops or {}
         _refuse(model, ops)

@@ -2,5 +2,4 @@
 
 ATTENTION = frozenset({"discrete", "tree", "text", "grow", "truncate", "hidden"})
 """Of a model with key-value attention alone."""
-RECURRENT = ATTENTION - {"truncate"}
-"""Of a model with recurrent layers, whose states cannot be taken back."""
+RECURRENT = ATTENTION - {"truncate"}  # of a model with recurrent layers, whose states cannot be taken back

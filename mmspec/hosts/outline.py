@@ -23,8 +23,7 @@ from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
 from mmspec.threads import asked
 
-SMALL = 50_000_000
-"""The most parameters of a model that gets random weights: a second or two on two cores."""
+SMALL = 50_000_000  # the most parameters of a model that gets random weights: a second or two on two cores
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,8 @@ def place_of(name: str) -> Path:
 
 
 def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
-    """The outline of a model.
-
-    `make` builds it with random weights; `place` is its folder, or the folder of its pipeline.
+    """The outline of a model that `make` builds with random weights; `place` is its folder, or the folder of its
+    pipeline.
     """
     with refusing_code(f"the model in {place}"), torch.device("meta"):
         model = make()
@@ -91,9 +89,8 @@ SECONDS = 1.5
 
 
 def refuse_unreachable(name: str) -> None:
-    """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
-
-    An existing path is not checked.
+    """Refuse a hub name, and no existing path, whose config is neither in the local cache nor, at one attempt, on the
+    hub.
     """
     if os.path.exists(name):
         return

@@ -154,9 +154,8 @@ class Passes:
 
     @contextmanager
     def attending(self, attention: str, fused: FusedLayers = SlotCache.fused) -> Iterator[None]:
-        """Inside the block `forward` runs: the model attends through our attention, its operations through ours.
-
-        `attention` names the function, for models that take theirs from the interface; `fused` parts run as kernels.
+        """Inside the block `forward` runs: the model attends through our attention, by the name `attention` where it
+        takes it from the interface, its operations through ours, and `fused` parts run as kernels.
         """
         ours = tree_attention(self.model_info.config, attention) if self.manner == "interface" else nullcontext()
         with model_lock(self.model_info.model), ours, dispatched([*self.sites, *fused.sites]), fused.used():

@@ -21,16 +21,14 @@ from torch.serialization import safe_globals
 
 from mmspec.registry.printable import shown
 
-PICKLED = (".bin", ".pt", ".pth")
-"""Suffixes of such files."""
+PICKLED = (".bin", ".pt", ".pth")  # suffixes of such files
 WRAPPERS = ("model", "module", "state_dict")
 PREFIXES = ("_orig_mod.", "module.")
 
 
 def read_saved(path: Path, mapped: bool = False) -> Any:
-    """The contents of a file of `torch.save`; refuses other objects than numbers.
-
-    If `mapped`, numbers are mapped into memory and not read; torch's format before 1.6 is always read whole.
+    """The contents of a file of `torch.save`, if wanted mapped into memory (not in torch's format before 1.6, which is
+    read whole); refuses other objects than numbers.
     """
     try:
         with safe_globals([argparse.Namespace]):

@@ -19,11 +19,9 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import in_powers
 from mmspec.hosts.tree_op import KeptNodes
 
-CHUNK = 512
-"""Units of a prefill pass."""
+CHUNK = 512  # units of a prefill pass
 
-RECURRENT_CHUNK = 64
-"""Units of a prefill pass with recurrent layers, whose cost is quadratic in the units of a pass."""
+RECURRENT_CHUNK = 64  # units of a prefill pass with recurrent layers, whose cost is quadratic in the units of a pass
 
 PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
 """The arguments of a call with ids alone."""

@@ -29,8 +29,7 @@ HALF = 0.012
 """The largest defect of linearity, as a share of a row's size, of layers in bfloat16; with fewer bits, activations are
 quantised. Measured on SmolLM2-135M: at most 0.006 with weights of 16, 8 and 4 bits, at least 0.022 with int8 inputs."""
 
-FULL = 1e-4
-"""The same of layers in float32, where at most 2e-7 was measured."""
+FULL = 1e-4  # the same of layers in float32, where at most 2e-7 was measured
 
 APART = 4.0
 """Other rows may move a row by so many times its defect of linearity: more is no rounding, but another function."""
@@ -110,9 +109,8 @@ def _has_packed_weight(layer: Any) -> bool:
 
 
 def _rounding(layer: Any, model: Any) -> tuple[bool, bool] | None:
-    """Two answers: a layer quantises its inputs; it does so by what other rows hold.
-
-    None: it is as precise as the model's dtype and has a plain weight, or it mixes rows.
+    """Two answers: a layer quantises its inputs; it does so by what other rows hold. None: it is as precise as the
+    model's dtype and has a plain weight, or it mixes rows.
     """
     device = next((weight.device for weight in layer.parameters() if not weight.is_meta), device_of(model))
     generator = torch.Generator().manual_seed(0)
@@ -144,9 +142,8 @@ def _size(row: Tensor) -> float:
 
 
 def _stand_in(layer: Any, number: int) -> Callable[..., Tensor]:
-    """A function in the place of a layer's forward: signed entries of every row, which is divided by its own size.
-
-    It costs nothing beside a product, and holds attention scores where a wrong mask shows, whatever the weights are.
+    """A function in the place of a layer's forward: signed entries of every row, divided by its size. It costs little,
+    and holds attention scores where a wrong mask shows, whatever the weights are.
     """
     own, thread = layer.forward, get_ident()
     generator = torch.Generator().manual_seed(number)

@@ -31,9 +31,8 @@ class OperationState:
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
-    """The operations of one layer by kind and order; a layer may have several of a kind.
-
-    States of kind `recurrent` have this dtype (`Branches.dtype`).
+    """The operations of one layer by kind and order, as a layer may have several of a kind; states of kind `recurrent`
+    have this dtype (`Branches.dtype`).
     """
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:

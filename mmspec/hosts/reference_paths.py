@@ -26,10 +26,8 @@ from mmspec.hosts.stock_generate import StockGenerate
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 LEAVES = (4, 6, 7)
 PROMPT = 24
-MISSING = 3
-"""The second row is shorter by so many units."""
-ALONE = 3
-"""The number of one-token passes that show a model's own rounding."""
+MISSING = 3  # the second row is shorter by so many units
+ALONE = 3  # the number of one-token passes that show a model's own rounding
 
 LONGEST, MARGIN = 96, 8
 """The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.later_checks`."""
@@ -71,9 +69,8 @@ class ReferencePaths:
         return {"token_type_ids": torch.ones(self._alone, units, dtype=torch.int64, device=self.ids.device)}
 
     def noise(self) -> float:
-        """The model's own difference between a pass over the whole chain and passes over one token with a cache.
-
-        Errors vary from token to token: those of recurrent layers most, those of Gemma 4 as drawn by a factor of 20.
+        """The model's own difference between a pass over the whole chain and passes over one token with a cache, which
+        varies from token to token (recurrent layers; by a factor of 20 in Gemma 4).
         """
         alone = self._cached(len(self.drafted) if self.model_info.ops else ALONE)
         return float((alone - self.chains[0][:, -alone.shape[1] :]).abs().max())
@@ -180,9 +177,8 @@ def _path(leaf: int) -> list[int]:
 
 
 def lengths(model_info: ModelInfo) -> dict[int, str]:
-    """The lengths of texts from which on a model may do something else, and the settings that say so.
-
-    Where positions are an argument, what they decide is checked at positions, not at lengths.
+    """The lengths of texts from which on a model may do something else, and the settings that say so; what positions
+    decide, where they are an argument, is checked at positions.
     """
     settings = {**(getattr(model_info.config, "rope_parameters", None) or {}), **model_info.config.to_dict()}
     counted = not names_argument(model_info.model, "position_ids")
@@ -191,9 +187,8 @@ def lengths(model_info: ModelInfo) -> dict[int, str]:
 
 
 def random_ids(model_info: ModelInfo, draw: int, length: int = 0) -> tuple[Tensor, Tensor]:
-    """Random tokens of a prompt, of `length` units or as the self-check has it, and a draft.
-
-    Torch's global generator is not used.
+    """Random tokens of a prompt, of `length` units or as the self-check has it, and a draft; not from torch's
+    generator.
     """
     short = [size + MARGIN for size in lengths(model_info) if size + MARGIN <= LONGEST]
     length = length or max(PROMPT, *short, 0)

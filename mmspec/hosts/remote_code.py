@@ -14,9 +14,8 @@ from mmspec.registry.printable import shown
 
 @contextmanager
 def refusing_code(what: str) -> Iterator[None]:
-    """Turn any error of a loading library into a `ValueError` on one line; the library's may advise to run the code.
-
-    `what` is loaded, such as `the model 'x'`.
+    """Turn any error of a library that loads `what` (such as `the model 'x'`) into a `ValueError` on one line; the
+    library's may advise to run the code.
     """
     try:
         yield

@@ -33,18 +33,15 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import windows
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
 
-STEPS = 3
-"""The number of steps of the model's own `generate` that are compared."""
+STEPS = 3  # the number of steps of the model's own `generate` that are compared
 
-SLACK = 16.0
-"""A tree's logits may differ by so many times the model's own noise."""
+SLACK = 16.0  # a tree's logits may differ by so many times the model's own noise
 
 STEADY = 4.0
 """The same with stand-ins, which amplify no rounding, below float32: in bfloat16, right trees of SmolLM2 were 1.4 times
 its relative error apart, and wrong ones at least 8."""
 
-CEILING = 1e-3
-"""The largest difference that can be rounding, as a share of the largest logit."""
+CEILING = 1e-3  # the largest difference that can be rounding, as a share of the largest logit
 
 APART = 4.0
 """Passes of other shapes may differ by so many times the model's own noise, also above `CEILING`. Where 64 layers of

@@ -93,9 +93,8 @@ class SlotCache(Cache):
 
     @property
     def exact(self) -> bool:
-        """True if passes sum in float64, so that a unit's scores do not show how the units came into the cache.
-
-        Only a call of one shape profits from it. Elsewhere than on a CPU, float64 costs too much.
+        """True if passes sum in float64, so that a unit's scores do not show how the units came into the cache: in
+        calls of one shape, which alone profit, on a CPU, where it does not cost too much.
         """
         return self.fixed and self.length.device.type == "cpu"
 

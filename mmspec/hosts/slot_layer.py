@@ -20,8 +20,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
 from mmspec.core import kernels
 from mmspec.core.once import known
 
-BLOCK = 64
-"""Slots are allocated, and attended over, in multiples of so many."""
+BLOCK = 64  # slots are allocated, and attended over, in multiples of so many
 
 
 Places = tuple[Tensor, Tensor, Tensor]
@@ -121,10 +120,8 @@ class SlotLayer(CacheLayerMixin):
         return self._rows, self._heads, self.place(slots)[:, None]
 
     def _written(self) -> Places:
-        """Where the present pass writes; computed once for all layers of one form.
-
-        On CUDA `index_put_` copies the tensors of an index in every call, unless all of them have the same strides.
-        Compiled code computes places where it uses them.
+        """Where the present pass writes; computed once for all layers of one form, by compiled code where it uses them.
+        On CUDA `index_put_` copies an index whose tensors have not all the same strides, in every call.
         """
         if torch.compiler.is_compiling():
             return self._at(self.owner.slots)
@@ -141,9 +138,8 @@ class SlotLayer(CacheLayerMixin):
         return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
 
     def fill(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
-        """Put states of a prompt into an empty layer; slots below 0 are padding.
-
-        Of a layer with a window transformers holds the window, less than a ring: no two slots lie at one place.
+        """Put states of a prompt into an empty layer; slots below 0 are padding. Of a layer with a window transformers
+        holds the window, less than a ring: no two slots lie at one place.
         """
         self.lazy_initialization(key_states, value_states)
         # The last place is written anew before it is read.
@@ -168,9 +164,8 @@ def _rows_and_heads(shape: torch.Size, device: torch.device) -> tuple[Tensor, Te
 
 
 class RingLayer(SlotLayer):
-    """The latest slots of every row: `[batch, heads, ring, width]`.
-
-    `ring` places are at least the window and the slots that a pass or a roll-back can touch behind it.
+    """The latest slots of every row: `[batch, heads, ring, width]`, at least the window and what a pass or a roll-back
+    can touch behind it.
     """
 
     def __init__(self, owner: Slots, ring: int) -> None:
@@ -236,8 +231,7 @@ def move_accepted(
         layer.write(destination, *layer.read(source))
 
 
-ROLL_BACK = 4
-"""So many drafts may be taken back."""
+ROLL_BACK = 4  # so many drafts may be taken back
 
 
 def rings(layers: Sequence[Any], given: Cache | None, chunk: int, width: int) -> dict[int, int]:

@@ -19,8 +19,7 @@ from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
 from mmspec.hosts.prompt import conversation_columns
 
-AHEAD = 8
-"""The number of next units whose positions are looked at; on a grid the second one differs already."""
+AHEAD = 8  # the number of next units whose positions are looked at; on a grid the second one differs already
 
 _WRITES = ("update", "update_conv_state", "update_recurrent_state")
 """The methods of a cache that a forward calls after it has computed its positions."""
@@ -60,9 +59,8 @@ class StockGenerate:
         return getattr(self._out, cache_name(self.model))
 
     def ahead(self, most: int = AHEAD) -> Tensor | None:
-        """The positions of the next `AHEAD` units, or of `most`: `[batch, unit]`, or `[axes, batch, unit]`.
-
-        Returns None if the model's forward takes no positions.
+        """The positions of the next `AHEAD` units, or of `most`: `[batch, unit]`, or `[axes, batch, unit]`; None if the
+        model's forward takes no positions.
         """
         if not accepts_argument(self.model, "position_ids"):
             return None
@@ -120,9 +118,8 @@ class StockGenerate:
         return arguments
 
     def _passed_on(self, prepared: dict[str, Any]) -> Tensor | None:
-        """The positions that the forward computes: those that it passes to the first part that takes positions.
-
-        The forward is stopped when its first layer writes to the cache, so that the cache stays unchanged.
+        """The positions that the forward computes, and passes to the first part that takes some. It is stopped when its
+        first layer writes to the cache, which so stays unchanged.
         """
         name = cache_name(self.model)
         cache = copy.copy(prepared[name])

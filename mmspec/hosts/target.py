@@ -237,9 +237,7 @@ class TransformersTarget:
         return exported(self.model_info, cache, sequences, emitted)
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
-        """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.
-
-        `stock` is the model's own call behind the prompt. Refuses positions that are others than in the model's own
-        `generate`.
+        """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one. Refuses others than
+        in `stock`, the model's own call behind the prompt.
         """
         return None

@@ -46,9 +46,8 @@ class TransformersTargetCache:
 
 @contextmanager
 def rewound(cache: TransformersTargetCache, units: int) -> Iterator[None]:
-    """A block in which every row has `units` fewer committed units; what passes write there is undone behind it.
-
-    A row that has fewer begins anew. Some row has so many; no layer keeps a ring, and none is recurrent.
+    """A block in which every row has `units` fewer committed units, and what passes write there is undone behind it; a
+    row that has fewer begins anew. Some row has so many; no layer keeps a ring, and none is recurrent.
     """
     slots = cache.slots
     length = slots.length.clone()  # captured rounds have one tensor for it

@@ -14,8 +14,7 @@ from transformers import PreTrainedConfig
 _RANDOM = ("drop", "jitter")
 """Attributes whose name has one of these parts are rates of layers that call a dropout function."""
 
-_CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
-"""Rates that some layers read from their config."""
+_CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")  # rates that some layers read from their config
 
 
 def refuse_training(model: nn.Module, role: str = "model") -> None:

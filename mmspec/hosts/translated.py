@@ -43,9 +43,8 @@ class TranslatedTargetCache:
 
 
 class TranslatedTarget:
-    """A target in the larger target's ids, over a model with other ids.
-
-    A draft model must offer `grow`. The map is from the larger target's ids to the draft model's.
+    """A target in the larger target's ids, over a model with other ids, by a map from the larger target's to its own; a
+    draft model must offer `grow`.
     """
 
     def __init__(self, target: Target, vocabulary: VocabularyMap) -> None:
@@ -61,10 +60,7 @@ class TranslatedTarget:
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill a prompt.
-
-        Of the inputs, the ids of the larger target are read, padded on the left, and their mask.
-        """
+        """Prefill a prompt: of the inputs, the larger target's ids are read, padded on the left, and their mask."""
         given = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
         ids = given.get("input_ids")
         if ids is None:
@@ -153,10 +149,8 @@ def _columns(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[l
 
 
 def _spell(vocabulary: VocabularyMap, draft: Draft, widths: list[int], uniform: bool) -> TranslatedDraft:
-    """A draft in pieces.
-
-    `widths` are the columns of every node, enough for all rows; a row's unneeded ones are invalid. `uniform` says that
-    every row needs all columns of its valid nodes.
+    """A draft in pieces: `widths` are the columns of every node, enough for all rows, of which a row's unneeded ones
+    are invalid; `uniform`: every row needs all columns of its valid nodes.
     """
     device, total = draft.units.device, sum(widths)
     columns = on_device(widths, device, torch.int64)

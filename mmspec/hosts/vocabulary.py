@@ -14,16 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LONGEST = 8
-"""The most draft tokens that spell one token of the target; of longer spellings the end is kept."""
+LONGEST = 8  # the most draft tokens that spell one token of the target; of longer spellings the end is kept
 
 ALIKE = 0.99
 """The least share of ids with the same token in two tokenizers that are said to be one; a few tokens may be added."""
 
 ROLES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
-Key = tuple[str, bytes]
-"""The kind (`text`, `byte`, `special`) and the content of a token."""
+Key = tuple[str, bytes]  # the kind (`text`, `byte`, `special`) and the content of a token
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

@@ -19,41 +19,31 @@ from mmspec.hosts.pickles import PICKLED, read_pickle, weights_in
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
-INDEX = "model_index.json"
-"""The file that makes a folder a saved pipeline."""
+INDEX = "model_index.json"  # the file that makes a folder a saved pipeline
 CONFIG = "config.json"
-STEMS = ("model", "diffusion_pytorch_model")
-"""File names of weights without suffix: transformers', diffusers'."""
+STEMS = ("model", "diffusion_pytorch_model")  # file names of weights without suffix: transformers', diffusers'
 SAFE, SHARDS = ".safetensors", ".index.json"
 """Suffix of the weights, and what the name of the list of their shards has behind it."""
-FILES = tuple(stem + end for stem in STEMS for end in (SAFE, SAFE + SHARDS))
-"""File names of weights."""
+FILES = tuple(stem + end for stem in STEMS for end in (SAFE, SAFE + SHARDS))  # file names of weights
 ADAPTER = "adapter_config.json"
-COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")
-"""Keys of a config that count modules."""
+COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")  # keys of a config that count modules
 KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 """Keys of a config whose value may be the name of a repository, from which transformers fetches a kernel."""
-ELSEWHERE = "transformers_weights"
-"""Key of a config that names other weights than those beside it."""
+ELSEWHERE = "transformers_weights"  # key of a config that names other weights than those beside it
 FEW = 1000
 """So many layers are always allowed: they are cheap to build, and some configs count layers that the model lacks."""
 CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
-POINTER = b"version https://git-lfs"
-"""Beginning of what git leaves in the place of a large file that it did not fetch."""
+POINTER = b"version https://git-lfs"  # beginning of what git leaves in the place of a large file that it did not fetch
 MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
 """Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
 MULTI_TOKEN = re.compile(r"(^|\.)mtp[._]")
 BESIDE = re.compile(r".*?layers\.\d+\.")
 PROJECTION = "eh_proj.weight"
 """Layers for multi-token prediction: in the names of keys, or beside a projection behind the model's layers."""
-TEXT_CONFIGS = ("text_config", "quantization_config")
-"""Nested configs of a model of text alone."""
-ALIGNED = 64
-"""Addresses at which torch allocates are multiples of it."""
-SPARE = 2**28
-"""Numbers that a model may have beyond those in its files: masks and tables of positions."""
-PACKED = 32
-"""The most weights that one number of a quantised file stands for."""
+TEXT_CONFIGS = ("text_config", "quantization_config")  # nested configs of a model of text alone
+ALIGNED = 64  # addresses at which torch allocates are multiples of it
+SPARE = 2**28  # numbers that a model may have beyond those in its files: masks and tables of positions
+PACKED = 32  # the most weights that one number of a quantised file stands for
 
 
 @dataclass(frozen=True)
@@ -77,10 +67,8 @@ def file_names(stems: Sequence[str]) -> tuple[str, ...]:
 
 
 def weight_files(folder: Path, names: Sequence[str] = FILES) -> list[Path]:
-    """The weight files in a folder that transformers or diffusers would read; [] if there are none; refuses an index
-    that names a file outside of the folder.
-
-    `names` are file names of weights, or of lists of their shards; the first that is there is taken.
+    """The weight files in a folder that transformers or diffusers would read, of the first of `names` that is there
+    (weights, or a list of their shards); [] if none is; refuses a list that names a file outside of the folder.
     """
     whole, shards = _whole_or_shards(folder, names)
     return [whole] if whole is not None else [folder / name for name in sorted(set(shards.values()))]
@@ -147,10 +135,8 @@ def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """A tensor at an address at which torch allocates: itself, or a copy.
-
-    Where the tensors of a file begin is up to the length of its header, and products of MKL sum in another order at
-    other addresses: the same model would draw other numbers from another file.
+    """A tensor at an address at which torch allocates: itself, or a copy. Where it begins in a file is up to the length
+    of the header, and products of MKL sum in another order at other addresses.
     """
     return tensor.clone() if tensor.data_ptr() % ALIGNED else tensor
 
@@ -178,9 +164,8 @@ def _named(weights: Tensor) -> str:
 
 
 def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The config's entries, unless it asks for more layers than the files have tensors or refers to other repositories.
-
-    `stored` are the tensors in its files; empty if only the config is checked.
+    """The config's entries, unless it refers to other repositories or asks for more layers than its files have tensors
+    (`stored`; empty if only the config is checked).
     """
     if (folder / ADAPTER).is_file():
         raise ValueError(
@@ -198,10 +183,8 @@ def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str,
 
 
 def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
-    """Refuse files that cannot be the weights of a model.
-
-    The model, of transformers or diffusers, was built on the device `meta`; `what` is its name in messages, as in `the
-    model 'x'`.
+    """Refuse files that cannot be the weights of a model, which was built on the device `meta` and is called `what` in
+    messages, as in `the model 'x'`.
     """
     quantised = _quantised(config)
     present = sum(prod(tensor.shape) for tensor in stored.values())
@@ -228,10 +211,8 @@ def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, 
 def unexpected_keys(
     model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> list[str]:
-    """The unexpected keys that a published file of this model would not have.
-
-    Constants are left out, and so are layers for multi-token prediction, and the vision and audio parts of a model of
-    which only the language part is loaded. `unexpected` are keys in the files for which the model has no place.
+    """Those of the `unexpected` keys, for which the model has no place, that a published file of it would not have: no
+    constants, no layers for multi-token prediction, no vision or audio parts beside a language part.
     """
     found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
     found = [key for key in found if not _multi_token(key, stored)]

@@ -70,10 +70,8 @@ def commanding(place: str) -> Callable[[Any], None]:
 
 
 def add_file(registry: Registry, file: Path) -> Plugin:
-    """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does.
-
-    The module's name is the file's, so that a factory is written `"my_drafter:Thing"`; the plugin's name is that
-    without a leading `mmspec_`.
+    """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does. The module's name is the
+    file's, as in `"my_drafter:Thing"`; the plugin's is that without a leading `mmspec_`.
     """
     place = Path(file).resolve()
     if place.suffix != ".py" or not place.is_file():
@@ -127,9 +125,8 @@ def _isolated(registry: Registry, record: Plugin, phase: str) -> Iterator[None]:
 
 
 def _entry_points() -> list[EntryPoint]:
-    """First-party plugins first, so that nobody takes their names; then by name.
-
-    A plugin that is installed twice (a copy beside our wheel) is one plugin: Python imports the first of them.
+    """First-party plugins first, so that nobody takes their names; then by name. One that is installed twice (a copy
+    beside our wheel) is one plugin: Python imports the first of them.
     """
     unique: dict[tuple[str, str], EntryPoint] = {}
     for entry in entry_points(group=GROUP):

@@ -18,8 +18,7 @@ from mmspec.registry.specs import KINDS, SPECS, AdapterSpec, Spec, TargetSpec
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 
-MOST = 1000
-"""Components of one plugin: who yields without end is stopped there."""
+MOST = 1000  # components of one plugin: who yields without end is stopped there
 
 
 class Registry:
@@ -89,9 +88,8 @@ class Registry:
         return tuple(c for c in everything if kind in (None, c.kind))
 
     def get(self, kind: str, name: str, near: tuple[str, ...] = ()) -> Any:
-        """Look a component's spec up, by its kind and by `name` or `plugin:name`.
-
-        Where several share the name, the component of a plugin of `near` wins, the first before the second.
+        """Look a component's spec up, by its kind and by `name` or `plugin:name`; of several of one name, the first of
+        the plugins in `near` that has it wins.
         """
         if kind not in KINDS:
             raise ValueError(unknown("kind of component", kind, KINDS))
@@ -107,9 +105,8 @@ class Registry:
         raise ValueError(self._clash(found) if found else self._absent(kind, name, owner, plain))
 
     def target_for(self, model: object) -> TargetSpec | None:
-        """The target that some plugin says fits a live model, or None.
-
-        Plugins that came last are asked first, those that said `trylast=True` last of all.
+        """The target that some plugin says fits a live model, or None; plugins that came last are asked first, those
+        that said `trylast=True` last of all.
         """
         hooked = self._hooks.hook.mmspec_target_for.get_hookimpls()
         for name in [implementation.plugin_name for implementation in reversed(hooked)]:
@@ -135,9 +132,8 @@ class Registry:
         return found
 
     def ask(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook, one of the three or a plugin's own; None where the plugin has no such hook.
-
-        A failure is noted on that plugin and harms no other.
+        """Call one plugin's hook, ours or its own; None where it has no such hook. A failure is noted on it and harms
+        no other.
         """
         with self.blaming(name, hook):
             return self.call(name, hook, **arguments)

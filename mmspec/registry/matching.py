@@ -14,15 +14,13 @@ from mmspec.registry.manager import Registry
 from mmspec.registry.plugin import CORE
 from mmspec.registry.specs import DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec
 
-HOME = "text"
-"""The plugin that brings the methods which any model can have."""
+HOME = "text"  # the plugin that brings the methods which any model can have
 OURS = ("auto", "plain")
 """Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
 DEFAULT_RULE = "match"
 #: Without drafts and without a rule's name, the first of these that the target's units admit.
 PLAIN_RULES = (DEFAULT_RULE, "rejection")
-SAID = 3
-"""Targets that an error describes; more are named only."""
+SAID = 3  # targets that an error describes; more are named only
 _TREE = frozenset({"tree"})
 _NO_DRAFT = frozenset({"chain"})
 _NOTHING: frozenset[str] = frozenset()
@@ -43,9 +41,8 @@ class Part(Protocol):
 def missing_words(
     target: Iterable[str], drafter: Part | None, rule: Part, own: frozenset[str] = _NOTHING
 ) -> frozenset[str]:
-    """Words that are needed and that nobody offers, of the words that a target offers; empty where the three fit.
-
-    Without a drafter nothing is drafted; `own` are words that the method itself needs.
+    """Words that are needed, `own` ones by the method itself, and that nobody offers, of the words that a target
+    offers; empty where the three fit. Without a drafter nothing is drafted.
     """
     drafted = drafter.offers if drafter else _NO_DRAFT
     wanted = drafter.needs if drafter else _NOTHING

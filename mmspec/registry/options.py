@@ -16,8 +16,12 @@ from mmspec.registry.suggest import unknown
 
 T = TypeVar("T")
 _SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
-_WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}
-"""Types with another name for users."""
+_WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}  # types with another name for users
+
+
+def option(default: T, help: str) -> T:
+    """A field of an options dataclass, with its line of help."""
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,9 +35,8 @@ class OptionHelp:
 
 
 def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
-    """Check values by field, and make the options; text is converted (`"3"` to 3) where the field is not text.
-
-    Messages say that the options are the `owner`'s.
+    """Check values by field, and make the `owner`'s options; text is converted (`"3"` to 3) where the field is not
+    text.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -48,9 +51,8 @@ def build(options: type[T], values: Mapping[str, Any], owner: str) -> T:
 
 
 def parse(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` strings from a command line.
-
-    A value in brackets or quotes is read as JSON; any other stays text, which `build` converts by the field's type.
+    """Read `key=value` strings from a command line: a value in brackets or quotes as JSON; any other stays text, which
+    `build` converts by the field's type.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:

@@ -2,10 +2,8 @@
 
 import unicodedata
 
-QUOTED = 300
-"""Characters of a quotation."""
-LONGEST = 2000
-"""Characters of an error that are shown."""
+QUOTED = 300  # characters of a quotation
+LONGEST = 2000  # characters of an error that are shown
 #: Controls (ESC, newline), format characters (bidi overrides, zero-width), halves of a surrogate pair, line separators.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 

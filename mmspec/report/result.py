@@ -22,8 +22,7 @@ Repeats = list[Annotated[float, Field(ge=1e-9, le=1e9)]]
 """Seconds of every repeat; at least 1e-9, below which a clock measures nothing."""
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-"""A number of nodes as text, since keys of JSON are texts."""
+Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # a number of nodes as text, since keys of JSON are texts
 
 
 @dataclass(frozen=True)
@@ -94,28 +93,6 @@ class VsBest:
 
 
 @dataclass(frozen=True)
-class Limits:
-    # Seconds of a target pass over N nodes / over one node, by N
-    v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
-    # Seconds of a draft model's pass / of a target pass over one node, by draft model
-    c: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Least possible seconds of a pass (by memory bandwidth and arithmetic) / its measured seconds, by N
-    F_hw: dict[Nodes, FiniteFloat] = field(default_factory=dict)
-    # Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by `"setting / method"`; the rest
-    # is overhead of the loop
-    F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Acceptance length of the method's tree / of the best tree of as many nodes
-    F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes at their
-    # floor
-    F_total: dict[str, FiniteFloat] = field(default_factory=dict)
-    # The measurements behind the floors: bandwidth, arithmetic, bytes, seconds
-    measured: dict[str, FiniteFloat] = field(default_factory=dict)
-    # Further numbers about passes over N nodes, by name, then by N
-    by_nodes: dict[str, dict[Nodes, FiniteFloat]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Result:
     kind: str  # kind of benchmark: `text`, `image`, …
     model: str  # name of the target
@@ -125,15 +102,9 @@ class Result:
     prompts: dict[str, Count]  # number of prompts by text
     rows: list[Row]  # rows of our methods
     peers: dict[str, Peer]  # other software, by `"setting / name"`
-    limits: Limits  # what the hardware and the drafts would allow
-    # Acceptance length on held-out text that is forced as the output, by text, then by method
-    teacher_forced: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
     unit: str = "token"  # word for a unit: `token`, `code`, …
     piece: str = "text"  # word for one output: `text`, `picture`, …
     how: str = ""  # how the benchmark was run, in sentences
-    # Values of `quality` for plain decoding with other seeds, by setting and name: the variation by chance
-    floor: dict[str, dict[str, list[FiniteFloat]]] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)  # explanations of names in `quality`
     # Speed against the best other way, by setting (`mmspec.report.views.vs_best`).
     vs_best: dict[str, VsBest] = field(default_factory=dict)
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-EDGELESS = 100_000
-"""Width of an output that is no terminal: more than any line has."""
+EDGELESS = 100_000  # width of an output that is no terminal: more than any line has
 
 
 def terminal() -> "Console":

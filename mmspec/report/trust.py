@@ -1,38 +1,34 @@
 """Validation of measurements' JSON before anything of it is shown, since no file is trusted.
 
-A benchmark's result is one document; of smaller measurements every cell is a line. Seconds are positive and finite,
-paired lists of repeats have equal lengths, peers belong to settings that exist, stored ratios follow from the repeats,
-and no text holds a control character. Text that Markdown would misread is accepted here and escaped where Markdown is
-written (`mmspec.report.table`).
+Seconds are positive and finite, paired lists of repeats have equal lengths, peers belong to settings that exist, stored
+ratios follow from the repeats, and no text holds a control character. Text that Markdown would misread is accepted.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmspec.files import save_text
 from mmspec.registry.fields import NAME
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Peer, Result, Row
 from mmspec.report.views import plain_of, real, vs_best
 
-Cell = TypeVar("Cell")
+Kind = TypeVar("Kind", bound=Result)
 
 
 def load_result(path: Path) -> Result:
     """Read and validate a document that `Result.save` wrote; refuses what is none, by its place."""
-    return checked(Path(path).read_bytes(), str(path))
+    return checked(Path(path).read_bytes(), str(path), Result)
 
 
-def checked(document: bytes, name: str) -> Result:
-    """The result in a document."""
+def checked(document: bytes, name: str, kind: type[Kind]) -> Kind:
+    """The result of that kind in a document."""
     try:
-        result = TypeAdapter(Result).validate_json(document)
-        _refuse_controls(asdict(result))
+        result = TypeAdapter(kind).validate_json(document)
+        refuse_controls(asdict(result))
         if not NAME.fullmatch(result.kind):
             raise ValueError(f"its kind is lower-case words, not {printable(result.kind)!r}")
         _refuse_unpaired(result)
@@ -49,7 +45,7 @@ def problem(error: ValidationError, whole: str) -> str:
     return f"{printable('.'.join(map(str, first['loc'])) or whole)}: {printable(first['msg'])}"
 
 
-def _refuse_controls(document: Any) -> None:
+def refuse_controls(document: Any) -> None:
     for text in _texts(document):
         refuse_control(text, f"the text {printable(text)!r}")
 
@@ -93,31 +89,3 @@ def _refuse_unpaired_peer(result: Result, key: str, peer: Peer) -> None:
     paired = {len(row.repeats_s) for row in real(result, peer.setting)} | {len(plain_of(result, peer.setting))}
     if own and paired != {own}:
         raise ValueError(f"the peer {key!r} has {own} repeats and its setting's rows {max(paired - {own})}")
-
-
-def save_lines(path: Path, cells: Sequence[Any]) -> None:
-    """Write dataclasses, a line each; the file is written whole or not at all."""
-    save_text(path, "".join(json.dumps(asdict(cell), ensure_ascii=False) + "\n" for cell in cells))
-
-
-def load_lines(path: Path, kind: type[Cell], command: str, refuse: Callable[[Cell], None]) -> list[Cell]:
-    """Read and validate a document.
-
-    Messages name the command that writes such documents; `refuse` raises a ValueError for a cell that contradicts
-    itself. Refuses control characters, by the line.
-    """
-    reader, cells = TypeAdapter(kind), list[Cell]()
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            cells.append(reader.validate_json(line))
-            _refuse_controls(vars(cells[-1]))
-            refuse(cells[-1])
-        except ValidationError as error:
-            raise ValueError(
-                f"{path}, line {number}, is no cell of `{command}`: {problem(error, 'the cell')}"
-            ) from None
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}, is no cell of `{command}`: {error}") from None
-    if not cells:
-        raise ValueError(f"{path} has no cells of `{command}`")
-    return cells

@@ -14,7 +14,6 @@ WARNING = "⚠"
 SLOWER = "slower"
 BELOW = "▼"
 HONEST = ("invariant", "lossless")
-OTHERS = "plain, other seeds"
 LENGTHS = ("acceptance length", "equivalent passes")
 
 
@@ -65,11 +64,6 @@ def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
         return PLAIN, plain
     fastest = max(times, key=lambda name: speedup_of(plain, times[name]))
     return fastest, times[fastest]
-
-
-def base_in_words(result: Result, setting: str) -> tuple[str, list[float]]:
-    way, seconds = base_of(result, setting)
-    return way if way != PLAIN else "our plain decoding", seconds
 
 
 def vs_best(result: Result) -> dict[str, VsBest]:
@@ -133,51 +127,10 @@ def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def costs(result: Result) -> View:
-    """Shares of time, peak memory, and quality numbers unless these have a table of their own."""
-    apart = bool(result.floor)
-    rows = [
-        (row.setting, row.method, shares(row), _memory(result, row), *(() if apart else (quality(row),)))
-        for setting in result.settings
-        for row in real(result, setting)
-    ]
-    header = ("setting", "method", "draft / verify / rest", "peak memory", *(() if apart else ("quality",)))
-    known = [row for row in result.rows if row.peak_memory is not None]
-    return View("Time, memory" + ("" if apart else f", {result.piece}"), header, rows, _memory_note(known))
-
-
-def qualities(result: Result) -> View:
-    """Quality numbers of every method, and of plain decoding with other seeds."""
-    claims = [row for setting in result.floor for row in real(result, setting)]
-    names = keys_of(row.quality for row in claims)
-    rows = []
-    for setting, floor in result.floor.items():
-        for row in real(result, setting):
-            rows.append((setting, row.method, *(f"{row.quality[n]:.3g}" if n in row.quality else "" for n in names)))
-        rows.append((setting, OTHERS, *(_range(floor.get(name, ())) for name in names)))
-    header = ("setting", "method", *(name.replace("_", " ") for name in names))
-    notes = [f"{name.replace('_', ' ').capitalize()}: {result.notes[name]}." for name in names if name in result.notes]
-    return View(f"What the {result.piece}s are like", header, rows, " ".join(notes))
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.3g}–{max(values):.3g}" if values else ""
-
-
-def _memory_note(rows: Sequence[Row]) -> str:
-    if not rows:
-        return ""
-    if any(row.laid_out is None for row in rows):
-        return "Peak memory: weights, and the most that a call adds; copies of weights laid out for narrow passes, not."
-    return "Peak memory: weights, copies of them laid out for narrow passes where these pay, and the most a call adds."
-
-
-def _memory(result: Result, row: Row) -> str:
-    if row.peak_memory is None:
-        return ""
-    plain = next((r.peak_memory for r in real(result, row.setting) if r.method == PLAIN), None)
-    times = f" ({row.peak_memory / plain:.2f} × plain)" if plain and row.method != PLAIN else ""
-    copies = f", {row.laid_out / 1e6:.1f} MB of it copies" if row.laid_out else ""
-    return f"{row.peak_memory / 1e6:.1f} MB{times}{copies}"
+    """Shares of time, and quality numbers."""
+    claims = [row for setting in result.settings for row in real(result, setting)]
+    rows = [(row.setting, row.method, shares(row), quality(row)) for row in claims]
+    return View(f"Time, {result.piece}", ("setting", "method", "draft / verify / rest", "quality"), rows)
 
 
 def ratio(base: Sequence[float], own: Sequence[float]) -> str:
@@ -212,15 +165,6 @@ def _batch(row: Row) -> tuple[str, ...]:
     scaling = f"{speedup_of(row.alone_repeats_s, row.repeats_s):.2f}" if row.alone_repeats_s else ""
     what = (row.setting, row.method, badge(row.exactness), str(row.batch), f"{row.acceptance_length:.2f}")
     return (*what, f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s), quality(row))
-
-
-def forced(result: Result) -> View:
-    """Acceptance length on forced held-out text: small models loop, and loops flatter drafters that look things up."""
-    texts = list(result.teacher_forced)
-    methods = keys_of(result.teacher_forced.values())
-    cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
-    rows = [(name, *(cells[text].get(name, "") for text in texts)) for name in methods]
-    return View(f"Acceptance length on held-out {result.piece} whose truth is forced", ("method", *texts), rows)
 
 
 def keys_of(mappings: Iterable[dict[str, float]]) -> list[str]:

@@ -1,19 +1,124 @@
-"""The application: transformers' own server, without the routes that do not speculate, with pictures and our errors."""
+"""The application: transformers' own server, without the routes that do not speculate, with pictures and our errors.
 
+A call is an `Enabled` of its own over the model's one decoder, so that it has its own seed and leaves none behind. It
+runs on transformers' thread of the model.
+"""
+
+import json
 from typing import Any
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
 from starlette.exceptions import HTTPException
+from torch import Tensor
 from transformers.cli.serving.server import build_server
+from transformers.cli.serving.utils import GenerateManager, GenerationState
 
-from mmspec.serving.calls import Managers
+from mmspec.api.enable import Enabled
+from mmspec.core.decoder import Decoder
 from mmspec.serving.handlers import SpeculatingChat, SpeculatingCompletion
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
 from mmspec.serving.pictures import Painter
-from mmspec.serving.request import MISTAKE, UNKNOWN, ClientGone, Door, answer_to, body_of
+from mmspec.serving.request import (
+    CURRENT,
+    MISTAKE,
+    UNKNOWN,
+    ClientGone,
+    Door,
+    Request,
+    answer_to,
+    body_of,
+    message_of,
+    status_of,
+)
+
+DEFAULT_NEW = 1024  # new tokens of a request that names no number, if there is room: transformers' default
+
+
+class Watched:
+    """A streamer that ends the call when its client has gone; without an `inner` one nobody gets the tokens."""
+
+    def __init__(self, inner: Any, request: Request) -> None:
+        self._inner = inner
+        self._request = request
+
+    def put(self, value: Tensor) -> None:
+        """A token; before the first one the prompt."""
+        self._request.go_on()
+        self._request.begins()
+        if self._inner is not None:
+            self._inner.put(value)
+
+    def end(self) -> None:
+        if self._inner is not None:
+            self._inner.end()
+
+
+class Call:
+    """An object that transformers' manager takes for a model: `generate`, once, with the request's seed."""
+
+    def __init__(self, model: Any, decoder: Decoder, request: Request) -> None:
+        self._enabled = Enabled(model, decoder, request.seed, "philox")
+        self._request = request
+
+    def generate(self, streamer: Any = None, **arguments: Any) -> Any:
+        """The model's `generate`, speculatively; refused calls and failures end what waits for first tokens, too."""
+        try:
+            self._request.go_on()
+            return self._enabled.generate(**arguments, streamer=Watched(streamer, self._request))
+        except Exception as error:
+            self._request.begins(error)
+            if streamer is None or isinstance(error, ClientGone):
+                raise
+            raise RuntimeError(_escaped(error)) from error
+
+
+class Manager(GenerateManager):
+    """transformers' queue and thread of a model, with bounded calls that speculate."""
+
+    def __init__(self, decoder: Decoder, limits: Limits) -> None:
+        super().__init__()
+        self._decoder = decoder
+        self._limits = limits
+
+    def generate_streaming(
+        self, model: Any, processor: Any, inputs: Any, gen_config: Any, *more: Any, **how: Any
+    ) -> Any:
+        """As in transformers; the request's `begun` says when it is clear that the call is not refused."""
+        call = self._call(model, inputs, gen_config)
+        CURRENT.get().stream()
+        return super().generate_streaming(call, processor, inputs, gen_config, *more, **how)
+
+    async def generate_non_streaming(
+        self, model: Any, processor: Any, inputs: Any, gen_config: Any, *more: Any, **how: Any
+    ) -> Any:
+        call = self._call(model, inputs, gen_config)
+        return await super().generate_non_streaming(call, processor, inputs, gen_config, *more, **how)
+
+    def _call(self, model: Any, inputs: Any, gen_config: Any) -> Call:
+        context = model.config.get_text_config(decoder=True).to_dict().get("max_position_embeddings")
+        prompt, wanted = inputs["input_ids"].shape[-1], gen_config.max_new_tokens
+        gen_config.max_new_tokens = self._limits.new_tokens(prompt, wanted, DEFAULT_NEW, context)
+        return Call(model, self._decoder, CURRENT.get())
+
+
+class Managers(GenerationState):
+    """The managers of all models that are served; a model has one thread, and its calls wait for each other."""
+
+    def __init__(self, models: Models, limits: Limits) -> None:
+        super().__init__()
+        self._managers = {name: Manager(served.decoder, limits) for name, served in models.languages().items()}
+
+    def get_manager(self, model_id: str, use_cb: bool = False) -> Manager:
+        return self._managers[model_id]
+
+
+def _escaped(error: Exception) -> str:
+    """The words of an error, fit for between the quotation marks into which transformers puts it in a stream."""
+    return json.dumps(message_of(error, status_of(error)))[1:-1]
+
 
 PICTURES = "/v1/images/generations"
 TEXT = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")

@@ -16,7 +16,7 @@ from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.utils import BaseHandler
 
-from mmspec.api.stops import cut, settled, stop_strings
+from mmspec.api.stopping import cut, settled, stop_strings
 from mmspec.serving.fields import Chat, Completion, Text, checked, settings_of
 from mmspec.serving.models import Language, Models
 from mmspec.serving.request import CURRENT
@@ -83,10 +83,7 @@ class SpeculatingCompletion(Speculating, CompletionHandler):
 
 
 def completed(answer: Response, stops: Sequence[str], usage: bool) -> Response:
-    """An answer of transformers' handlers, completed.
-
-    A stream ends with the number of tokens if `usage` is asked for.
-    """
+    """An answer of transformers' handlers; a stream ends with the number of tokens if `usage` is asked for."""
     texts = Texts(stops)
     if isinstance(answer, StreamingResponse):
         answer.body_iterator = _events(answer.body_iterator, texts, usage)

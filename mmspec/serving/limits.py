@@ -29,11 +29,7 @@ class Limits:
             raise ValueError(f"n={wanted}: one request draws 1 to {self.pictures} pictures; send several requests")
 
     def new_tokens(self, prompt: int, wanted: int | None, default: int, context: int | None) -> int:
-        """New tokens of a call.
-
-        A request that wants no number gets `default`, if there is room in the model's `context`, which may be any
-        (None).
-        """
+        """New tokens of a call; where it wants no number, `default`, if the `context` (None: any) has room."""
         longest = self.prompt if context is None else min(self.prompt, context - 1)
         if not prompt:
             raise ValueError("the prompt is empty; give some text to continue")

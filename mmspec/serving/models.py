@@ -30,10 +30,8 @@ class Language:
 
     @classmethod
     def load(cls, name: str, device: str, dtype: str | None, template: str | None, **how: Any) -> "Language":
-        """Load a causal language model.
-
-        The dtype of the weights is float32 unless it is named; a chat template is for a model that has none. The other
-        arguments go to `decoder_for`.
+        """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
+        none. The other arguments go to `decoder_for`.
         """
         model = load_model(name, device, dtype_of(dtype))
         processor = load_processor(name)
@@ -59,9 +57,8 @@ def load(
 
 
 class Models(ModelManager):
-    """transformers' manager, with models that are loaded already.
-
-    A request that names no model gets the first that does what it asks for.
+    """transformers' manager, with models that are loaded; a request that names none gets the first that does what it
+    asks.
     """
 
     def __init__(self, served: Mapping[str, Served]) -> None:
@@ -70,10 +67,7 @@ class Models(ModelManager):
         self._since = int(time.time())
 
     def named(self, name: str | None, kind: type[Any]) -> str:
-        """The name of the model that a request means.
-
-        `kind` is `Language`, or `Pipeline` for one that draws.
-        """
+        """The name of the model that a request means, of a `kind`: `Language`, or `Pipeline` for one that draws."""
         fitting = [name for name, served in self._served.items() if isinstance(served, kind)]
         if name in fitting or (name is None and fitting):
             return name or fitting[0]

@@ -16,7 +16,7 @@ from mmspec.api.pipeline import Pipeline
 from mmspec.registry.options import build
 from mmspec.serving.fields import Seed, Share, Temperature
 from mmspec.serving.limits import Limits
-from mmspec.serving.live.pictures import png
+from mmspec.serving.live.stage import png
 from mmspec.serving.models import Models
 from mmspec.serving.request import CURRENT, Request
 

@@ -22,8 +22,7 @@ from mmspec.registry.numbers import whole
 from mmspec.registry.printable import one_line
 from mmspec.serving.limits import Limits, TooLargeError
 
-MOST = 2**63
-"""Seeds are smaller than this."""
+MOST = 2**63  # seeds are smaller than this
 MISTAKE, UNKNOWN, TOO_LARGE, GONE, FAULT, FULL = 400, 404, 413, 499, 500, 503
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -12,8 +12,7 @@ from transformers.utils import logging
 from mmspec.registry.warn import warn
 from mmspec.serving.limits import Limits
 
-GRACE = 5
-"""Seconds that running answers have when the server is told to stop."""
+GRACE = 5  # seconds that running answers have when the server is told to stop
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -35,10 +34,8 @@ def listener(host: str, port: int) -> socket.socket:
 def server(
     app: Any, listening: socket.socket, connections: int, ready: Callable[[str], None], **config: Any
 ) -> uvicorn.Server:
-    """A server that has not begun to serve.
-
-    The socket is what `listener` returned. `ready` gets the server's address just before the first connection is taken;
-    further arguments go to `uvicorn.Config`.
+    """A server, over the socket of `listener`, that has not begun to serve; `ready` gets its address just before the
+    first connection is taken, `uvicorn.Config` the further arguments.
     """
     settings = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=connections, **config)
     listening.listen(connections)  # from here on clients wait instead of being turned away

@@ -41,11 +41,7 @@ class Agreement:
 
 
 def compare(folder: Path) -> Iterator[Agreement]:
-    """Every output of every fixture in a folder.
-
-    Raises:
-        ValueError: There is no such folder, or no fixture in it.
-    """
+    """Every output of every fixture in a folder; refuses one without fixtures."""
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     if not files:
         raise ValueError(f"there are no *.safetensors fixtures in {folder}")

@@ -21,12 +21,9 @@ from mmspec.training.work import claimed, damaged, load_tensors, save_tensors
 
 CHECKPOINT = "checkpoint.pt"
 LOG = "log.jsonl"
-_NOT_OF_THE_RECIPE = ("save_every", "log_every")
-"""Options that may differ when a run resumes."""
-SAVE_SECONDS = 300.0
-"""Seconds of work that are lost at most where the process is killed, and one step's."""
-FLOOR = 0.05
-"""The last learning rate, as a share of the peak."""
+_NOT_OF_THE_RECIPE = ("save_every", "log_every")  # options that may differ when a run resumes
+SAVE_SECONDS = 300.0  # seconds of work that are lost at most where the process is killed, and one step's
+FLOOR = 0.05  # the last learning rate, as a share of the peak
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,7 @@ def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRSc
     return schedule
 
 
-WARM, TIMED = 1, 2
-"""Steps of a run that are not timed, and those after them from which its time is estimated."""
+WARM, TIMED = 1, 2  # steps of a run that are not timed, and those after them from which its time is estimated
 
 
 def fit(

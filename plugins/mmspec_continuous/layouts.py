@@ -1,6 +1,6 @@
 """Published files that `mmspec convert` reads: MAR, and the autoencoder of its tokens."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from diffusers import AutoencoderKL
@@ -10,20 +10,18 @@ from torch import Tensor
 
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
+from mmspec.registry.options import option
 from mmspec_continuous.mar_pipeline import MARPipeline
 from mmspec_continuous.models.mar import MAR
 
-SCALE = 0.2325
-"""Factor of the latents that MAR's tokens are."""
+SCALE = 0.2325  # factor of the latents that MAR's tokens are
 
 
 @dataclass(frozen=True)
 class MARFiles:
     """Settings that MAR's weights do not tell."""
 
-    num_heads: Annotated[int, Field(ge=1, le=1024)] | None = field(
-        default=None, metadata={"help": "attention heads of an unpublished width"}
-    )
+    num_heads: Annotated[int, Field(ge=1, le=1024)] | None = option(None, "attention heads of an unpublished width")
 
 
 def kl16(source: Source) -> AutoencoderKL:

@@ -22,8 +22,7 @@ from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.targets.continuous import Guided
 
-GUIDANCE = 3.0
-"""Default scale of models that can be guided."""
+GUIDANCE = 3.0  # default scale of models that can be guided
 
 
 @dataclass

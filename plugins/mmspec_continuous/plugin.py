@@ -2,8 +2,7 @@
 
 from mmspec.registry import answering, commanding, hookimpl
 
-TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
-"""Modules of models to their targets."""
+TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}  # modules of models to their targets
 
 mmspec_components = answering("mmspec_continuous.specs:COMPONENTS")
 mmspec_layouts = answering("mmspec_continuous.layouts:LAYOUTS")

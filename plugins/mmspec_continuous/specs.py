@@ -2,8 +2,7 @@
 
 from mmspec.registry import AdapterSpec, DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
-REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
-"""Papers."""
+REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"  # papers
 CONTINUOUS_AR = TargetSpec(
     name="continuous-ar",
     factory="mmspec_continuous.targets.continuous:ContinuousTarget",

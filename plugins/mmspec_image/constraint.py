@@ -27,8 +27,7 @@ class GridConstraint:
     that is there twice, or stands elsewhere in the grid.
     """
 
-    speculative = "history"
-    """It is a pure function: drafts are allowed also where it is called."""
+    speculative = "history"  # it is a pure function: drafts are allowed also where it is called
 
     def __init__(self, grid: GridSpec, codes: Sequence[int], prompt: int) -> None:
         if not codes or len(set(codes)) != len(codes):
@@ -110,8 +109,7 @@ def chameleon_grid(model: Any, input_ids: Tensor, height: int, width: int) -> Gr
     return GridConstraint(GridSpec((Stage(height, width, row_end),), (end,)), codes, input_ids.shape[1])
 
 
-LUMINA_ROW_END = "<reserved08799>"
-"""Lumina-mGPT's row end, the id 8803 of Chameleon's tokenizer."""
+LUMINA_ROW_END = "<reserved08799>"  # Lumina-mGPT's row end, the id 8803 of Chameleon's tokenizer
 
 
 def lumina_size(cells: int) -> str:

@@ -14,6 +14,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.encoding import draws_classes
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.registry.options import option
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.official import chameleon, emu3, grid_language, janus
 from mmspec_image.official.vq import vq_model
@@ -30,9 +31,7 @@ class LlamaGenFiles:
     grid: Annotated[int, Field(ge=1, le=1024)] = field(
         metadata={"help": "codes per side: 16 of the 256-pixel files, 24 of 384 pixels, 32 of 512 pixels"}
     )
-    n_head: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "query heads of an unpublished size"}
-    )
+    n_head: Annotated[int, Field(ge=1)] | None = option(None, "query heads of an unpublished size")
 
 
 def llamagen(transformer: LlamaGenTransformer, vq: LlamaGenVQ) -> TextToImagePipeline:

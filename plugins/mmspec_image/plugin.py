@@ -3,8 +3,7 @@
 from mmspec.registry import answering, commanding, hookimpl
 
 TARGETS = {f"mmspec_image.models.{name}": name for name in ("llamagen", "janus", "chameleon")}
-TARGETS["mmspec_image.models.grid_language"] = "grid-language"
-"""Modules of our models to their targets."""
+TARGETS["mmspec_image.models.grid_language"] = "grid-language"  # modules of our models to their targets
 STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGeneration": "emu3"}
 """Classes of transformers to their targets."""
 

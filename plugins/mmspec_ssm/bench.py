@@ -7,8 +7,7 @@ from mmspec.kits.text.bench.settings import DRAFTER
 from mmspec.kits.text.bench.settings import METHODS as SHARED
 
 LEVELS = 8
-SAME = 7
-"""The drafted nodes of the tree and the chain that are compared."""
+SAME = 7  # the drafted nodes of the tree and the chain that are compared
 
 _STREE = {"method": "stree", "drafter": DRAFTER, "k": LEVELS}
 METHODS: Mapping[str, Mapping[str, Any]] = {

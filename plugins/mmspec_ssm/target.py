@@ -13,8 +13,7 @@ from mmspec.kits.text.language import without_kernel_notices
 from mmspec.registry import installed
 from mmspec.registry.warn import warn
 
-HOOK = "mmspec_tree_ops"
-"""The hook with which plugins declare tree operations."""
+HOOK = "mmspec_tree_ops"  # the hook with which plugins declare tree operations
 
 
 class RecurrentTarget(TransformersTarget):

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 WORLDS = ("four-courts", "four-courts-tokens")
 MODELS = tuple(f"mmspec/{world}" for world in WORLDS)
-EVERY, FRAMES = 4, 24
-"""Every so many frames one is beside the simulator's on the sheet; and most new frames of a walk."""
+EVERY, FRAMES = 4, 24  # every so many frames one is beside the simulator's on the sheet; and most new frames of a walk
 
 
 def add(app: typer.Typer) -> None:

@@ -1,12 +1,13 @@
 """Published files that `mmspec convert` reads, and how fixtures of them run (`mmspec check --parity`)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
 
 from mmspec.kits.pictures.layouts import Layout, Part
+from mmspec.registry.options import option
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.pipeline import NextFramePipeline
@@ -19,20 +20,18 @@ Count = Annotated[int, Field(ge=1, le=8192)] | None
 class OasisFiles:
     """Settings that Oasis's weights do not tell; sizes are needed for unpublished ones only."""
 
-    action_vectors: list[list[float]] | None = field(
-        default=None, metadata={"help": "the action space: one vector of 25 numbers an action; default: presets"}
+    action_vectors: list[list[float]] | None = option(
+        None, "the action space: one vector of 25 numbers an action; default: presets"
     )
-    actions: list[str] | None = field(
-        default=None, metadata={"help": "names of the actions, or of presets; default: numbers, or all presets"}
-    )
-    num_heads: Count = field(default=None, metadata={"help": "attention heads of the transformer"})
-    input_h: Count = field(default=None, metadata={"help": "rows of latents"})
-    input_w: Count = field(default=None, metadata={"help": "columns of latents"})
-    max_frames: Count = field(default=None, metadata={"help": "frames of the attention window"})
-    input_height: Count = field(default=None, metadata={"help": "height of a frame in pixels"})
-    input_width: Count = field(default=None, metadata={"help": "width of a frame in pixels"})
-    enc_heads: Count = field(default=None, metadata={"help": "attention heads of the encoder"})
-    dec_heads: Count = field(default=None, metadata={"help": "attention heads of the decoder"})
+    actions: list[str] | None = option(None, "names of the actions, or of presets; default: numbers, or all presets")
+    num_heads: Count = option(None, "attention heads of the transformer")
+    input_h: Count = option(None, "rows of latents")
+    input_w: Count = option(None, "columns of latents")
+    max_frames: Count = option(None, "frames of the attention window")
+    input_height: Count = option(None, "height of a frame in pixels")
+    input_width: Count = option(None, "width of a frame in pixels")
+    enc_heads: Count = option(None, "attention heads of the encoder")
+    dec_heads: Count = option(None, "attention heads of the decoder")
 
 
 LAYOUTS = (

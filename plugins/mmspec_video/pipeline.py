@@ -17,8 +17,7 @@ from mmspec.core.warp import Warp
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
-from mmspec_video.arguments import Actions, Frames, Player, actions_in, frames_in
-from mmspec_video.call import FrameStream, NextFrameOutput
+from mmspec_video.call import Actions, Frames, FrameStream, NextFrameOutput, Player, actions_in, frames_in
 from mmspec_video.clips import refuse_rate
 from mmspec_video.codec import codec_of, frame_size
 from mmspec_video.models.next_frame import NextFrameDiT
@@ -139,7 +138,7 @@ class NextFramePipeline(Pipeline):
         """Make all frames.
 
         Args:
-            first_frames: At least one, for one row or several; see `mmspec_video.arguments.frames_in`.
+            first_frames: At least one, for one row or several; see `mmspec_video.call.frames_in`.
             actions: Numbers or names, a sequence for one row or one a row; each leads to one frame. For open-oasis also
                 a file of vectors, or floats `[n, 25]` or `[row, n, 25]`, which join the action space. Or a player:
                 `player(number, frames) -> action`, called before every frame with the latest ones, `[row, 3, height,

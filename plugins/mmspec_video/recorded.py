@@ -47,10 +47,8 @@ def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
     raise ValueError(f"there are no recorded clips ({name}) beside {', '.join(folder.name for folder in folders)}")
 
 
-GIVEN = 2
-"""First frames of a clip."""
-FRAMES, QUICK_FRAMES = 24, 6
-"""Most new frames of a clip."""
+GIVEN = 2  # first frames of a clip
+FRAMES, QUICK_FRAMES = 24, 6  # most new frames of a clip
 
 
 def clips() -> Modality:

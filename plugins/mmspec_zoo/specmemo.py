@@ -15,7 +15,7 @@ Knobs: `memory_budget` (a small one shortens drafts near the end of the text, a 
 `width` of the tree, which the budget leaves as they are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -32,14 +32,14 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.small_model import in_target_ids, load_small_model
 from mmspec.kits.text.tree_form import DraftTreeOptions
+from mmspec.registry.options import option
 from mmspec_zoo.specs import SPECMEMO
 
 
 @dataclass(frozen=True)
 class SpecMemoOptions(DraftTreeOptions):
-    memory_budget: Annotated[ByteSize, Field(gt=0)] | None = field(
-        default=None,
-        metadata={"help": "bytes of the caches of both models, as a number or like 2GiB, 500MB; less shortens drafts"},
+    memory_budget: Annotated[ByteSize, Field(gt=0)] | None = option(
+        None, "bytes of the caches of both models, as a number or like 2GiB, 500MB; less shortens drafts"
     )
 
 

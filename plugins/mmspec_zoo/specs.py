@@ -3,8 +3,7 @@
 from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
 TEXT = frozenset({"text"})
-DRAFT_MODEL = "text:draft-model"
-"""The drafter of lossy methods: the text plugin's, by its name at the door."""
+DRAFT_MODEL = "text:draft-model"  # the drafter of lossy methods: the text plugin's, by its name at the door
 
 # A smaller model drafts while the target verifies.
 PEARL = DrafterSpec.row(

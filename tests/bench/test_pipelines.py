@@ -17,7 +17,6 @@ from mmspec.cli.app import build
 from mmspec.kits.pictures.bench import CAPTIONS, HELD_OUT, SEEN, pictures
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.report import table
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
@@ -28,6 +27,7 @@ from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS
 from tests.support.examples.continuous import tiny
 from tests.support.worlds import tiny_vq
+from tools.report import markdown
 from tools.train.pictures.latents import measure, small_kl
 
 WORDS = ["<pad>", "<unk>", "red", "heart", "cat"]
@@ -94,8 +94,8 @@ def test_every_method_that_fits_takes_turns_with_plain_decoding(drawer: Path, tm
         assert row.exactness != "invariant" or row.quality == {"same_as_plain": 1}
         assert ("tv" in row.quality) == (row.exactness == "lossy")
     result.save(tmp_path / "r.json")
-    assert table.markdown(load_result(tmp_path / "r.json")) == table.markdown(result)
-    assert "codes/s" in table.markdown(result) and result.prompts == {"prompts": 1}
+    assert markdown.markdown(load_result(tmp_path / "r.json")) == markdown.markdown(result)
+    assert "codes/s" in markdown.markdown(result) and result.prompts == {"prompts": 1}
 
 
 def test_continuous_units_are_not_compared(words: PreTrainedTokenizerFast, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mmspec.bench.race import Plan, Run, planned
 from mmspec.cli.app import build
 from mmspec.kits.text.bench.run import calls_of, tokens_of
 from mmspec.kits.text.bench.settings import BenchOptions
-from mmspec.report.result import Limits, Result
+from mmspec.report.result import Result
 from mmspec.report.trust import load_result
 from mmspec_ssm import bench as ssm
 from mmspec_text.bench import methods_of
@@ -61,7 +61,7 @@ def test_the_estimate_is_one_measured_call_times_the_work() -> None:
 
 
 def test_it_is_said_before_anything_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    result = Result("text", "a model", "a machine", {}, 0, {}, [], {}, Limits())
+    result = Result("text", "a model", "a machine", {}, 0, {}, [], {})
 
     def run(progress: Callable[[Plan], Callable[[], None]]) -> Result:
         progress(Plan(3, 1320.0, 100.0))

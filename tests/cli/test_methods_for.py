@@ -16,7 +16,7 @@ from mmspec.cli import fitting
 from mmspec.cli.app import build
 from mmspec.hosts.outline import SMALL, outline
 from mmspec.registry import DrafterSpec, MethodSpec, Registry, Spec, hookimpl, installed
-from mmspec.report.result import Limits, Result, Row
+from mmspec.report.result import Result, Row
 from mmspec.shipped import BENCHES
 
 PICKY = """
@@ -188,7 +188,7 @@ def row(method: str, mode: str, batch: int, speedup: float) -> Row:
 
 def test_what_to_expect_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("suffix", "real", 1, 2.5), row("suffix", "oracle", 1, 9.0), row("suffix", "real", 8, 8.0)]
-    result = Result("text", "mmspec/text-1m", "a small machine", {}, 0, {}, rows, {}, Limits())
+    result = Result("text", "mmspec/text-1m", "a small machine", {}, 0, {}, rows, {})
     result.save(tmp_path / f"text-1m{BENCHES[0]}")
     replace(result, rows=[row("suffix", "real", 1, 7.0), row("token-recycling", "real", 1, 1.5)]).save(
         tmp_path / f"text-1m{BENCHES[1]}"

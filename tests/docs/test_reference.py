@@ -6,9 +6,12 @@ import pydoc
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+import mmspec
+from mmspec import authors
 from mmspec.registry import hookspecs
 from mmspec.registry.specs import SPECS
 
@@ -47,6 +50,32 @@ def test_a_docstring_says_what_a_thing_is() -> None:
     for file in [*(ROOT / "mmspec").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]:
         found = questions.search(file.read_text())
         assert not found, f"{file.relative_to(ROOT)}: {found and found[0]}"
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """The docstrings of classes and functions, by path, that neither users nor authors of plugins call."""
+    exported = [getattr(home, name) for home in (mmspec, authors) for name in home._HOMES]
+    made = [found for found in exported if isinstance(found, type | FunctionType)]
+    called = {*LISTED, *(f"{found.__module__}.{found.__qualname__}" for found in made)}
+
+    def inside(node: ast.Module | ast.ClassDef, path: str) -> Iterator[tuple[str, str]]:
+        for found in node.body:
+            if isinstance(found, ast.FunctionDef | ast.ClassDef):
+                name = f"{path}.{found.name}"
+                if name not in called and not found.name.endswith("Pipeline"):
+                    yield name, ast.get_docstring(found) or ""
+                    yield from inside(found, name) if isinstance(found, ast.ClassDef) else ()
+
+    for base in (ROOT, ROOT / "plugins"):
+        for file in base.glob("mmspec*/**/*.py"):
+            path = ".".join(file.relative_to(base).with_suffix("").parts)
+            if not path.startswith("mmspec.core"):
+                yield from inside(ast.parse(file.read_text()), path)
+
+
+def test_sections_stand_where_users_and_authors_read_them() -> None:
+    section = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$", re.MULTILINE)
+    assert not [path for path, said in documented() if section.search(said)]
 
 
 def test_what_is_listed_exists_once() -> None:

@@ -10,7 +10,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed, dense
 from mmspec.core.warp import Warp
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.rules import bias, relaxed
+from mmspec_image.rules import relax, relaxed
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
@@ -81,9 +81,9 @@ def test_how_much_is_looked_at_together_changes_nothing(name, monkeypatch):
     q = q / q.sum(-1, keepdim=True)
     rule, x = bound(name), q.argmax(-1)[None, :, None]
     whole = rule.bias(p[None], q[None], x, rule.groups(p[None]))
-    monkeypatch.setattr(bias, "AT_ONCE", 1)
+    monkeypatch.setattr(relax, "AT_ONCE", 1)
     apart = rule.bias(p[None], q[None], x, rule.groups(p[None]))
-    monkeypatch.setattr(bias, "WIDEST", 3)  # the likeliest three units of q are all that it has
+    monkeypatch.setattr(relax, "WIDEST", 3)  # the likeliest three units of q are all that it has
     few = rule.bias(p[None], q[None], x, rule.groups(p[None]))
     for one, other, third in zip(whole, apart, few, strict=True):
         assert float((one - other).abs().max()) < 1e-12 and float((one - third).abs().max()) < 1e-12

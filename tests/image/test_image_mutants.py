@@ -20,10 +20,9 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
 from mmspec.testing.statistics import LEVEL, ROWS, joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.rules import bias, grouped, relax
-from mmspec_image.rules.bias import Group, Groups
+from mmspec_image.rules import grouped, relax
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
-from mmspec_image.rules.relax import Offer
+from mmspec_image.rules.relax import Group, Groups, Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.mutants.mutant import Mutant, replacing
@@ -246,7 +245,7 @@ def emitted_distributions(rule: Grouped, draft: Draft, scores: Scores) -> Tensor
     if draft.nodes == 1:
         return distribution
     p, q = distribution[:, :-1], dense(draft.distribution, draft.drafted, VOCAB).double()
-    e = bias.excess(p, q, rule.groups(p), rule.options.size, rule.against)
+    e = relax.excess(p, q, rule.groups(p), rule.options.size, rule.against)
     rest = rule.left(p, q, None)
     total = rest.sum(-1, keepdim=True)
     out = p + e - e.sum(-1, keepdim=True) * torch.where(total > 0, rest / total, p)

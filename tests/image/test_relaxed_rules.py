@@ -18,8 +18,8 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.rules.bias import Codes, nearest
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
+from mmspec_image.rules.relax import Codes, nearest
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.examples import written

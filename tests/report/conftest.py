@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from mmspec.report.result import Limits, Peer, Result, Row
+from mmspec.report.result import Peer, Row
+from tools.report.whole import Limits, WholeResult
 
 PLAIN_S = {"code, greedy": [2.0, 2.1, 2.2], "prose, T = 0.8": [1.0, 1.1, 1.0]}
 LENGTHS = {"plain": 1.0, "prompt-lookup": 2.0, "auto": 1.6}
@@ -32,7 +33,7 @@ def row(method: str, setting: str, factor: float, **fields: Any) -> Row:
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> WholeResult:
     code, prose = PLAIN_S
     lossy = dict(exactness="lossy", quality={"same_as_plain": 0.42})
     rows = [
@@ -63,4 +64,5 @@ def result() -> Result:
     versions = {"mmspec": "0.1.0", "torch": "2.13.0"}
     forced = {"code": {"prompt-lookup": 1.31, "auto": 1.42}, "prose": {"auto": 1.11}}
     counts = {"code": 8, "prose": 8}
-    return Result("text", "mmspec/text-14m", "a CPU, 2 threads", versions, 0, counts, rows, peers, limits, forced)
+    more = {"limits": limits, "teacher_forced": forced}
+    return WholeResult("text", "mmspec/text-14m", "a CPU, 2 threads", versions, 0, counts, rows, peers, **more)

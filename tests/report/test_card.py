@@ -10,12 +10,12 @@ from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 from mmspec import shipped
-from mmspec.report import table
-from mmspec.report.result import Result
 from tools.cards import cards
 from tools.cards.__main__ import build
 from tools.cards.models import SHIPPED
 from tools.cards.numbers import fill
+from tools.report import markdown
+from tools.report.whole import WholeResult
 
 ROOT = Path(__file__).parents[2]
 README = """# Title
@@ -37,7 +37,7 @@ def mmspec(*arguments: object) -> click.testing.Result:
 
 
 @pytest.fixture
-def saved(result: Result, tmp_path: Path) -> Path:
+def saved(result: WholeResult, tmp_path: Path) -> Path:
     result.save(tmp_path / "r.json")
     return tmp_path / "r.json"
 
@@ -103,12 +103,12 @@ def test_mistakes_in_markers_teach(saved: Path, text: str, message: str) -> None
         fill(text, saved.parent)
 
 
-def test_a_card_of_another_model_is_made_kept_and_filled_again(result: Result, saved: Path) -> None:
+def test_a_card_of_another_model_is_made_kept_and_filled_again(result: WholeResult, saved: Path) -> None:
     card = saved.with_name("mine.md")
     assert mmspec(saved, "-o", card).exit_code == 0
     made = card.read_text()
     assert ModelCard.load(card).data.to_dict()["mmspec"] == {"kind": "text", "bench": "mine.bench.json"}
-    assert table.markdown(result) in made and saved.with_name("mine.bench.json").read_text() == saved.read_text()
+    assert markdown.markdown(result) in made and saved.with_name("mine.bench.json").read_text() == saved.read_text()
     assert fill(made, saved.parent) == made
 
     card.write_text("# Mine\n\nSomebody's words.\n")
@@ -123,7 +123,7 @@ def test_a_card_of_another_model_is_made_kept_and_filled_again(result: Result, s
     assert mmspec(saved, "-o", card, "--check").exit_code == 0
 
 
-def test_the_card_of_a_shipped_model_is_the_same_whoever_renders_it(result: Result, saved: Path) -> None:
+def test_the_card_of_a_shipped_model_is_the_same_whoever_renders_it(result: WholeResult, saved: Path) -> None:
     card = saved.with_name("text-14m.md")
     card.write_text("stale")
     assert mmspec(saved, "-o", card).exit_code == 0

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mmspec import shipped
-from mmspec.report import trust
 from tools.cards import cards, diversity
 from tools.cards.diversity import Diversity
 from tools.cards.models import SHIPPED
+from tools.report import lines
 
 PLAIN = Diversity(
     model="mmspec/text-14m",
@@ -78,6 +78,6 @@ def test_what_cannot_be_a_cell_is_refused(tmp_path: Path, change: dict[str, Any]
 
 def test_the_card_of_a_model_shows_the_document_beside_it(tmp_path: Path) -> None:
     (model,) = [model for model in SHIPPED if model.name == "text-14m"]
-    trust.save_lines(tmp_path / "text-14m.diversity.jsonl", [PLAIN, LOSSY])
+    lines.save_lines(tmp_path / "text-14m.diversity.jsonl", [PLAIN, LOSSY])
     card = cards.from_facts(model, shipped.folder("assets"), tmp_path)
     assert "## Diversity of sampled texts" in card and "outside: distinct-2" in card

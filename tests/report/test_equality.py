@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from mmspec import shipped
-from mmspec.report import table, trust
 from mmspec.shipped import asset
 from tools.cards import cards, equality
 from tools.cards.equality import Equality
 from tools.cards.models import SHIPPED
+from tools.report import lines, markdown
 
 CELL = Equality(
     model="mmspec/text-14m",
@@ -40,7 +40,7 @@ CELLS = [
 
 def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "text-14m.one-shape.jsonl"
-    trust.save_lines(file, CELLS)
+    lines.save_lines(file, CELLS)
     assert equality.load(file) == CELLS and len(file.read_text().splitlines()) == len(CELLS)
 
 
@@ -83,8 +83,8 @@ def test_what_cannot_be_a_cell_is_refused(tmp_path: Path, change: dict[str, Any]
 def test_the_card_of_a_model_shows_the_document_beside_it(tmp_path: Path) -> None:
     (model,) = [model for model in SHIPPED if model.name == "text-14m"]
     bare = cards.from_facts(model, shipped.folder("assets"), tmp_path)
-    trust.save_lines(tmp_path / "text-14m.one-shape.jsonl", [replace(CELL, setting="T | 1")])
+    lines.save_lines(tmp_path / "text-14m.one-shape.jsonl", [replace(CELL, setting="T | 1")])
     card = cards.from_facts(model, asset("text-14m").parent, tmp_path)
     assert card.startswith(bare) and "## Texts equal to plain decoding, to the bit" in card
-    shown = table.in_markdown([replace(equality.view([replace(CELL, setting="T | 1")]), title="")])
+    shown = markdown.in_markdown([replace(equality.view([replace(CELL, setting="T | 1")]), title="")])
     assert shown in card and "| T | 1 |" not in card, "text of a document is escaped"

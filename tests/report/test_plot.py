@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from mmspec.report import plot
-from mmspec.report.result import Result
+from tools.report.whole import WholeResult
 
 
-def test_bars_are_paired_ratios_with_their_spread(result: Result) -> None:
+def test_bars_are_paired_ratios_with_their_spread(result: WholeResult) -> None:
     bars = {(bar.setting, bar.name): bar for bar in plot.bars_of(result)}
     lookup = bars["code, greedy", "prompt-lookup"]
     assert (
@@ -21,7 +21,7 @@ def test_bars_are_paired_ratios_with_their_spread(result: Result) -> None:
     assert not {"static", "oracle"} & {name for _, name in bars}  # not run, not a claim
 
 
-def test_the_figure_says_what_it_shows(result: Result) -> None:
+def test_the_figure_says_what_it_shows(result: WholeResult) -> None:
     (axes,) = plot.figure(result).axes
     assert axes.get_ylabel() == "times as fast as prompt lookup or generate"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["code, greedy", "prose, T = 0.8"]
@@ -30,7 +30,7 @@ def test_the_figure_says_what_it_shows(result: Result) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_files(result: Result, tmp_path: Path, suffix: str) -> None:
+def test_files(result: WholeResult, tmp_path: Path, suffix: str) -> None:
     for name in ("one", "two"):
         plot.save(result, tmp_path / f"{name}{suffix}")
     first = (tmp_path / f"one{suffix}").read_bytes()
@@ -38,7 +38,7 @@ def test_files(result: Result, tmp_path: Path, suffix: str) -> None:
     assert first == (tmp_path / f"two{suffix}").read_bytes() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_failure_leaves_the_old_file(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_old_file(result: WholeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     def fails(self, path: Path, **settings) -> None:
@@ -52,7 +52,7 @@ def test_a_failure_leaves_the_old_file(result: Result, tmp_path: Path, monkeypat
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("plot.png", "old")]
 
 
-def test_mistakes_teach(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_teach(result: WholeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"a plot is a \.png or \.svg file, not 'plot\.pdf'"):
         plot.save(result, tmp_path / "plot.pdf")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mmspec.report import table, views
-from mmspec.report.result import Result
-from mmspec.report.trust import load_result
+from mmspec.report import views
 from mmspec.report.views import vs_best
 from tools.cards.cards import render_measured
 from tools.cards.numbers import fill
+from tools.report import markdown
+from tools.report.whole import WholeResult, load_whole
 
 PLACES: dict[str, Callable[[dict[str, Any], str], object]] = {
     "the model": lambda d, text: d.update(model=text),
@@ -39,16 +39,16 @@ PLACES: dict[str, Callable[[dict[str, Any], str], object]] = {
 
 
 @pytest.fixture
-def document(result: Result, tmp_path: Path) -> dict[str, Any]:
+def document(result: WholeResult, tmp_path: Path) -> dict[str, Any]:
     result.save(tmp_path / "r.json")
     found: dict[str, Any] = json.loads((tmp_path / "r.json").read_text())
     found["peers"] = {name: peer for name, peer in found["peers"].items() if name.startswith("code")}
     return found
 
 
-def loaded(document: dict[str, Any], folder: Path) -> Result:
+def loaded(document: dict[str, Any], folder: Path) -> WholeResult:
     (folder / "r.json").write_text(json.dumps(document))
-    return load_result(folder / "r.json")
+    return load_whole(folder / "r.json")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -88,7 +88,7 @@ def test_what_markdown_would_misread_is_shown_as_text(document: dict[str, Any], 
         assert fill(card, tmp_path, {"r.bench.json": result}) == card, "the block ends where it ends"
         assert "<script" not in card and card.count("<!--") == 2 and "](" not in body
         assert not re.search(r"(?<!\\)`", body) and not re.search(r"^(#(?!# Speed)|~)", body, re.MULTILINE)
-        for block in [part for part in table.markdown(result).split("\n\n") if part.startswith("|")]:
+        for block in [part for part in markdown.markdown(result).split("\n\n") if part.startswith("|")]:
             assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in block.splitlines()}) == 1, block
 
 
@@ -148,11 +148,11 @@ def test_no_speed_is_taken_from_the_document(document: dict[str, Any], tmp_path:
         row["speedup"] = 99.0
     result = loaded(document, tmp_path)
     text = '<!-- bench: r.json speedup "code, greedy" prompt-lookup plain --><!-- /bench -->'
-    assert ">1.60<" in fill(text, tmp_path) and "99.0" not in table.markdown(result)
+    assert ">1.60<" in fill(text, tmp_path) and "99.0" not in markdown.markdown(result)
     assert result.row("code, greedy", "prompt-lookup").speedup == pytest.approx(1.6)
 
 
-def test_the_ratios_against_the_best_way_are_those_of_the_repeats(result: Result, tmp_path: Path) -> None:
+def test_the_ratios_against_the_best_way_are_those_of_the_repeats(result: WholeResult, tmp_path: Path) -> None:
     kept = replace(result, vs_best=vs_best(result))
     code = kept.vs_best["code, greedy"]
     assert code.way == "prompt lookup" and code.times == {
@@ -160,7 +160,7 @@ def test_the_ratios_against_the_best_way_are_those_of_the_repeats(result: Result
     }
     assert code.times["plain"] == pytest.approx(0.7273) and kept.vs_best["prose, T = 0.8"].way == "generate"
     kept.save(tmp_path / "r.json")
-    assert load_result(tmp_path / "r.json").vs_best == kept.vs_best
+    assert load_whole(tmp_path / "r.json").vs_best == kept.vs_best
     document = json.loads((tmp_path / "r.json").read_text())
     document["vs_best"]["code, greedy"]["times"]["plain"] = 1.5
     with pytest.raises(ValueError, match="vs_best is not what its repeats give"):

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from mmspec.api.enable import Enabled
 from mmspec.cli import serve
 from mmspec.serving import refuse_missing
-from mmspec.serving.calls import Managers
+from mmspec.serving.app import Managers
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Language, Models

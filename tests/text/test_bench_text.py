@@ -18,7 +18,7 @@ from mmspec.bench.generate import GenerateCall
 from mmspec.bench.methods import counted_or_read
 from mmspec.bench.race import race, tune
 from mmspec.cli.app import build
-from mmspec.kits.text.bench import contestants, llama_cpp, run
+from mmspec.kits.text.bench import contestants, run
 from mmspec.report.trust import load_result
 
 
@@ -85,7 +85,7 @@ class _Engine(types.ModuleType):
     """In the place of the package that runs llama.cpp: it writes as many tokens as it is asked for, or fewer."""
 
     def __init__(self, missing: int = 0) -> None:
-        super().__init__(llama_cpp.PACKAGE)
+        super().__init__(contestants.PACKAGE)
         self.asked: list[dict[str, Any]] = []
         self.made: list[Any] = []
 
@@ -103,30 +103,30 @@ class _Engine(types.ModuleType):
 
 def test_another_engine_runs_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, file = _Engine(), tmp_path / "small.gguf"
-    monkeypatch.setitem(sys.modules, llama_cpp.PACKAGE, engine)
-    llama_cpp._engine.cache_clear()
+    monkeypatch.setitem(sys.modules, contestants.PACKAGE, engine)
+    contestants._engine.cache_clear()
     call = GenerateCall(SimpleNamespace(device="cpu"), 5, 0.8, 3)
     ways = contestants.peers(call, None, (file,))[f"llama.cpp, {file.name}"].ways
     tuned = tune(ways, [{"input_ids": torch.tensor([[4, 5]])}])
-    assert set(tuned.tried) == set(llama_cpp.NGRAMS)
+    assert set(tuned.tried) == set(contestants.NGRAMS)
     runs = race({"it": tuned.way}, [{"input_ids": torch.tensor([[4, 5]])}], 1)["it"].every
-    assert [run.emitted for run in runs] == [5] and len(engine.made) == len(llama_cpp.NGRAMS)
+    assert [run.emitted for run in runs] == [5] and len(engine.made) == len(contestants.NGRAMS)
     assert [how.speculative.ngram_simple.size_m for how in engine.made[1:]] == [5, 10]
     first = engine.asked[0]
     assert (first["prompt"], first["temperature"], first["seed"], first["top_p"]) == ([4, 5], 0.8, 3, 1.0)
     assert first["ignore_eos"] and not first["cache_prompt"]
-    monkeypatch.setitem(sys.modules, llama_cpp.PACKAGE, _Engine(missing=1))
-    llama_cpp._engine.cache_clear()
+    monkeypatch.setitem(sys.modules, contestants.PACKAGE, _Engine(missing=1))
+    contestants._engine.cache_clear()
     track = race({"it": tuned.way}, [{"input_ids": torch.tensor([[4]])}], 1, optional=["it"])["it"]
     assert track.failure == "ValueError: llama.cpp wrote 4 of 5 tokens: no error"
-    llama_cpp._engine.cache_clear()
+    contestants._engine.cache_clear()
 
 
 def test_files_of_another_engine_are_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.gguf"
     asked = ["bench", "text", "--model", "mmspec/text-1m", "--method", "suffix", "--gguf", str(file)]
     monkeypatch.setattr(run, "load_model", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(llama_cpp, "find_spec", lambda _: None)
+    monkeypatch.setattr(contestants, "find_spec", lambda _: None)
     for content, says in ((None, "there is no file"), (b"GGML", "is no GGUF file"), (b"GGUF", r"mmspec\[llama-cpp\]")):
         if content is not None:
             file.write_bytes(content)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import mmspec
-from mmspec.api.stops import Pieces, cut
+from mmspec.api.stopping import Pieces, cut
 from mmspec.cli.app import build
 from mmspec.kits.text.language import encoded
 from mmspec.serving.handlers import Texts

@@ -14,9 +14,7 @@ from mmspec.bench.timing import pass_seconds
 from mmspec.core.distributions import Schedule
 from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.report import table, views
-from mmspec.report.result import Limits, Result
-from mmspec.report.trust import load_result
+from mmspec.report import views
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline, mark
 from mmspec_continuous.targets.continuous import ContinuousTarget
 from tests.support.examples.continuous import captions, tiny
@@ -30,6 +28,8 @@ from tools.bench.pictures.options import BenchOptions
 from tools.bench.pictures.quality import Features, write_quality
 from tools.bench.pictures.run import bench_pictures
 from tools.bench.pictures.tasks import joined, tasks_of
+from tools.report import markdown
+from tools.report.whole import Limits, WholeResult, load_whole
 from tools.train.pictures.captioned import caption_tokenizer
 from tools.train.pictures.latents import measure, small_kl
 
@@ -74,7 +74,7 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="module")
-def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
+def result(folder: Path, quick: pytest.MonkeyPatch) -> WholeResult:
     calls: list[int] = []
 
     def progress(plan: Plan):
@@ -104,7 +104,7 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
     assert all(row.peak_memory is None for row in made.rows)
 
 
-def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) -> None:
+def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: WholeResult) -> None:
     guided = [row.method for row in views.real(result, GUIDED)]
     ours = ["plain", "reflection", "causal-sets", "reflection, window 8", TEMPERED]
     assert guided == [*ours, HALF, NOISELESS_ROW]
@@ -115,7 +115,7 @@ def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) 
     assert result.row(GUIDED, NOISELESS_ROW).options == {"sigma_0": NOISELESS}
 
 
-def test_what_is_not_the_targets_distribution_says_so(result: Result) -> None:
+def test_what_is_not_the_targets_distribution_says_so(result: WholeResult) -> None:
     promised = {row.method: row.exactness for row in views.real(result, GUIDED)}
     lossy = {name for name, exactness in promised.items() if exactness == "lossy"}
     assert lossy == {"causal-sets", TEMPERED, HALF, NOISELESS_ROW}
@@ -124,7 +124,7 @@ def test_what_is_not_the_targets_distribution_says_so(result: Result) -> None:
     assert all("same_as_plain" not in row.quality for row in result.rows), "the distribution is promised, not the path"
 
 
-def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
+def test_numbers_are_those_of_the_raw_repeats(result: WholeResult) -> None:
     for row in result.rows:
         ratios = [plain / own for plain, own in zip(row.plain_repeats_s, row.repeats_s, strict=True)]
         assert row.speedup == statistics.median(ratios) and row.units == (32 if row.batch == 1 else 16 * row.batch)
@@ -142,7 +142,7 @@ def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
         }
 
 
-def test_the_head_is_timed_apart_from_the_backbone(result: Result) -> None:
+def test_the_head_is_timed_apart_from_the_backbone(result: WholeResult) -> None:
     for row in views.real(result, GUIDED):
         head, backbone = row.quality["head_ms"] / 1000, row.quality["backbone_ms"] / 1000
         assert head > 0 and backbone > 0
@@ -214,7 +214,7 @@ def test_methods_are_those_of_the_plugin_that_need_no_draft_model() -> None:
     assert not {"mc-sjd", "sjd"} & set(found), "another plugin's"
 
 
-def test_a_batch_is_its_rows(result: Result, folder: Path) -> None:
+def test_a_batch_is_its_rows(result: WholeResult, folder: Path) -> None:
     rows = [row for row in result.rows if row.batch == 2]
     assert [row.method for row in rows] == ["plain", "reflection", "reflection, window 8"]
     assert all(row.quality["same_as_alone"] == 1 and row.alone_repeats_s for row in rows)
@@ -223,12 +223,12 @@ def test_a_batch_is_its_rows(result: Result, folder: Path) -> None:
     assert together.condition.scale == 3.0 and len(together.condition.given) == 2
 
 
-def test_it_is_shown_and_kept(result: Result, tmp_path: Path) -> None:
-    text = table.markdown(result)
+def test_it_is_shown_and_kept(result: WholeResult, tmp_path: Path) -> None:
+    text = markdown.markdown(result)
     for words in ("tokens/s", "head ms", "backbone ms", "What the pictures are like", "⚠ lossy", "sigma_0 = 0.3"):
         assert words in text
     result.save(tmp_path / "r.json")
-    assert table.markdown(load_result(tmp_path / "r.json")) == text
+    assert markdown.markdown(load_whole(tmp_path / "r.json")) == text
     ours = ("reflection", "causal-sets", "reflection, window 8", TEMPERED)
     assert set(result.limits.F_pipe) == {f"{GUIDED} / {name}" for name in ours}
     assert result.limits.v_of_n["1"] == 1

@@ -14,9 +14,7 @@ from mmspec.bench.race import Plan
 from mmspec.kits.pictures.bench import CAPTIONS, HELD_OUT, SEEN
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.report import table, views
-from mmspec.report.result import Limits, Result
-from mmspec.report.trust import load_result
+from mmspec.report import views
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
 from tools.bench.__main__ import build
@@ -32,6 +30,8 @@ from tools.bench.pictures.quality import Features, load_quality, write_quality
 from tools.bench.pictures.run import PictureBench, bench_pictures
 from tools.cards.cards import render_measured
 from tools.cards.numbers import fill
+from tools.report import markdown, whole
+from tools.report.whole import Limits, WholeResult, load_whole
 from tools.train.pictures.captioned import caption_tokenizer
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)
@@ -94,7 +94,7 @@ def _floor(read: float, operations: float, device: str) -> Floor:
 
 
 @pytest.fixture(scope="module")
-def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
+def result(folder: Path, quick: pytest.MonkeyPatch) -> WholeResult:
     calls: list[int] = []
 
     def progress(plan: Plan):
@@ -108,7 +108,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
     return made
 
 
-def test_every_setting_has_its_methods_and_the_sweep_is_of_one_method(result: Result) -> None:
+def test_every_setting_has_its_methods_and_the_sweep_is_of_one_method(result: WholeResult) -> None:
     guided = [row.method for row in views.real(result, GUIDED)]
     swept = ["gs-sjd, window 4", "gs-sjd, window 20"]
     assert guided == ["plain", "gs-sjd", "sjd", "gsd", *swept, "compiled plain", "compiled gs-sjd"]
@@ -117,7 +117,7 @@ def test_every_setting_has_its_methods_and_the_sweep_is_of_one_method(result: Re
     assert result.row(GUIDED, "gs-sjd, window 20").options == {"k": 20}
 
 
-def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
+def test_numbers_are_those_of_the_raw_repeats(result: WholeResult) -> None:
     for row in result.rows:
         ratios = [plain / own for plain, own in zip(row.plain_repeats_s, row.repeats_s, strict=True)]
         assert row.speedup == statistics.median(ratios) and row.units == (32 if row.batch == 1 else 16 * row.batch)
@@ -132,7 +132,7 @@ def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
         assert row.quality["step_compression"] == pytest.approx(row.acceptance_length, abs=1e-4)
 
 
-def test_exact_methods_draw_plain_decodings_pictures_and_lossy_ones_say_what_they_altered(result: Result) -> None:
+def test_exact_methods_draw_plain_decodings_pictures_and_lossy_ones_say_what_they_altered(result: WholeResult) -> None:
     for setting in (GUIDED, FREE):
         plain = result.row(setting, "plain").quality
         for row in views.real(result, setting):
@@ -143,7 +143,7 @@ def test_exact_methods_draw_plain_decodings_pictures_and_lossy_ones_say_what_the
         assert lossy["altered"] == pytest.approx(16 * lossy["tv"], rel=1e-3) and lossy["excess_acceptance"] >= 0
 
 
-def test_the_floor_is_plain_decoding_with_other_seeds(result: Result, folder: Path) -> None:
+def test_the_floor_is_plain_decoding_with_other_seeds(result: WholeResult, folder: Path) -> None:
     plain = result.row(GUIDED, "plain").quality
     assert {name: len(values) for name, values in result.floor[GUIDED].items()} == {"frechet": 1, "caption_score": 1}
     assert result.floor[GUIDED]["frechet"] != [plain["frechet"]] and set(result.floor) == {GUIDED, FREE}
@@ -162,7 +162,7 @@ def _bench(folder: Path, options: BenchOptions) -> PictureBench:
     return PictureBench(CodeSubject(pipe.transformer), judge, (), options, "cpu", "tiny", lambda: None)
 
 
-def test_a_batch_is_its_rows(result: Result) -> None:
+def test_a_batch_is_its_rows(result: WholeResult) -> None:
     rows = [row for row in result.rows if row.batch == 2]
     assert [row.method for row in rows] == ["plain", "gs-sjd", "gs-sjd, window 4"]
     assert all(row.quality["same_as_alone"] == row.quality["same_as_plain"] == 1 for row in rows)
@@ -211,13 +211,13 @@ def test_the_compiled_loop_draws_the_same_codes(folder: Path) -> None:
         assert len(drawn) == 3 and all(torch.equal(codes, drawn[0]) for codes in drawn)
 
 
-def test_loops_of_ours_are_called_ours_and_the_fastest_is_what_counts(result: Result) -> None:
+def test_loops_of_ours_are_called_ours_and_the_fastest_is_what_counts(result: WholeResult) -> None:
     for setting in (GUIDED, FREE):
         assert views.peers_of(result, setting) == list(LOOPS)
         for name in LOOPS:
             peer = result.peers[f"{setting} / {name}"]
             assert peer.ours and peer.note.startswith("a plain loop of ours")
-    assert not any(words in table.markdown(result) for words in ("LlamaGen's loop", "LlamaGen's own"))
+    assert not any(words in markdown.markdown(result) for words in ("LlamaGen's loop", "LlamaGen's own"))
 
 
 def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, quick: pytest.MonkeyPatch) -> None:
@@ -234,13 +234,13 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
     assert all(row.peak_memory is None and len(row.repeats_s) == 2 for row in made.rows)
 
 
-def test_limits_are_of_passes_of_the_windows(result: Result) -> None:
+def test_limits_are_of_passes_of_the_windows(result: WholeResult) -> None:
     assert "1" in result.limits.v_of_n and result.limits.v_of_n["1"] == 1 and set(result.limits.F_hw)
     assert set(result.limits.F_pipe) == {f"{GUIDED} / {row.method}" for row in views.real(result, GUIDED)[1:]}
 
 
-def test_it_is_shown_carded_and_quoted(result: Result, tmp_path: Path) -> None:
-    text = table.markdown(result)
+def test_it_is_shown_carded_and_quoted(result: WholeResult, tmp_path: Path) -> None:
+    text = markdown.markdown(result)
     for words in (
         "codes/s",
         "What the pictures are like",
@@ -251,13 +251,13 @@ def test_it_is_shown_carded_and_quoted(result: Result, tmp_path: Path) -> None:
         assert words in text
     for words in ("tokens/s", " text", "texts"):
         assert words not in text
-    quality = views.qualities(result)
-    others = [row for row in quality.rows if row[1] == views.OTHERS]
+    quality = whole.qualities(result)
+    others = [row for row in quality.rows if row[1] == whole.OTHERS]
     assert [row[0] for row in others] == [GUIDED, FREE]
     assert others[0][quality.header.index("frechet")].count("–") == 1 and "⚠ lossy" in text
     assert "Frechet: distance to the training pictures" in quality.note
     result.save(tmp_path / "r.json")
-    assert table.markdown(load_result(tmp_path / "r.json")) == text and "codes/s" in render_measured(result, "tiny")
+    assert markdown.markdown(load_whole(tmp_path / "r.json")) == text and "codes/s" in render_measured(result, "tiny")
     quoted = fill(f'<!-- bench: r.json measure "{GUIDED}" gs-sjd step_compression --><!-- /bench -->', tmp_path)
     assert f">{result.row(GUIDED, 'gs-sjd').quality['step_compression']:.2f}<" in quoted
     with pytest.raises(ValueError, match="did you mean 'frechet'"):

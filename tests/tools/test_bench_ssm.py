@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.bench import run
-from mmspec.report.trust import load_result
 from mmspec_ssm.bench import METHODS
 from mmspec_ssm.target import RecurrentTarget
 from tools.bench import memory
@@ -19,6 +18,7 @@ from tools.bench.limits import Floor
 from tools.bench.text import rounds as module
 from tools.bench.text import whole
 from tools.bench.text.rounds import Round, rounds
+from tools.report.whole import load_whole
 from tools.train.text import hybrid as train
 from tools.train.text.hybrid import TEACHER, SsmRecipe, initial_model
 
@@ -56,7 +56,7 @@ def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkey
     files = ["--model", str(tmp_path / "model"), "--json", str(tmp_path / "r.json")]
     made = CliRunner().invoke(build(), ["ssm", *small, *files, "--method", f"prompt-lookup,{CHAIN}"])
     assert made.exit_code == 0, made.exception
-    result = load_result(tmp_path / "r.json")
+    result = load_whole(tmp_path / "r.json")
     assert result.kind == "ssm" and len(result.settings) == 4
     for setting in result.settings:
         for name in ("plain", "prompt-lookup", CHAIN):

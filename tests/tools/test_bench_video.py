@@ -14,9 +14,8 @@ from scipy.signal import convolve2d
 from typer.testing import CliRunner
 
 from mmspec.bench.race import Plan, Track
-from mmspec.report import table, views
-from mmspec.report.result import PLAIN, Limits, Result
-from mmspec.report.trust import load_result
+from mmspec.report import views
+from mmspec.report.result import PLAIN
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
@@ -44,6 +43,8 @@ from tools.bench.video.settings import (
     methods_for,
     playing,
 )
+from tools.report import markdown
+from tools.report.whole import Limits, WholeResult, load_whole
 from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.world import ACTIONS
 
@@ -84,7 +85,7 @@ def quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def result(folders: tuple[Path, Path], quick: None) -> Result:
+def result(folders: tuple[Path, Path], quick: None) -> WholeResult:
     pytest.importorskip("skimage")
     calls: list[int] = []
 
@@ -115,7 +116,7 @@ def test_quick_has_all_methods_and_players_and_no_looks(folders: tuple[Path, Pat
     assert all(row.peak_memory is None and "psnr_1" not in row.quality for row in made.rows)
 
 
-def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: Result) -> None:
+def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: WholeResult) -> None:
     played = [playing(trace, delay) for trace in (REPEATING, RECORDED, ADVERSARIAL) for delay in DELAYS]
     assert result.settings == [DENOISED, *played, CODES]
     listed = {setting: [row.method for row in views.real(result, setting)] for setting in result.settings}
@@ -128,7 +129,7 @@ def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: R
     assert result.peers[f"{DENOISED} / {RECOMPUTING}"].ours, "no measure of anything where plain decoding is faster"
 
 
-def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
+def test_numbers_are_those_of_the_raw_repeats(result: WholeResult) -> None:
     for row in result.rows:
         ratios = [plain / own for plain, own in zip(row.plain_repeats_s, row.repeats_s, strict=True)]
         assert row.speedup == statistics.median(ratios) and len(ratios) == 2 and row.units == 5
@@ -142,7 +143,7 @@ def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
     assert set(result.limits.F_pipe) == {f"{CODES} / frame-gs-sjd, window {k}" for k in (2, 6)}
 
 
-def test_a_guess_is_made_or_not_and_an_adversary_is_never_guessed(result: Result) -> None:
+def test_a_guess_is_made_or_not_and_an_adversary_is_never_guessed(result: WholeResult) -> None:
     for delay in DELAYS:
         quality = result.row(playing(ADVERSARIAL, delay), "branch-prediction").quality
         assert quality["hit_rate"] == 0 and "hit_of_plain" not in quality and quality["miss_of_plain"] > 0
@@ -152,7 +153,7 @@ def test_a_guess_is_made_or_not_and_an_adversary_is_never_guessed(result: Result
         assert result.row(playing(trace, 1), PLAIN).quality["p50_of_plain"] == 1
 
 
-def test_frames_of_all_are_compared_with_the_simulators(result: Result, folders: tuple[Path, Path]) -> None:
+def test_frames_of_all_are_compared_with_the_simulators(result: WholeResult, folders: tuple[Path, Path]) -> None:
     for setting, exact in ((DENOISED, "branch-prediction"), (CODES, "frame-gs-sjd, window 6")):
         plain, own = result.row(setting, PLAIN).quality, result.row(setting, exact).quality
         names = [f"{what}_{n}" for what in ("psnr", "ssim") for n in (1, 4)]
@@ -192,12 +193,12 @@ def test_lossy_methods_say_what_they_lose(folders: tuple[Path, Path], quick: Non
     assert "altered" not in rows["branch-prediction"].quality
 
 
-def test_it_is_shown_and_kept(result: Result, tmp_path: Path) -> None:
-    text = table.markdown(result)
+def test_it_is_shown_and_kept(result: WholeResult, tmp_path: Path) -> None:
+    text = markdown.markdown(result)
     for words in ("frames/s", "× recomputing", "⚠ lossy", "hit rate", "p95 ms", "psnr 4", "step compression", "a GPU"):
         assert words in text, words
     result.save(tmp_path / "r.json")
-    assert table.markdown(load_result(tmp_path / "r.json")) == text
+    assert markdown.markdown(load_whole(tmp_path / "r.json")) == text
 
 
 class Clock:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mmspec.report import table, views
-from mmspec.report.result import Result
-from mmspec.report.trust import load_result
+from mmspec.report import views
 from tools.bench import denoising
 from tools.bench.__main__ import build
+from tools.report import markdown
+from tools.report.whole import WholeResult, load_whole
 
 STEPS = 12
 
@@ -24,7 +24,7 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def result(small) -> Result:
+def result(small) -> WholeResult:
     ticks: list[int] = []
 
     def progress(plan):
@@ -37,7 +37,7 @@ def result(small) -> Result:
     return made
 
 
-def test_rows_count_serial_calls(result: Result) -> None:
+def test_rows_count_serial_calls(result: WholeResult) -> None:
     (setting,) = result.settings
     plain, *ours = views.real(result, setting)
     assert setting == f"DDPM, {STEPS} steps" and plain.quality == {"calls": STEPS, "call_compression": 1}
@@ -62,9 +62,9 @@ def test_plain_is_the_pipeline_as_diffusers_made_it(small) -> None:
     assert not pipe.unet._forward_hooks and not pipe.unet._forward_pre_hooks
 
 
-def test_it_is_shown_and_kept(result: Result, tmp_path) -> None:
+def test_it_is_shown_and_kept(result: WholeResult, tmp_path) -> None:
     result.save(tmp_path / "r.json")
-    text = table.markdown(load_result(tmp_path / "r.json"))
+    text = markdown.markdown(load_whole(tmp_path / "r.json"))
     for words in ("steps/s", "call compression", "acceptance rate", "random", "4 samples"):
         assert words in text
     run = CliRunner().invoke(build(), ["denoising", "--json", str(tmp_path / "none" / "r.json")])

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import mmspec
-from mmspec_video.arguments import frames_in
+from mmspec_video.call import frames_in
 from mmspec_video.clips import save_clip
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT

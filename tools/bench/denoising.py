@@ -25,8 +25,9 @@ from mmspec.bench.race import Plan, Run, Track, planned, relay
 from mmspec.bench.rows import row_of
 from mmspec.bench.timing import describe, synchronize, versions
 from mmspec.core.report import Report
-from mmspec.report.result import PLAIN, Limits, Result, Row
+from mmspec.report.result import PLAIN, Row
 from tools.bench.pictures import command as kit
+from tools.report.whole import Limits, WholeResult
 from tools.train.pictures.flow import load_flow
 
 METHOD = "speculative-denoising"
@@ -156,7 +157,7 @@ def bench_denoising(
     device: str,
     progress: Callable[[Plan], Callable[[], None]],
     model: Path | None = None,
-) -> Result:
+) -> WholeResult:
     """Build or load a pipeline and run.
 
     Args:
@@ -182,7 +183,7 @@ def bench_denoising(
     tick = progress(planned(calls, calls, quick, partial(samplers[PLAIN], first)))
     tracks = relay(samplers, legs, legs[0][:1], tick=tick)
     row = partial(_row, tracks, f"{'flow' if prompts else 'DDPM'}, {options.steps} steps")
-    return Result(
+    return WholeResult(
         kind="denoising",
         model="a small flow-matching transformer over the emoji's latents" if prompts else "a UNet of random weights",
         device=describe(device),

@@ -18,7 +18,8 @@ import torch
 
 from mmspec.bench.timing import timed
 from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
-from mmspec.report.result import Limits, Row
+from mmspec.report.result import Row
+from tools.report.whole import Limits
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from mmspec.cli.places import text_of
 from mmspec.files import save_text
-from mmspec.report.trust import load_result
 from mmspec.shipped import folder
 from tools.cards.cards import facts_of, from_facts, render, render_measured, sections_beside, speed_section
 from tools.cards.models import SHIPPED
 from tools.cards.numbers import fill
+from tools.report.whole import load_whole
 
 
 def card(
@@ -66,7 +66,7 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
     document = text_of(result)
-    bench = load_result(result)
+    bench = load_whole(result)
     beside = output.with_suffix(".bench.json")
     known = [model for model in SHIPPED if model.name == output.stem == bench.model.removeprefix("mmspec/")]
     if known:

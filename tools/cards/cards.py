@@ -14,12 +14,11 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from mmspec.files import save_text
-from mmspec.report.result import Result
-from mmspec.report.table import escaped, in_markdown
-from mmspec.report.trust import load_result
 from mmspec.report.views import View
 from mmspec.shipped import BENCHES
 from tools.cards import diversity, equality
+from tools.report.markdown import escaped, in_markdown
+from tools.report.whole import WholeResult, load_whole
 
 BENCH, FURTHER = BENCHES
 SMALL = "A model of this size is for demonstrations, tests and benchmarks of speculation; it knows nothing."
@@ -46,7 +45,9 @@ class Shipped:
     key_layout: str = "transformers"  # the library or repository whose parameter names the weights have
 
 
-def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:
+def render(
+    shipped: Shipped, facts: Mapping[str, Any], bench: WholeResult | None = None, beside: Sequence[str] = ()
+) -> str:
     """The card of a described model.
 
     The facts stand in `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads; a model that others
@@ -80,13 +81,13 @@ def _training(shipped: Shipped, measured: View, facts: Mapping[str, Any]) -> str
     )
 
 
-def render_measured(bench: Result, name: str) -> str:
+def render_measured(bench: WholeResult, name: str) -> str:
     """The card of any other model, of which only the benchmark is known."""
     front = _front(("speculative-decoding",), {"kind": bench.kind, "bench": _bench_of(name)})
     return f"{front}\n# {escaped(bench.model)}\n\n{speed_section(bench, _bench_of(name))}"
 
 
-def speed_section(bench: Result, file: str, title: str = "Speed") -> str:
+def speed_section(bench: WholeResult, file: str, title: str = "Speed") -> str:
     """The part of a card that is rendered from a benchmark, between the markers of `tools.cards.numbers`.
 
     `file` is the name of the JSON beside the card.
@@ -108,7 +109,7 @@ def sections_beside(card: Path) -> list[str]:
     outputs equal to plain decoding's; how varied they are.
     """
     more, equal, varied = (card.with_name(card.stem + end) for end in (FURTHER, equality.SUFFIX, diversity.SUFFIX))
-    found = [speed_section(load_result(more), more.name, "Speed of further methods")] if more.is_file() else []
+    found = [speed_section(load_whole(more), more.name, "Speed of further methods")] if more.is_file() else []
     found += [section(equality.view(equality.load(equal)))] if equal.is_file() else []
     return [*found, section(diversity.view(diversity.load(varied)))] if varied.is_file() else found
 
@@ -124,7 +125,7 @@ def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
     """The text that `write` writes."""
     bench = cards / _bench_of(shipped.name)
     beside = sections_beside(cards / f"{shipped.name}.md")
-    return render(shipped, facts_of(shipped, assets), load_result(bench) if bench.is_file() else None, beside)
+    return render(shipped, facts_of(shipped, assets), load_whole(bench) if bench.is_file() else None, beside)
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:

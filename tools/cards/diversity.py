@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, FiniteFloat
 
 from mmspec.report.result import PLAIN, Amount, Count
-from mmspec.report.trust import load_lines
 from mmspec.report.views import View
+from tools.report.lines import load_lines
 
 SUFFIX = ".diversity.jsonl"
 """How the name of such a document beside a card ends."""
@@ -47,7 +47,7 @@ class Diversity:
 
 
 def load(path: Path) -> list[Diversity]:
-    """Read and validate a document that `mmspec.report.trust.save_lines` wrote.
+    """Read and validate a document that `mmspec.report.lines.save_lines` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from mmspec.report.result import Amount, Count
-from mmspec.report.trust import load_lines
 from mmspec.report.views import View
+from tools.report.lines import load_lines
 
 SUFFIX = ".one-shape.jsonl"
 """How the name of such a document beside a card ends."""
@@ -44,7 +44,7 @@ class Equality:
 
 
 def load(path: Path) -> list[Equality]:
-    """Read and validate a document that `mmspec.report.trust.save_lines` wrote.
+    """Read and validate a document that `mmspec.report.lines.save_lines` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.

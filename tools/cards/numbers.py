@@ -18,31 +18,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mmspec.registry.suggest import unknown
-from mmspec.report import table, views
-from mmspec.report.result import PLAIN, Peer, Result, Row, speedup_of
-from mmspec.report.table import escaped
-from mmspec.report.trust import load_result
+from mmspec.report import views
+from mmspec.report.result import PLAIN, Peer, Row, speedup_of
 from mmspec.report.views import BELOW, HONEST, WARNING, View, base_of, plain_of, ratio, real
+from tools.report import markdown, whole
+from tools.report.markdown import escaped
+from tools.report.whole import WholeResult, load_whole
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
 _BLOCK = re.compile(r"<!-- bench: ([^\n]*?) -->(.*?)<!-- /bench -->", re.DOTALL)
 _ANY = re.compile(r"<!-- /?bench\b")
 
 #: Tables; a blank line is written before and after them.
-TABLES: dict[str, Callable[[Result], str]] = {
-    "tables": table.markdown,
-    "speed": lambda result: table.in_markdown(views.speeds(result), views.facts(result)),
-    "summary": lambda result: table.in_markdown([summary(result)]),
-    "costs": lambda result: table.in_markdown([views.costs(result)]),
-    "quality": lambda result: table.in_markdown([views.qualities(result)]),
-    "held-out": lambda result: table.in_markdown([views.forced(result)]),
-    "batches": lambda result: table.in_markdown([views.batches(result)]),
-    "limits": lambda result: table.in_markdown([view for view in table.limits(result) if view.rows]),
-    "facts": lambda result: table.in_markdown([], views.facts(result)),
+TABLES: dict[str, Callable[[WholeResult], str]] = {
+    "tables": markdown.markdown,
+    "speed": lambda result: markdown.in_markdown(views.speeds(result), views.facts(result)),
+    "summary": lambda result: markdown.in_markdown([summary(result)]),
+    "costs": lambda result: markdown.in_markdown([whole.costs(result)]),
+    "quality": lambda result: markdown.in_markdown([whole.qualities(result)]),
+    "held-out": lambda result: markdown.in_markdown([whole.forced(result)]),
+    "batches": lambda result: markdown.in_markdown([views.batches(result)]),
+    "limits": lambda result: markdown.in_markdown([view for view in whole.limits(result) if view.rows]),
+    "facts": lambda result: markdown.in_markdown([], views.facts(result)),
 }
 
 
-def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -> str:
+def fill(text: str, folder: Path, at_hand: Mapping[str, WholeResult] | None = None) -> str:
     """A Markdown text with every block written anew.
 
     Paths in markers are relative to the folder; results `at_hand`, by path, are not read from files.
@@ -59,13 +60,13 @@ def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -
         if file not in results:
             if not (folder / file).is_file():
                 raise ValueError(f"the numbers <{match[1]}> come from {folder / file}, which does not exist")
-            results[file] = load_result(folder / file)
+            results[file] = load_whole(folder / file)
         return block(match[1], results[file])
 
     return _BLOCK.sub(written, text)
 
 
-def block(query: str, result: Result) -> str:
+def block(query: str, result: WholeResult) -> str:
     """One block, markers included.
 
     Args:
@@ -82,7 +83,7 @@ def block(query: str, result: Result) -> str:
     return f"{OPEN.format(query)}{content}{CLOSE}"
 
 
-def speedup(result: Result, names: Sequence[str], query: str) -> str:
+def speedup(result: WholeResult, names: Sequence[str], query: str) -> str:
     """`speedup SETTING METHOD [PEER]`: times as fast as a peer (the setting's fastest, or `plain`)."""
     setting, method, base = _named(names, query)
     row = _row(result, setting, method, query)
@@ -92,13 +93,13 @@ def speedup(result: Result, names: Sequence[str], query: str) -> str:
     return f"{speedup_of(seconds, row.repeats_s):.2f}"
 
 
-def acceptance(result: Result, names: Sequence[str], query: str) -> str:
+def acceptance(result: WholeResult, names: Sequence[str], query: str) -> str:
     """`acceptance SETTING METHOD`: acceptance length."""
     setting, method, _ = _named(names, query)
     return f"{_row(result, setting, method, query).acceptance_length:.2f}"
 
 
-def measure(result: Result, names: Sequence[str], query: str) -> str:
+def measure(result: WholeResult, names: Sequence[str], query: str) -> str:
     """`measure SETTING METHOD NAME`: a number about the output, by its name in `Row.quality`."""
     setting, method, name = _named(names, query)
     quality = _row(result, setting, method, query).quality
@@ -107,14 +108,14 @@ def measure(result: Result, names: Sequence[str], query: str) -> str:
     return f"{quality[name]:.2f}"
 
 
-def cells(result: Result, names: Sequence[str], query: str) -> str:
+def cells(result: WholeResult, names: Sequence[str], query: str) -> str:
     """`cells SETTING METHOD [PEER]`: cells of a table: method, acceptance length, speed over a peer, exactness.
 
     The peer is the setting's fastest if none is named.
     """
     setting, method, named = _named(names, query)
     row = _row(result, setting, method, query)
-    peer, seconds = views.base_in_words(result, setting)
+    peer, seconds = whole.base_in_words(result, setting)
     if named:
         peer, seconds = named, _peer(result, setting, named, query).repeats_s
     base, exactness = map(escaped, (peer, views.badge(row.exactness)))
@@ -123,7 +124,7 @@ def cells(result: Result, names: Sequence[str], query: str) -> str:
 
 
 #: Numbers within a line.
-NUMBERS: dict[str, Callable[[Result, Sequence[str], str], str]] = {
+NUMBERS: dict[str, Callable[[WholeResult, Sequence[str], str], str]] = {
     "speedup": speedup,
     "acceptance": acceptance,
     "measure": measure,
@@ -137,7 +138,7 @@ def _named(names: Sequence[str], query: str) -> tuple[str, str, str]:
     return names[0], names[1], names[2] if len(names) == 3 else ""
 
 
-def _row(result: Result, setting: str, method: str, query: str) -> Row:
+def _row(result: WholeResult, setting: str, method: str, query: str) -> Row:
     rows = views.real(result, setting)
     if not rows:
         raise ValueError(f"<{query}>: {unknown('setting', setting, result.settings)}")
@@ -147,7 +148,7 @@ def _row(result: Result, setting: str, method: str, query: str) -> Row:
     raise ValueError(f"<{query}>: {unknown('method', method, [row.method for row in rows])}")
 
 
-def _peer(result: Result, setting: str, name: str, query: str) -> Peer:
+def _peer(result: WholeResult, setting: str, name: str, query: str) -> Peer:
     names = views.peers_of(result, setting)
     if name not in names:
         raise ValueError(f"<{query}>: {unknown('peer', name, [PLAIN, *names])}")
@@ -158,7 +159,7 @@ AGAINST = "measured against"
 """Label of the first row, which names the fastest peer of every setting."""
 
 
-def summary(result: Result) -> View:
+def summary(result: WholeResult) -> View:
     """Speed over the fastest peer by method and setting."""
     methods = dict.fromkeys(row.method for setting in result.settings for row in real(result, setting))
     claimed = [setting for setting in result.settings if real(result, setting)]

@@ -27,8 +27,7 @@ QUESTION = (
     "This picture is being drawn. Name in one to three words the most conventional thing that it shows, or may become. "
     "If nothing can be recognised yet, answer: nothing"
 )
-NOTHING = frozenset({"", "nothing", "none", "no", "null"})
-"""Answers that name nothing."""
+NOTHING = frozenset({"", "nothing", "none", "no", "null"})  # answers that name nothing
 LENGTH: Mapping[str, Any] = MappingProxyType({"max_new_tokens": 16, "do_sample": False})
 
 

@@ -21,8 +21,7 @@ SEEN = (
 )  # fmt: skip
 """Captions of pictures that it was."""
 CAPTIONS = tuple(caption for pair in zip(SEEN, HELD_OUT, strict=True) for caption in pair)
-QUICK = 2
-"""Most captions of a quick benchmark."""
+QUICK = 2  # most captions of a quick benchmark
 
 
 def pictures(kind: str, unit: str) -> Modality:

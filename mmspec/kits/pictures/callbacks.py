@@ -81,10 +81,7 @@ class StepEnd:
     every: int | None = None
 
     def __call__(self, state: State, rounds: Rounds) -> None:
-        """Call back after round `rounds.number - 1`; the prefill is round 0.
-
-        The time step that the callback receives counts the slowest row's units.
-        """
+        """Call back after round `rounds.number - 1` (0: the prefill), with the slowest row's units as the time step."""
         if self.callback is None or not (self.every is None or state.finished):
             return
         shown = {name: self._shown(name, state, rounds) for name in self.names}

@@ -22,8 +22,7 @@ Out = Annotated[
         "--out", "-o", help="The picture, in the format of its ending; of .safetensors, codes or tokens alone."
     ),
 ]
-UNITS = ".safetensors"
-"""The ending of a file of a picture's units, which are not decoded for it."""
+UNITS = ".safetensors"  # the ending of a file of a picture's units, which are not decoded for it
 Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
 Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
@@ -58,9 +57,8 @@ def list_words(model: str) -> None:
 
 
 def generate_command(unit: str, target: str, summary: str) -> Callable[..., None]:
-    """The command that draws into a file and says what it took; CTRL-C keeps what there is.
-
-    `unit` is the name of a unit (code, token, …), `target` the default model, `summary` the first line of the help.
+    """The command that draws into a file and says what it took; CTRL-C keeps what there is. `unit` is the name of a
+    unit (code, token, …), `target` the default model, `summary` the first line of the help.
     """
 
     def command(

@@ -42,9 +42,8 @@ def repeated(condition: Some, times: int) -> Some:
 
 
 def lengthened(features: Tensor, mask: Tensor | None, length: int) -> tuple[Tensor, Tensor | None]:
-    """Features `[batch, n, width]` of fewer than `length` positions with padding on the left, and their mask.
-
-    Classes `[batch]`, and features that are long enough, stay as they are.
+    """Features `[batch, n, width]` with padding on the left up to `length` positions, and their mask; classes
+    `[batch]`, and features that are long enough, stay as they are.
     """
     missing = length - features.shape[1] if features.dim() == 3 else 0
     if missing <= 0:

@@ -25,10 +25,8 @@ from mmspec.kits.pictures.command import pipeline, refuse_format
 from mmspec.report import terminal
 from mmspec.report.views import HONEST, badge
 
-CELL, GAP = 128, 8
-"""Pixels of a picture on the sheet at least, and between pictures."""
-LETTERS = 14
-"""Height of the labels, in pixels."""
+CELL, GAP = 128, 8  # pixels of a picture on the sheet at least, and between pictures
+LETTERS = 14  # height of the labels, in pixels
 COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds a picture", "speed-up", "pictures")
 
 

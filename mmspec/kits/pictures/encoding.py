@@ -16,8 +16,7 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
 from mmspec.kits.text.language import listed
 
-Given = tuple[Prompt, Tensor | None, Tensor | None]
-"""Captions, or features of captions and their mask."""
+Given = tuple[Prompt, Tensor | None, Tensor | None]  # captions, or features of captions and their mask
 
 
 def draws_classes(transformer: Any) -> bool:
@@ -81,8 +80,7 @@ def _no_caption(pipe: Any, rows: int, mask: Tensor) -> tuple[Tensor, Tensor]:
     return null, torch.ones_like(mask) if isinstance(pipe.text_encoder, CaptionEncoder) else mask
 
 
-Numbers = tuple[str, int, int]
-"""A text with places for two numbers that have to be equal, and both numbers."""
+Numbers = tuple[str, int, int]  # a text with places for two numbers that have to be equal, and both numbers
 
 
 def refuse_misfits(pipe: Any, *others: Numbers) -> None:

@@ -68,9 +68,8 @@ class GridSpec:
 
     @once
     def positions(self) -> Tensor:
-        """`[3, length]` int64: stage, row and column as positions, counted from the prompt's end.
-
-        The next stage begins behind the longer side of the one before; the tail goes on behind all of them.
+        """`[3, length]` int64: stage, row and column as positions, counted from the prompt's end; the next stage begins
+        behind the longer side of the one before, and the tail goes on behind all of them.
         """
         begins, places = [0], list[tuple[int, int, int]]()
         for stage in self.stages:

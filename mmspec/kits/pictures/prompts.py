@@ -71,8 +71,7 @@ def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Ten
     return padded["input_ids"], padded["attention_mask"].bool()
 
 
-SHOWN = 5
-"""Known words that an error shows."""
+SHOWN = 5  # known words that an error shows
 ALL = "`mmspec generate image --words` lists them all"
 
 

@@ -114,9 +114,8 @@ class Raster:
         return None if self.read is None else self.read(hidden)
 
     def renew_null(self, cache: GuidedCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """As `mmspec.kits.pictures.callbacks.Renewing`, of a null condition as in `Condition`; its features may be of
-        fewer positions than the model reads. Refuses a call that began without guidance, and a condition of another
-        width.
+        """As `mmspec.kits.pictures.callbacks.Renewing`, of a null condition as in `Condition`, maybe of fewer positions
+        than the model reads; refuses a call that began without guidance, and another width.
         """
         slots, rows = cache.slots, cache.rows
         cache.refuse_unguided()

@@ -67,12 +67,9 @@ def completed(units: Tensor, there: Tensor, width: int) -> Tensor:
 
 RAMP = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
 """Even steps of viridis, dark to light, from the first round to the last; brightness alone tells them apart, too."""
-CELL = 16
-"""Least pixels per side of a cell."""
-TINT = 0.65
-"""Share of the round's colour in a pixel; the rest is the picture in grey."""
-SHADE = 0.75
-"""Brightness of every other round, so that cells of one round are seen as a group."""
+CELL = 16  # least pixels per side of a cell
+TINT = 0.65  # share of the round's colour in a pixel; the rest is the picture in grey
+SHADE = 0.75  # brightness of every other round, so that cells of one round are seen as a group
 
 
 def traced(picture: Image.Image, rounds: Tensor) -> Image.Image:

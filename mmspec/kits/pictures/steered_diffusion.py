@@ -27,8 +27,7 @@ SERVED = (
 """Schedulers whose steps draw no noise, as they are called by default."""
 POOLED = ("pooled_prompt_embeds", "add_text_embeds")
 """A pipeline's name for the pooled states of its prompts, which stand beside the others."""
-Ask = Callable[[Sequence[Image.Image], int, int, str], Sequence[str | None]]
-"""As `AdaptiveNegative.ask`."""
+Ask = Callable[[Sequence[Image.Image], int, int, str], Sequence[str | None]]  # as `AdaptiveNegative.ask`
 
 
 def refuse_pipeline(pipe: Any) -> None:

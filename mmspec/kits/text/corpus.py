@@ -1,17 +1,19 @@
-"""Files of texts, or of their ids, that drafters count or search."""
+"""Files of texts, or of their ids, that drafters count or search; and the most frequent ids in them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+from torch import Tensor
 
 from mmspec.hosts.loading import load_tokenizer
 
-PIECE = 2**20
-"""Characters of a text that are tokenized at a time, to the end of a line."""
+PIECE = 2**20  # characters of a text that are tokenized at a time, to the end of a line
 
 
 def read_corpus(source: Any, tokenizer: Any) -> Any:
@@ -56,3 +58,85 @@ def _only(tensors: dict[str, Any]) -> Any:
     if len(tensors) != 1:
         raise ValueError(f"one tensor of ids is wanted, it has {sorted(tensors)}")
     return next(iter(tensors.values()))
+
+
+TOGETHER = 256  # texts that are tokenized at a time
+
+
+def kept_ids(counts: Tensor, special: frozenset[int], keep: int, possible: Tensor | None = None) -> list[int]:
+    """V_trim, ascending: of the `possible [vocab]` ids (default: all) the special ones, then the most frequent by
+    `counts [vocab]`, of equals the smaller: `keep` in all.
+    """
+    ranked = counts.clone()
+    ranked[sorted(special)] = counts.max() + 1
+    if possible is not None:
+        ranked[~possible] = -1
+    order = ranked.sort(descending=True, stable=True).indices[:keep]
+    return sorted(order[ranked[order] >= 0].tolist())
+
+
+def counted(source: Any, tokenizer: Any, vocab: int) -> np.ndarray:
+    """The counts `[vocab]` int64 of the ids of a corpus: a text file, a file of ids (`.json`, `.safetensors`), or an
+    iterable of texts, of ids, or of lists of ids.
+    """
+    counts = np.zeros(vocab, np.int64)
+    for ids in _pieces(source, tokenizer):
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"a corpus is texts, ids, or lists of ids; got numbers of the type {ids.dtype}")
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+            raise ValueError(
+                f"the corpus has token ids {ids.min()} … {ids.max()} and the target's are 0 … {vocab - 1}; "
+                "it was made with another tokenizer"
+            )
+        counts += np.bincount(ids, minlength=vocab)
+    if not counts.any():
+        raise ValueError("the corpus is empty")
+    return counts
+
+
+def _pieces(source: Any, tokenizer: Any) -> Iterator[np.ndarray]:
+    """Arrays of ids, none of them empty."""
+    if isinstance(source, (str, Path)):
+        for piece in read_pieces(Path(source), tokenizer):
+            yield from _flat(piece)
+        return
+    if not isinstance(source, Iterable):
+        raise ValueError(f"a corpus is a file, texts, ids, or lists of ids; got {type(source).__name__}")
+    items = iter(source)
+    first = next(items, ())
+    if isinstance(first, str):
+        if tokenizer is None:
+            raise ValueError("the corpus is texts; name the tokenizer that makes ids of them (tokenizer=…)")
+        yield from _of_texts(chain([first], items), tokenizer)
+    else:
+        yield from _flat(chain([first], items))
+
+
+def _of_texts(texts: Iterator[str], tokenizer: Any) -> Iterator[np.ndarray]:
+    while some := [text for _, text in zip(range(TOGETHER), texts, strict=False)]:
+        if not all(isinstance(text, str) for text in some):
+            raise ValueError("a corpus is texts, or lists of ids, and not both")
+        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
+            yield from _flat(ids)
+
+
+def _flat(ids: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Ids, or lists of them, as arrays."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1:
+        if len(ids):
+            yield ids
+        return
+    alone: list[Any] = []
+    for item in ids:
+        if isinstance(item, Integral):
+            alone.append(item)
+        elif isinstance(item, str) or not isinstance(item, Iterable):
+            raise ValueError(f"a corpus is texts, ids, or lists of ids; got {item!r:.80}")
+        else:
+            document = np.asarray(item)
+            if document.ndim != 1:
+                raise ValueError("a corpus is a list of token ids, or a list of such lists")
+            if len(document):
+                yield document
+    if alone:
+        yield np.asarray(alone)

@@ -39,9 +39,8 @@ def run_demo(
     methods: Mapping[str, Mapping[str, Any]] = METHODS,
     written: Sequence[tuple[str, str, float]] = WRITTEN,
 ) -> None:
-    """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
-
-    Methods with their options are as in `METHODS`, prompts as in `WRITTEN`; questions for a model with a chat template.
+    """Print, for each prompt (as in `WRITTEN`; questions for a model with a chat template) and each of `METHODS`, the
+    first lines, acceptance length and speed-up over plain.
     """
     disable_progress_bar()
     console = terminal.terminal()

@@ -16,18 +16,13 @@ from mmspec.bench.race import Contestant, Run, rotated
 from mmspec.registry.printable import first_line
 
 TEMPERATURES = (0.0, 0.7)
-LEAST = 16
-"""Tokens of the shortest outputs."""
-SHARE = 0.4
-"""The share of the time that the first round may take."""
+LEAST = 16  # tokens of the shortest outputs
+SHARE = 0.4  # the share of the time that the first round may take
 SURE, SLOWER = 3, 0.15
 """Prompts after which a way may have to leave, and by how much slower than the fastest one it is then, at least."""
-FINALISTS = 3
-"""The number of ways that go on after the first round, beside those that stay."""
-JUDGED, MOST = 2, 6
-"""The least and the most rounds that decide."""
-EVERY = 20.0
-"""Seconds without a line of progress."""
+FINALISTS = 3  # the number of ways that go on after the first round, beside those that stay
+JUDGED, MOST = 2, 6  # the least and the most rounds that decide
+EVERY = 20.0  # seconds without a line of progress
 STUDENT = (63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
 """Quantiles of Student's t that leave 0.5 % on either side, for 1 degree of freedom and more."""
 
@@ -93,10 +88,7 @@ class Race:
     _said: float = 0.0
 
     def run(self, minutes: float, most: int) -> None:
-        """Race for about so many minutes, with outputs of at most so many tokens.
-
-        `rounds` stays 0 if the time was over before the first one was.
-        """
+        """Race for about so many minutes, with outputs of `most` tokens; `rounds` is 0 if the first one took longer."""
         self._said = self.clock()
         until = self._said + 60 * minutes
         self.left = list(self.racers)

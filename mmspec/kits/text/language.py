@@ -57,8 +57,7 @@ def listed(prompt: str | Sequence[str]) -> list[str]:
     return prompts
 
 
-Message = Mapping[str, Any]
-"""`{"role": "user", "content": "…"}`; other keys are the template's."""
+Message = Mapping[str, Any]  # `{"role": "user", "content": "…"}`; other keys are the template's
 
 
 def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
@@ -83,9 +82,8 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
 
 
 def asked(prompt: str | Sequence[Message], tokenizer: Any) -> str | Sequence[Message]:
-    """A prompt as a model expects it: a text is a question where the tokenizer has a chat template.
-
-    Where it has none, a conversation of one question is its text.
+    """A prompt as a model expects it: a text is a question where the tokenizer has a chat template; where it has none,
+    a conversation of one question is its text.
     """
     if tokenizer.chat_template is not None:
         return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

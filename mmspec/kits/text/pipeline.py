@@ -11,8 +11,7 @@ from transformers import EosTokenCriteria, RepetitionPenaltyLogitsProcessor
 
 from mmspec.api.generation import without_forbidden_drafts
 from mmspec.api.pipeline import Generators, Seed, seeds_for
-from mmspec.api.stopping import StoppingMonitor, with_stop_strings
-from mmspec.api.stops import Pieces, Stream, cut, stop_strings
+from mmspec.api.stopping import Pieces, StoppingMonitor, Stream, cut, stop_strings, with_stop_strings
 from mmspec.core.history_processors import Processor
 from mmspec.core.report import Report
 from mmspec.core.state import State
@@ -54,8 +53,7 @@ class TextStream(Iterator[str], Generic[Output]):
         self._rounds.close()
 
 
-NEVER = -1
-"""An id that no token has."""
+NEVER = -1  # an id that no token has
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The small model of a drafter: loaded, and translated to the target's vocabulary if its own differs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import ROLES, VocabularyMap, alike
+from mmspec.registry.options import option
 from mmspec.registry.warn import warn
 
 
@@ -21,25 +22,17 @@ from mmspec.registry.warn import warn
 class SmallModelOptions:
     """Options that say which small model drafts, and how its tokens are mapped to the target's."""
 
-    model: Any = field(
-        default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
-    )
-    tokenizer: Any = field(
-        default=None,
-        metadata={"help": "the target's tokenizer, live or a name; by default the one stored with it"},
-    )
-    assistant_tokenizer: Any = field(
-        default=None, metadata={"help": "the draft model's tokenizer; by default that which is stored with it"}
-    )
+    model: Any = option(None, "the smaller model: a shipped name, a folder, a hub name or a live model")
+    tokenizer: Any = option(None, "the target's tokenizer, live or a name; by default the one stored with it")
+    assistant_tokenizer: Any = option(None, "the draft model's tokenizer; by default that which is stored with it")
 
 
 @dataclass(frozen=True)
 class DraftModelOptions(SmallModelOptions):
     """Options of `draft-model`, and of what drafts as it does."""
 
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.0,
-        metadata={"help": "a draft ends before a unit whose likeliest value is below this; higher drafts less"},
+    sure: Annotated[float, Field(ge=0, le=1)] = option(
+        0.0, "a draft ends before a unit whose likeliest value is below this; higher drafts less"
     )
 
 

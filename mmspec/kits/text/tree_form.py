@@ -1,36 +1,33 @@
 """Options for the form of a draft that a model or a head grows level by level."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mmspec.core.drafters.shapes import Beam, Branching, Chain, Heap, Rerank, Shape
 from mmspec.kits.text.small_model import SmallModelOptions
+from mmspec.registry.options import option
 
 
 @dataclass(frozen=True)
 class TreeForm:
     """Options that say which nodes are drafted."""
 
-    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = field(
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = option(
+        "rerank", "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"
     )
-    width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=6,
-        metadata={"help": "nodes expanded per level (rerank, beam), and most children of each (rerank, greedy, heap)"},
+    width: Annotated[int, Field(ge=1, le=64)] = option(
+        6, "nodes expanded per level (rerank, beam), and most children of each (rerank, greedy, heap)"
     )
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=24,
-        metadata={"help": "rerank, greedy, heap: nodes that are verified; more are accepted, and each costs"},
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(
+        24, "rerank, greedy, heap: nodes that are verified; more are accepted, and each costs"
     )
-    branching: tuple[Annotated[int, Field(ge=1, le=64)], ...] = field(
-        default=(3, 2, 1, 1, 1), metadata={"help": "branching: children of every node, by depth"}
+    branching: tuple[Annotated[int, Field(ge=1, le=64)], ...] = option(
+        (3, 2, 1, 1, 1), "branching: children of every node, by depth"
     )
-    spread: Annotated[float, Field(gt=0, le=10)] = field(
-        default=0.75,
-        metadata={"help": "rerank, greedy: temperature of the scores of sampled nodes; smaller draws deeper trees"},
+    spread: Annotated[float, Field(gt=0, le=10)] = option(
+        0.75, "rerank, greedy: temperature of the scores of sampled nodes; smaller draws deeper trees"
     )
 
     def __post_init__(self) -> None:
@@ -60,7 +57,6 @@ class TreeForm:
 class DraftTreeOptions(TreeForm, SmallModelOptions):
     """Options of `draft-tree`, and of what drafts as it does."""
 
-    form: Literal["rerank", "greedy", "heap", "branching", "beam"] = field(
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
+    form: Literal["rerank", "greedy", "heap", "branching", "beam"] = option(
+        "rerank", "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"
     )

@@ -22,8 +22,7 @@ from mmspec.kits.text.knockout import JUDGED, Race, Racer
 from mmspec.report.result import PLAIN
 from mmspec.shipped import heads_of
 
-NOW = "auto, as it is"
-"""The way that the others are compared with, since it is what they would replace."""
+NOW = "auto, as it is"  # the way that the others are compared with, since it is what they would replace
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {"method": PLAIN},
     "prompt-lookup, k=5": {"method": "prompt-lookup", "k": 5},
@@ -60,8 +59,7 @@ PROMPTS = (
     "            c.append(d)\n    return c",
 )
 """Prompts where the user has no file."""
-GAIN = 0.03
-"""A method that is not faster than another one by this share is not worth a change."""
+GAIN = 0.03  # a method that is not faster than another one by this share is not worth a change
 
 
 def contestants(model: Any, compiled: bool) -> tuple[dict[str, Racer], dict[str, Mapping[str, Any]]]:

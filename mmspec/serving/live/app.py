@@ -29,8 +29,7 @@ HEADERS = [
     (b"cache-control", b"no-store"),
 ]
 """The headers of every answer: nothing is loaded from elsewhere, and no other page shows this one."""
-VIOLATION = 1008
-"""The code with which sockets are closed that break a rule."""
+VIOLATION = 1008  # the code with which sockets are closed that break a rule
 
 
 class Guard:
@@ -72,11 +71,9 @@ def _with_headers(send: Any) -> Any:
     return sent
 
 
-LONGEST = 8192
-"""Most bytes of a page's message."""
+LONGEST = 8192  # most bytes of a page's message
 CONNECTIONS = 256
-WAITING = 256
-"""Messages that wait for a page; of more, the oldest are dropped."""
+WAITING = 256  # messages that wait for a page; of more, the oldest are dropped
 
 
 class Outbox:
@@ -100,11 +97,9 @@ class Outbox:
         return self._waiting.popleft()
 
 
-MOST = 32
-"""Pages that are open at a time; each has threads and a part of a model's memory."""
+MOST = 32  # pages that are open at a time; each has threads and a part of a model's memory
 
-SHARED = Path(__file__).parent / "shared"
-"""The script and the style that all pages share."""
+SHARED = Path(__file__).parent / "shared"  # the script and the style that all pages share
 
 
 def application(stages: Sequence[Stage], port: int) -> Guard:

@@ -16,9 +16,8 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free."
 
 
 def serve_page(stage: "Callable[[], Stage]", port: int, command: str) -> None:
-    """Serve a page on this machine, until the process is told to stop.
-
-    The page is made after what is needed was checked. Messages name the command.
+    """Serve a page, made after what is needed was checked, until the process is told to stop; messages name the
+    command.
     """
     refuse_missing(command, NEEDED, "play")
     from mmspec.serving.live.app import server

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 _PLAIN = (type(None), bool, int, float, str)
-SHARED = ("img_ids", "txt_ids")
-"""Conditions that are tables of positions, of one entry for all states."""
+SHARED = ("img_ids", "txt_ids")  # conditions that are tables of positions, of one entry for all states
 TIMES = (1, 1000)
 """A denoiser is told the scheduler's timestep, or this share of it: transformers of flows count from 0 to 1."""
 

@@ -9,7 +9,7 @@ continuous speculative decoding, 2411.11925, leaves out 5 percent).
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.hosts.loading import fetched, load_part
+from mmspec.registry.options import option
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.specs import CONTINUOUS_DRAFT_MODEL
 from mmspec_continuous.targets.continuous import ContinuousTarget
@@ -40,9 +41,9 @@ SAME = {
 
 @dataclass(frozen=True)
 class DraftModelOptions:
-    model: Any = field(default=None, metadata={"help": "the smaller model: live, or the folder or name of one"})
-    prefill: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.0, metadata={"help": "share of a picture's tokens, the first ones, that are not drafted"}
+    model: Any = option(None, "the smaller model: live, or the folder or name of one")
+    prefill: Annotated[float, Field(ge=0, le=1)] = option(
+        0.0, "share of a picture's tokens, the first ones, that are not drafted"
     )
 
 

@@ -16,7 +16,7 @@ Knobs: `k` (a set has k // 2 tokens and a pass emits k // 2 + 1; larger: fewer p
 each other); `init`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -29,16 +29,17 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.kits.pictures.grid_spec import Gridded
+from mmspec.registry.options import option
 from mmspec_continuous.specs import CONTINUOUS_JACOBI, CONTINUOUS_SETS
 
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    init: Literal["left", "above"] = field(
-        default="left", metadata={"help": "whose distribution fills slots that enter the window; exact whatever it is"}
+    init: Literal["left", "above"] = option(
+        "left", "whose distribution fills slots that enter the window; exact whatever it is"
     )
-    redraw: Literal["coupled", "independent"] = field(
-        default="coupled", metadata={"help": "keep what the rule drew as draft, or draw it anew (SJD)"}
+    redraw: Literal["coupled", "independent"] = option(
+        "coupled", "keep what the rule drew as draft, or draw it anew (SJD)"
     )
 
 
@@ -63,9 +64,7 @@ class ContinuousJacobi(Jacobi):
 
 @dataclass(frozen=True)
 class SetsOptions:
-    init: Literal["left", "above"] = field(
-        default="left", metadata={"help": "whose distribution drafts the tokens after which a set is drawn"}
-    )
+    init: Literal["left", "above"] = option("left", "whose distribution drafts the tokens after which a set is drawn")
 
 
 class ContinuousSets(ContinuousJacobi):

@@ -27,12 +27,9 @@ from torch import Tensor, nn
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, read_file, shape_in
 
 EPS = 1e-6
-TRAINED = 1000
-"""Denoising steps of training."""
-HEADS = {768: 12, 1024: 16, 1280: 16}
-"""Published widths to attention heads."""
-FREQUENCIES = 256
-"""Width of a step's sinusoidal embedding."""
+TRAINED = 1000  # denoising steps of training
+HEADS = {768: 12, 1024: 16, 1280: 16}  # published widths to attention heads
+FREQUENCIES = 256  # width of a step's sinusoidal embedding
 
 
 class MAR(ModelMixin, ConfigMixin):

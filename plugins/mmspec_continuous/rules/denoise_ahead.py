@@ -11,7 +11,7 @@ token and mixtures of 8 Gaussians: 2 / 3 / 4 / 8 steps ahead take 2.0 / 2.2 / 2.
 on a device), not where a call is as short as its bookkeeping, as with the shipped model on a CPU.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -21,14 +21,15 @@ from mmspec.core.noise import Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_continuous.specs import DENOISE_AHEAD
 from mmspec_continuous.targets.continuous import refuse_mixtures
 
 
 @dataclass(frozen=True)
 class AheadOptions:
-    ahead: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4, metadata={"help": "denoising steps to draft per call of the head; exact whatever it is"}
+    ahead: Annotated[int, Field(ge=1, le=64)] = option(
+        4, "denoising steps to draft per call of the head; exact whatever it is"
     )
 
 

@@ -27,7 +27,7 @@ Knobs: `tau` (larger: accepts more, larger bias), `factor`, `tries` (fewer: slig
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -41,13 +41,12 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.transfer import widest
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_continuous.specs import TEMPERED
 from mmspec_continuous.targets.continuous import refuse_mixtures
 
-REACH = 8.0
-"""Integrals are cut off at this many standard deviations."""
-POINTS = 192
-"""Points of an integral on each side of the middle between the two means."""
+REACH = 8.0  # integrals are cut off at this many standard deviations
+POINTS = 192  # points of an integral on each side of the middle between the two means
 
 Finish = Callable[[Tensor], Tensor]
 """From last states `[batch, node, dim]` to draws of the target's distribution `[batch, node, *draw]`."""
@@ -167,29 +166,22 @@ def _normal(z: Tensor) -> Tensor:
     return torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
 
 
-TAUS = {"paper": 1.0, "released": 42.0**2}
-"""The published constants, by name."""
-POWERS = {"none": 0, "paper": 1, "released": -1}
-"""Power of the paper's factor F, by option."""
+TAUS = {"paper": 1.0, "released": 42.0**2}  # the published constants, by name
+POWERS = {"none": 0, "paper": 1, "released": -1}  # power of the paper's factor F, by option
 
 
 @dataclass(frozen=True)
 class TemperedOptions:
-    tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = field(
-        default=42.0,
-        metadata={
-            "help": "divides the exponent; paper: 1, which is exact, released: 1764, which accepts and alters more"
-        },
+    tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = option(
+        42.0, "divides the exponent; paper: 1, which is exact, released: 1764, which accepts and alters more"
     )
-    factor: Literal["none", "paper", "released"] = field(
-        default="paper", metadata={"help": "the paper's factor of earlier steps, its inverse, or none, which is exact"}
+    factor: Literal["none", "paper", "released"] = option(
+        "paper", "the paper's factor of earlier steps, its inverse, or none, which is exact"
     )
-    tries: Annotated[int, Field(ge=1, le=10_000)] = field(
-        default=100, metadata={"help": "most tries for what a refused draft leaves; then a sample of the target's own"}
+    tries: Annotated[int, Field(ge=1, le=10_000)] = option(
+        100, "most tries for what a refused draft leaves; then a sample of the target's own"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every token; False saves time: no bias is then reported"}
-    )
+    measure: bool = option(True, "compute the bias of every token; False saves time: no bias is then reported")
 
 
 class Tempered(DraftsAfresh):

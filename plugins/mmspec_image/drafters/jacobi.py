@@ -7,7 +7,7 @@ Knobs: `init` (what fills new slots), `redraw` (`coupled`: what the rule drew is
 anew each round, as first published, of which fewer drafts are accepted).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,20 +22,18 @@ from mmspec.core.once import known as known_already
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.kits.pictures.grid_spec import Gridded, GridFromPrompt, GridSpec
+from mmspec.registry.options import option
 from mmspec_image.constraint import constrained_to
 from mmspec_image.specs import JACOBI
 
-Init = Literal["random", "left", "above"]
-"""Names of fillings."""
+Init = Literal["random", "left", "above"]  # names of fillings
 
 
 @dataclass(frozen=True)
 class JacobiOptions:
-    init: Init = field(
-        default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
-    )
-    redraw: Literal["coupled", "independent"] = field(
-        default="coupled", metadata={"help": "keep what the rule drew as draft, or draw it anew (SJD)"}
+    init: Init = option("above", "what fills slots that enter the window; exact whatever it is")
+    redraw: Literal["coupled", "independent"] = option(
+        "coupled", "keep what the rule drew as draft, or draw it anew (SJD)"
     )
 
 

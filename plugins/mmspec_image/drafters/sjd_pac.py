@@ -13,7 +13,7 @@ the race q / E with the target's own noise E of that place: `invariant`.
 Knobs: `siblings` and `depth`: more accept more, and cost siblings^depth nodes a pass; `init` as of `jacobi`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -31,18 +31,19 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_image.drafters.jacobi import ImageJacobi, Init, JacobiOptions
 from mmspec_image.specs import SJD_PAC
 
 
 @dataclass(frozen=True)
 class SjdPacOptions:
-    init: Init = field(default="above", metadata={"help": "what fills slots that enter the window"})
-    siblings: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4, metadata={"help": "units of each place at the front, the window's own included"}
+    init: Init = option("above", "what fills slots that enter the window")
+    siblings: Annotated[int, Field(ge=1, le=64)] = option(
+        4, "units of each place at the front, the window's own included"
     )
-    depth: Annotated[int, Field(ge=1, le=4)] = field(
-        default=2, metadata={"help": "places at the front with siblings; siblings^depth nodes stand on the last one"}
+    depth: Annotated[int, Field(ge=1, le=4)] = option(
+        2, "places at the front with siblings; siblings^depth nodes stand on the last one"
     )
 
 

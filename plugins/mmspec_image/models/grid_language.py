@@ -38,8 +38,7 @@ class Grid:
     away: str | None = None  # how a negative prompt is worded; None: as a prompt
 
 
-LUMINA_SIZES = 8800
-"""A size of n grids is Lumina's word `<reserved0N>` with N = 8800 + n."""
+LUMINA_SIZES = 8800  # a size of n grids is Lumina's word `<reserved0N>` with N = 8800 + n
 GRIDS = {
     "liquid": Grid(
         prompt="{text} Generate an image based on this description.<boi>",

@@ -105,10 +105,8 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return self.output(self.norm(x)).float()
 
 
-LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")
-"""Parts of keys of entries that are no weights."""
-CAPTIONS = "cls_embedding.uncond_embedding"
-"""Key of a weight that only models for captions have."""
+LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")  # parts of keys of entries that are no weights
+CAPTIONS = "cls_embedding.uncond_embedding"  # key of a weight that only models for captions have
 
 #: Published sizes: (width, blocks) to heads.
 HEADS = {

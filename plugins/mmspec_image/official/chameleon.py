@@ -30,15 +30,12 @@ from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.official.vq import VQ, vq_of, vq_renamed
 from mmspec_image.official.words import fast_tokenizer, published_config, read_words, refuse_lacking
 
-TRAINING = ("loss.", "rope.freqs")
-"""Parts of keys of entries that only training reads, and of a table that is computed."""
+TRAINING = ("loss.", "rope.freqs")  # parts of keys of entries that only training reads, and of a table that is computed
 TURN, IMAGE, IMAGE_BEFORE = "<reserved08706>", "<image>", "<reserved08707>"
 """The word behind a user's turn; and the word for a picture, which has another name in Chameleon's own release."""
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "sep_token": TURN}
-VOCAB = 65536
-"""Words of Chameleon's tokenizer; Lumina-mGPT 2.0 has another one, and more."""
-ANOLE_CELLS = 32
-"""Rows and columns of codes of every picture of Chameleon and Anole."""
+VOCAB = 65536  # words of Chameleon's tokenizer; Lumina-mGPT 2.0 has another one, and more
+ANOLE_CELLS = 32  # rows and columns of codes of every picture of Chameleon and Anole
 
 
 class PublishedVQGAN(nn.Module):

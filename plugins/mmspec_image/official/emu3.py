@@ -34,8 +34,7 @@ from mmspec_image.emu3_pipeline import AREA, Emu3Pipeline
 from mmspec_image.official.words import published_config, refuse_lacking
 
 EXTRA = [f"<|extra_{number}|>" for number in range(205)]
-FIRST = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *EXTRA]
-"""Control words in front of those of the second file."""
+FIRST = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *EXTRA]  # control words in front of those of the second file
 SPECIAL = {"pad_token": FIRST[0], "bos_token": EXTRA[203], "eos_token": EXTRA[204]}
 MARKS = {
     "image_token": EXTRA[0], "boi_token": "<|image start|>", "eoi_token": "<|image end|>",

@@ -30,8 +30,7 @@ from mmspec_image.official.words import fast_tokenizer, published_config, read_w
 UNREAD = ("vision_model.vision_tower.attn_pool.", "codebook_used")
 """Parts of keys of entries that the published code does not read: the head of the vision tower, and a count."""
 TOWER, VQ = "vision_model.vision_tower.", "gen_vision_model."
-HEAD_WIDTH = 64
-"""Width of the vision tower's heads, in all published sizes."""
+HEAD_WIDTH = 64  # width of the vision tower's heads, in all published sizes
 SPECIAL = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>", "pad_token": "<｜▁pad▁｜>"}
 IMAGE, BEGIN, END = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
 USER = "<|User|>"

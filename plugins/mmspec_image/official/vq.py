@@ -17,10 +17,8 @@ from mmspec.hosts.loading import fetched, load_part, locate
 from mmspec.hosts.weight_files import key_files, read_tensors
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, renamed_by, shape_in
 
-VQ = "model.vqmodel."
-"""The beginning of a VQ's keys where it is stored with a language model of transformers."""
-LEFT_OUT = ("loss.", "ema_")
-"""Parts of keys of entries that only training reads."""
+VQ = "model.vqmodel."  # the beginning of a VQ's keys where it is stored with a language model of transformers
+LEFT_OUT = ("loss.", "ema_")  # parts of keys of entries that only training reads
 NAMES = (
     (r"\.(down|up)\.(\d+)\.(block|attn)\.", r".\1_blocks.\2.\3."),
     (r"\.(down|up)\.(\d+)\.(down|up)sample\.", r".\1_blocks.\2.\3samplers.0."),

@@ -9,7 +9,7 @@ the rule is biased, and may even accept less than `rejection`. `bias.py` compute
 Knobs: `size` (larger: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact), `measure`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -19,25 +19,23 @@ from torch import Tensor
 from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import Codes, Group, Groups, excess, signed
-from mmspec_image.rules.relax import relax
+from mmspec.registry.options import option
+from mmspec_image.rules.relax import Codes, Group, Groups, excess, relax, signed
 from mmspec_image.specs import GROUPED
 
 
 @dataclass(frozen=True)
 class GroupedOptions:
-    size: Annotated[int, Field(ge=1, le=256)] = field(
-        default=14, metadata={"help": "codes of a group; 1 is exact, more accept more and alter more"}
+    size: Annotated[int, Field(ge=1, le=256)] = option(
+        14, "codes of a group; 1 is exact, more accept more and alter more"
     )
-    difference: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.15, metadata={"help": "largest |p(y) - p(x)| inside a group; smaller is nearer to exact"}
+    difference: Annotated[float, Field(ge=0, le=1)] = option(
+        0.15, "largest |p(y) - p(x)| inside a group; smaller is nearer to exact"
     )
-    distance: Annotated[float, Field(ge=0)] = field(
-        default=0.5, metadata={"help": "largest squared distance of embeddings inside a group; 0 is exact"}
+    distance: Annotated[float, Field(ge=0)] = option(
+        0.5, "largest squared distance of embeddings inside a group; 0 is exact"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
-    )
+    measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
 class Grouped(DraftsAfresh):

@@ -10,7 +10,7 @@ of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exac
 Knobs: `k`, `delta`, `lam` (larger: accepts more, alters more), `residual`, `measure`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -23,31 +23,26 @@ from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh, walk
 from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.rules.bias import WIDEST, Codes, Group, Groups, excess, gain, nearest
-from mmspec_image.rules.relax import Relaxation, relax, unaltered
+from mmspec.registry.options import option
+from mmspec_image.rules.relax import WIDEST, Codes, Group, Groups, Relaxation, excess, gain, nearest, relax, unaltered
 from mmspec_image.specs import RELAXED
 
-FEW = 1 << 18
-"""Most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary."""
+FEW = 1 << 18  # most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary
 
 
 @dataclass(frozen=True)
 class RelaxedOptions:
-    k: Annotated[int, Field(ge=0)] = field(
-        default=10, metadata={"help": "nearest codes that may stand in; 0 is exact, more accept more and alter more"}
+    k: Annotated[int, Field(ge=0)] = option(
+        10, "nearest codes that may stand in; 0 is exact, more accept more and alter more"
     )
-    delta: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.1, metadata={"help": "most mass of the codes that stand in; 0 is exact, larger alters more"}
+    delta: Annotated[float, Field(ge=0, le=1)] = option(
+        0.1, "most mass of the codes that stand in; 0 is exact, larger alters more"
     )
-    lam: Annotated[float, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "bound that mass by (lam - 1) p(x) instead of delta; 1 is exact"}
+    lam: Annotated[float, Field(ge=1)] | None = option(
+        None, "bound that mass by (lam - 1) p(x) instead of delta; 1 is exact"
     )
-    residual: Literal["plain", "paper"] = field(
-        default="plain", metadata={"help": "what a refused draft leaves: (p - q)+, or the paper's"}
-    )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
-    )
+    residual: Literal["plain", "paper"] = option("plain", "what a refused draft leaves: (p - q)+, or the paper's")
+    measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
 class Relaxed(DraftsAfresh):

@@ -21,8 +21,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec_image.specs import GLM_IMAGE
 
-FAR = 100.0
-"""The distance between special codes, in the codebook, where entries have the length 1."""
+FAR = 100.0  # the distance between special codes, in the codebook, where entries have the length 1
 
 
 class GlmImageTarget(TransformersTarget):

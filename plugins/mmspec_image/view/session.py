@@ -9,16 +9,13 @@ from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.serving.live import said
-from mmspec.serving.live.pictures import png
-from mmspec.serving.live.stage import Send
+from mmspec.serving.live import stage
+from mmspec.serving.live.stage import Send, png
 
 METHODS = {name: {"k": 16} for name in ("gs-sjd", "sjd", "mc-sjd", "gsd", "lantern")}
 """The methods that are shown beside plain decoding; the last two are lossy, so that their pictures are others."""
-LONGEST = 200
-"""Characters of a caption."""
-PATIENCE = 10.0
-"""Seconds that a picture's end is waited for."""
+LONGEST = 200  # characters of a caption
+PATIENCE = 10.0  # seconds that a picture's end is waited for
 
 
 class DrawSession:
@@ -32,9 +29,9 @@ class DrawSession:
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `draw`; see `mmspec.serving.live.stage.Session`."""
-        said.one_of(message, "type", ("draw",), "message")
-        method, caption = said.one_of(message, "method", METHODS), said.text(message, "caption", LONGEST)
-        seed, guidance = said.whole(message, "seed", 2**31), said.number(message, "guidance", 1, 20)
+        stage.one_of(message, "type", ("draw",), "message")
+        method, caption = stage.one_of(message, "method", METHODS), stage.text(message, "caption", LONGEST)
+        seed, guidance = stage.whole(message, "seed", 2**31), stage.number(message, "guidance", 1, 20)
         with self._lock:
             self._leave()
             self._send({"type": "begun", "panes": ["plain", method]})

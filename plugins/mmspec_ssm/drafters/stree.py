@@ -7,7 +7,7 @@ Guarantee: exact under `match` and `recursive-rejection` for every size; the mea
 Knobs: `nodes` (a number instead of measuring), `rates` (how good the small model is, by rank), `form="chain"`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,23 +18,20 @@ from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.hosts.draft_models import drafting_target, refuse_other_tokenizer
+from mmspec.registry.options import option
 
 
 @dataclass(frozen=True)
 class StreeOptions:
-    model: Any = field(
-        default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
+    model: Any = option(None, "the smaller model: a shipped name, a folder, a hub name or a live model")
+    form: Literal["tree", "chain"] = option("tree", "a static tree, or a chain")
+    nodes: Annotated[int, Field(ge=1, le=255)] | None = option(
+        None, "tokens per draft; by default as many as pay on this machine, measured once"
     )
-    form: Literal["tree", "chain"] = field(default="tree", metadata={"help": "a static tree, or a chain"})
-    nodes: Annotated[int, Field(ge=1, le=255)] | None = field(
-        default=None, metadata={"help": "tokens per draft; by default as many as pay on this machine, measured once"}
+    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = option(
+        (0.6, 0.15, 0.06, 0.03), "chance that the child of a rank is right, falling"
     )
-    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = field(
-        default=(0.6, 0.15, 0.06, 0.03), metadata={"help": "chance that the child of a rank is right, falling"}
-    )
-    depth: Annotated[int, Field(ge=1, le=32)] = field(
-        default=8, metadata={"help": "levels at most; k cuts the tree further down"}
-    )
+    depth: Annotated[int, Field(ge=1, le=32)] = option(8, "levels at most; k cuts the tree further down")
 
     def __post_init__(self) -> None:
         if not self.rates or list(self.rates) != sorted(self.rates, reverse=True) or sum(self.rates) > 1:

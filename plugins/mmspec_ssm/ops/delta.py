@@ -19,8 +19,7 @@ from torch import Tensor
 from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
-EPSILON = 1e-6
-"""Epsilon of the norm of queries and keys, as in flash-linear-attention."""
+EPSILON = 1e-6  # epsilon of the norm of queries and keys, as in flash-linear-attention
 
 
 class GatedDelta:

@@ -13,7 +13,7 @@ from mmspec.core.traced_round import TracedRound
 from mmspec.core.warp import Warp
 from mmspec.kits.text.language import encoded
 from mmspec.kits.text.pipeline import TextPipeline
-from mmspec.serving.live import said
+from mmspec.serving.live import stage
 from mmspec.serving.live.stage import Send
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -46,10 +46,10 @@ class ViewSession:
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `write`; see `mmspec.serving.live.stage.Session`."""
-        said.one_of(message, "type", ("write",), "message")
-        method, prompt = said.one_of(message, "method", METHODS), said.text(message, "prompt", LONGEST)
-        tokens, seed = said.whole(message, "tokens", MOST, 1), said.whole(message, "seed", 2**31)
-        temperature = said.number(message, "temperature", 0, 10)
+        stage.one_of(message, "type", ("write",), "message")
+        method, prompt = stage.one_of(message, "method", METHODS), stage.text(message, "prompt", LONGEST)
+        tokens, seed = stage.whole(message, "tokens", MOST, 1), stage.whole(message, "seed", 2**31)
+        temperature = stage.number(message, "temperature", 0, 10)
         how = {name: self._small if name == "drafter" else value for name, value in METHODS[method].items()}
         decoder = decoder_for(self._pipe.model, **decoder_arguments({"method": method, **how}))
         with self._lock:

@@ -9,7 +9,7 @@ Knobs: `ngram`: longer contexts are more certain and rarer; `branches`: more gue
 frame.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -22,20 +22,17 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 from mmspec_video.specs import ACTION_MODEL
 
-TRUST = 8.0
-"""Factor by which a position's vote grows with every further action that agrees."""
-REPEAT = 0.5
-"""Weight of repeating the last action, in votes of positions whose context does not agree."""
+TRUST = 8.0  # factor by which a position's vote grows with every further action that agrees
+REPEAT = 0.5  # weight of repeating the last action, in votes of positions whose context does not agree
 
 
 @dataclass(frozen=True)
 class ActionModelOptions:
-    ngram: Annotated[int, Field(ge=1, le=16)] = field(default=4, metadata={"help": "longest context, in actions"})
-    branches: Annotated[int, Field(ge=1, le=16)] = field(
-        default=1, metadata={"help": "next actions that are tried at once, in one batch"}
-    )
+    ngram: Annotated[int, Field(ge=1, le=16)] = option(4, "longest context, in actions")
+    branches: Annotated[int, Field(ge=1, le=16)] = option(1, "next actions that are tried at once, in one batch")
 
 
 class ActionModel(Memoryless):

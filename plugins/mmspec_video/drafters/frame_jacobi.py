@@ -7,19 +7,20 @@ Guarantee: none is needed; the output is exact whatever the fillings are.
 Knobs: `init` (what enters the window); `k` (the window: a longer one accepts more per pass, and costs more per pass).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
+from mmspec.registry.options import option
 from mmspec_video.specs import FRAME_JACOBI
 
 
 @dataclass(frozen=True)
 class FrameJacobiOptions:
-    init: Literal["previous-frame", "above", "left", "random"] = field(
-        default="previous-frame", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
+    init: Literal["previous-frame", "above", "left", "random"] = option(
+        "previous-frame", "what fills slots that enter the window; exact whatever it is"
     )
 
 

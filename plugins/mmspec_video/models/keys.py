@@ -12,8 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes
 
-Pair = tuple[Tensor, Tensor]
-"""Keys and values of some frames in one layer: `[row, frame, cell, head, width]` each."""
+Pair = tuple[Tensor, Tensor]  # keys and values of some frames in one layer: `[row, frame, cell, head, width]` each
 
 
 @dataclass
@@ -31,8 +30,7 @@ class LayerKeys:
         return torch.cat([self.earlier[0], keys], 1), torch.cat([self.earlier[1], values], 1)
 
 
-FrameKeys = Sequence[LayerKeys]
-"""The caches of all layers of a model."""
+FrameKeys = Sequence[LayerKeys]  # the caches of all layers of a model
 
 
 def current(keys: FrameKeys) -> list[Pair]:

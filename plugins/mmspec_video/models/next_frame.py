@@ -39,8 +39,7 @@ SAMPLERS: dict[str, type[FlowSampler]] = {
     "flow": FlowSampler,
     "consistency": ConsistencySampler,
 }
-TIME_SCALE = 1000.0
-"""The time embedding reads times in [0, 1] multiplied by this."""
+TIME_SCALE = 1000.0  # the time embedding reads times in [0, 1] multiplied by this
 
 
 class BlockCausalAttention(nn.Module):

@@ -30,12 +30,10 @@ from mmspec_video.models.layers import (
 )
 from mmspec_video.sampling import OasisSampler
 
-MAX_FREQUENCY = 256
-"""Twice the largest pixel frequency of the rotary embedding, as published."""
+MAX_FREQUENCY = 256  # twice the largest pixel frequency of the rotary embedding, as published
 LEFT_OUT = ("rotary_emb.freqs",)
 """Parts of keys of entries that are not weights: rotary frequencies, which are computed instead."""
-HEADS = {(1024, 16): 16}
-"""Published sizes: (width, blocks) to attention heads, which no shape tells."""
+HEADS = {(1024, 16): 16}  # published sizes: (width, blocks) to attention heads, which no shape tells
 
 
 class AxialAttention(nn.Module):

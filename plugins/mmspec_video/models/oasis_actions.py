@@ -18,8 +18,7 @@ KEYS = (
     *("inventory", "ESC", *(f"hotbar.{number}" for number in range(1, 10)), "forward", "back", "left", "right"),
     *("cameraX", "cameraY", "jump", "sneak", "sprint", "swapHands", "attack", "use", "pickItem", "drop"),
 )
-TURN = 0.25
-"""The camera's turn of a preset."""
+TURN = 0.25  # the camera's turn of a preset
 PRESETS: dict[str, Mapping[str, float]] = {
     "stay": {},
     **{key: {key: 1.0} for key in ("forward", "back", "left", "right", "jump", "sneak", "attack", "use")},

@@ -14,10 +14,8 @@ from mmspec.kits.pictures.models.blocks import turn
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, pixel_rotary, unpatchified
 
-SCALE = 0.07843137255
-"""Scale from the autoencoder's latents to the transformer's, as published."""
-HEADS = {1024: 16}
-"""Width of the published autoencoder to its attention heads."""
+SCALE = 0.07843137255  # scale from the autoencoder's latents to the transformer's, as published
+HEADS = {1024: 16}  # width of the published autoencoder to its attention heads
 
 
 class Attention(nn.Module):

@@ -53,8 +53,7 @@ def key_of(name: str) -> str:
     return name.replace(".", "/")  # a dot in a name would separate modules
 
 
-FOLDER = "student"
-"""The student's folder inside of a pipeline's folder."""
+FOLDER = "student"  # the student's folder inside of a pipeline's folder
 FITTING = ("channels", "height", "width", "actions", "frames")
 """Configuration values that a student shares with its teacher."""
 

@@ -16,19 +16,16 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.serving.live import said
-from mmspec.serving.live.pictures import png
-from mmspec.serving.live.stage import Send
+from mmspec.serving.live import stage
+from mmspec.serving.live.stage import Send, png
 from mmspec.shipped import asset
 from mmspec_video.clips import save_clip
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import TOUR_CLIP, recorded
 
-BETWEEN = 12
-"""Frames of the tour between two beginnings: one a court."""
-DEEPEST = 4
-"""Most actions that are guessed ahead."""
+BETWEEN = 12  # frames of the tour between two beginnings: one a court
+DEEPEST = 4  # most actions that are guessed ahead
 
 
 @dataclass(frozen=True)
@@ -74,10 +71,8 @@ class World:
 
 FORMATS = ("gif", "mp4")
 LARGEST_SEED = 2**31
-SCALE, GAP = 4, 8
-"""Magnification of saved frames; pixels between the two."""
-PATIENCE = 10.0
-"""Seconds that a walk's end is waited for."""
+SCALE, GAP = 4, 8  # magnification of saved frames; pixels between the two
+PATIENCE = 10.0  # seconds that a walk's end is waited for
 
 
 class PlaySession:
@@ -98,7 +93,7 @@ class PlaySession:
         """Follow a message: `start`, `key` or `save`; see `mmspec.serving.live.stage.Session`."""
         follow = {"start": self._start, "key": self._key, "save": self._save}
         with self._lock:
-            follow[said.one_of(message, "type", follow, "message")](message)
+            follow[stage.one_of(message, "type", follow, "message")](message)
 
     def close(self) -> None:
         with self._lock:
@@ -113,8 +108,8 @@ class PlaySession:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         """Begin a walk: `world`, `seed`, `depth`."""
-        name = said.one_of(message, "world", self._worlds)
-        seed, depth = said.whole(message, "seed", LARGEST_SEED), said.whole(message, "depth", DEEPEST)
+        name = stage.one_of(message, "world", self._worlds)
+        seed, depth = stage.whole(message, "seed", LARGEST_SEED), stage.whole(message, "depth", DEEPEST)
         self._leave()
         self._world = world = self._worlds[name]
         first = world.beginnings[seed % len(world.beginnings)]
@@ -128,7 +123,7 @@ class PlaySession:
         """One more frame in every picture: `action`."""
         if self._world is None or not self._panes:
             raise ValueError("there is no walk yet")
-        action = said.one_of(message, "action", self._world.actions)
+        action = stage.one_of(message, "action", self._world.actions)
         if any(pane.full for pane in self._panes):
             raise ValueError("too many keys wait for their frames")
         for pane in self._panes:
@@ -136,7 +131,7 @@ class PlaySession:
 
     def _save(self, message: Mapping[str, Any]) -> None:
         """The walk so far, both pictures side by side: `as`, one of `FORMATS`."""
-        kind = said.one_of(message, "as", FORMATS, "format")
+        kind = stage.one_of(message, "as", FORMATS, "format")
         shown = min((len(pane.frames) for pane in self._panes), default=0)
         if not shown or self._world is None:
             raise ValueError("there is no frame to save yet")
@@ -155,10 +150,8 @@ def _beside(pictures: list[Image.Image]) -> Image.Image:
     return sheet
 
 
-LONGEST = 2000
-"""Frames of a walk; then a new one begins."""
-PENDING = 16
-"""Keys that may wait for their frames."""
+LONGEST = 2000  # frames of a walk; then a new one begins
+PENDING = 16  # keys that may wait for their frames
 
 
 class Pane:

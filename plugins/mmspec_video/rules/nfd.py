@@ -14,10 +14,11 @@ Knobs: `k` (more: fewer passes per frame where guesses are right, more discarded
 `measure`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
+from mmspec.registry.options import option
 from mmspec_video.specs import NFD
 from mmspec_video.targets.frames import FramesTarget
 from mmspec_video.targets.joint import Joint
@@ -25,10 +26,7 @@ from mmspec_video.targets.joint import Joint
 
 @dataclass(frozen=True)
 class NfdOptions:
-    measure: bool = field(
-        default=False,
-        metadata={"help": "make every altered frame by plain decoding, too, and report the distance; slow"},
-    )
+    measure: bool = option(False, "make every altered frame by plain decoding, too, and report the distance; slow")
 
 
 class Nfd(Match):

@@ -15,13 +15,14 @@ Knobs: `tolerance` (larger: more of the student's frames, further from the teach
 deviation), `level` (noise at which the teacher verifies: low levels show faults of detail, high levels of content).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
+from mmspec.registry.options import option
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
 from mmspec_video.specs import STUDENT
@@ -31,17 +32,13 @@ from mmspec_video.targets.frames import FramesTarget
 
 @dataclass(frozen=True)
 class StudentOptions:
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
-        default=0.2,
-        metadata={"help": "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"},
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = option(
+        0.2, "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"
     )
-    level: Annotated[float, Field(gt=0, le=1)] = field(
-        default=0.5,
-        metadata={"help": "noise at which the teacher verifies: low shows faults of detail, high of content"},
+    level: Annotated[float, Field(gt=0, le=1)] = option(
+        0.5, "noise at which the teacher verifies: low shows faults of detail, high of content"
     )
-    student: Any = field(
-        default=None, metadata={"help": "an adapter, a student, or a folder; default: the folder beside the model"}
-    )
+    student: Any = option(None, "an adapter, a student, or a folder; default: the folder beside the model")
 
 
 class Student(Match):

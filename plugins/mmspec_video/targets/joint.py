@@ -42,7 +42,7 @@ def joint_frames(
 
     The window is what the root's frame attends to. Its keys are used in all steps, whatever the cache option: the
     frames are the same. The noise has keys `[row, 2]`: a frame's noise equals plain decoding's. `until` is called
-    before every step; True stops. `until` may stop it by `StoppedError`.
+    before every step; True stops (`StoppedError`).
     """
     number = window.number[:, None] + index.depth
     window = replace(denoiser, cache="exact").keyed(window)

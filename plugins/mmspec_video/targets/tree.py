@@ -18,10 +18,8 @@ from mmspec_video.deviation import Deviation
 from mmspec_video.models.keys import Pair, select_frames
 from mmspec_video.targets.window import Window
 
-Nodes = Sequence[Sequence[int]]
-"""Nodes of every row, on the host: `[row][m]`."""
-Flags = list[list[bool]]
-"""The facts of every node: `[row][node]`."""
+Nodes = Sequence[Sequence[int]]  # nodes of every row, on the host: `[row][m]`
+Flags = list[list[bool]]  # the facts of every node: `[row][node]`
 
 
 @dataclass

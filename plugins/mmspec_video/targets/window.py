@@ -58,16 +58,12 @@ class Window:
         most: int,
         expire: bool,
     ) -> "Window":
-        """The window with more frames at its end.
+        """The window with more frames at its end: `[row, n, channel, height, width]`, their actions `[row, n]`, and
+        their keys and values; None: not computed.
 
-        Args:
-            frames: `[row, n, channel, height, width]`.
-            actions: `[row, n]`.
-            keys: Keys and values of these frames; None: not computed.
-            count: `[row]`: how many of the frames each row takes, from the first on.
-            longest: The largest of `count`, on the host.
-            most: Most slots; the oldest frames are dropped.
-            expire: Drop all keys once a frame has left, because keys of later frames depend on that frame.
+        Each row takes the first `count [row]` of the frames, `longest` at most, which is on the host. Of more than
+        `most` slots the oldest are dropped. With `expire`, all keys are dropped once a frame has left, because keys of
+        later frames depend on that frame.
         """
         fullest, slots = self.fullest + longest, min(self.slots + longest, most)
         source = torch.arange(slots, device=count.device) + (self.slots + count[:, None]) - slots

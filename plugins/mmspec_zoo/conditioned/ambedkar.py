@@ -14,7 +14,7 @@ Knobs: `condition` (a text, or ids); `behind` (tokens of the prompt in front of 
 one); `k`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -26,15 +26,15 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.conditioned import Condition, TakesCondition
 from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions, target_tokenizer
+from mmspec.registry.options import option
 from mmspec_zoo.specs import AMBEDKAR
 
 
 @dataclass(frozen=True)
 class AmbedkarOptions(SmallModelOptions):
-    condition: Any = field(default=None, metadata={"help": "what the target reads inside of every prompt: text or ids"})
-    behind: Annotated[int, Field(ge=0)] = field(
-        default=0,
-        metadata={"help": "tokens of the prompt that stay in front of it; 1 behind a token that begins texts"},
+    condition: Any = option(None, "what the target reads inside of every prompt: text or ids")
+    behind: Annotated[int, Field(ge=0)] = option(
+        0, "tokens of the prompt that stay in front of it; 1 behind a token that begins texts"
     )
 
 

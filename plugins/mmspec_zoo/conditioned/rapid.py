@@ -24,7 +24,7 @@ retrieved); `k`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -41,6 +41,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.registry.options import option
 from mmspec_zoo.specs import RAPID
 
 
@@ -48,24 +49,18 @@ from mmspec_zoo.specs import RAPID
 class RapidOptions(SmallModelOptions):
     """Options of `rapid`; without `model`, the target drafts for itself."""
 
-    first: Annotated[int, Field(ge=0)] = field(
-        default=4, metadata={"help": "tokens of a prompt's beginning that are read"}
+    first: Annotated[int, Field(ge=0)] = option(4, "tokens of a prompt's beginning that are read")
+    chunk: Annotated[int, Field(ge=1)] = option(512, "tokens of a chunk")
+    chunks: Annotated[int, Field(ge=0)] = option(
+        16, "most chunks that are read; more is closer to the target, and slower"
     )
-    chunk: Annotated[int, Field(ge=1)] = field(default=512, metadata={"help": "tokens of a chunk"})
-    chunks: Annotated[int, Field(ge=0)] = field(
-        default=16, metadata={"help": "most chunks that are read; more is closer to the target, and slower"}
+    end: Annotated[int, Field(ge=1)] = option(512, "tokens of a prompt's end that are read, and which ask for chunks")
+    context: Any = option(None, "ids, or a function of a prompt's ids that returns some, instead of chunks")
+    eta: Annotated[float, Field(ge=0)] = option(
+        0.0, "how far the target is mixed with the model on the short prompt; 0 is exact"
     )
-    end: Annotated[int, Field(ge=1)] = field(
-        default=512, metadata={"help": "tokens of a prompt's end that are read, and which ask for chunks"}
-    )
-    context: Any = field(
-        default=None, metadata={"help": "ids, or a function of a prompt's ids that returns some, instead of chunks"}
-    )
-    eta: Annotated[float, Field(ge=0)] = field(
-        default=0.0, metadata={"help": "how far the target is mixed with the model on the short prompt; 0 is exact"}
-    )
-    alpha: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.1, metadata={"help": "share of the short prompt's best probability from which tokens are mixed"}
+    alpha: Annotated[float, Field(ge=0, le=1)] = option(
+        0.1, "share of the short prompt's best probability from which tokens are mixed"
     )
 
 

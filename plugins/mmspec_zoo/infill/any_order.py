@@ -22,8 +22,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Prefill, TargetOutput
 
-FILLER = 0
-"""The id with which a row goes on that has no blank left, if nobody ends it (`Infill.end`)."""
+FILLER = 0  # the id with which a row goes on that has no blank left, if nobody ends it (`Infill.end`)
 _FAR = 1 << 30
 
 

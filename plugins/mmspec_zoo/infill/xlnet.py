@@ -21,8 +21,7 @@ from mmspec.hosts.train_mode import refuse_training
 from mmspec_zoo.infill.any_order import Filling, Infill, View
 from mmspec_zoo.specs import XLNET
 
-MASK = 6
-"""The id of `<mask>` in the vocabulary that all published XLNets share."""
+MASK = 6  # the id of `<mask>` in the vocabulary that all published XLNets share
 
 
 class XLNetTarget:

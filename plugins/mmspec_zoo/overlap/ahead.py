@@ -22,8 +22,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec_zoo.overlap.outcomes import Fan, Ranked
 
-SPREAD = 0.75
-"""Temperature of the estimate that a race's second is the target's first, as in the tree `rerank`."""
+SPREAD = 0.75  # temperature of the estimate that a race's second is the target's first, as in the tree `rerank`
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 _HOST = torch.device("cpu")
-_place = _HOST
-"""Where this process reads tensors to."""
+_place = _HOST  # where this process reads tensors to
 
 
 def compute_on(device: torch.device) -> None:

@@ -15,7 +15,7 @@ Knobs: `k`; `exit` (layers of the target before it: earlier leaves the small mod
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import get_ident
 from typing import Annotated, Any, Protocol
@@ -28,6 +28,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.target import TransformersTarget
+from mmspec.registry.options import option
 from mmspec_zoo.overlap.ahead import Request
 from mmspec_zoo.overlap.executors import Executor, Lane
 from mmspec_zoo.overlap.outcomes import Even, Fan
@@ -135,9 +136,9 @@ class LayerExit:
 
 @dataclass(frozen=True)
 class MirrorOptions(AheadOptions):
-    branches: int = field(default=2, metadata={"help": "units at every node of the draft that are drafted for"})
-    exit: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "layers of the target before its exit; default: half of them"}
+    branches: int = option(2, "units at every node of the draft that are drafted for")
+    exit: Annotated[int, Field(ge=1)] | None = option(
+        None, "layers of the target before its exit; default: half of them"
     )
 
 

@@ -32,6 +32,7 @@ from mmspec.hosts.devices import device_of, refuse_device
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.registry.options import option
 from mmspec_zoo.overlap.ahead import Ahead, Request
 from mmspec_zoo.overlap.continuation import Beginning
 from mmspec_zoo.overlap.executors import Executor, Lane, Serial, Streams
@@ -163,17 +164,14 @@ def _expected(memory: OverlappedMemory) -> Ahead | None:
 class AheadOptions(SmallModelOptions):
     """The small model, where it runs, and for how many outcomes of a round it drafts."""
 
-    executor: Literal["process", "streams", "serial"] = field(
-        default="process",
-        metadata={"help": "where the small model runs: elsewhere, in a thread and CUDA stream, or before each pass"},
+    executor: Literal["process", "streams", "serial"] = option(
+        "process", "where the small model runs: elsewhere, in a thread and CUDA stream, or before each pass"
     )
-    device: str | None = field(
-        default=None, metadata={"help": "the device of the small model's process: cpu, cuda:1; default: the target's"}
+    device: str | None = option(None, "the device of the small model's process: cpu, cuda:1; default: the target's")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        None, "the dtype there of a small model that is named; default: the target's"
     )
-    dtype: Literal["float32", "bfloat16", "float16"] | None = field(
-        default=None, metadata={"help": "the dtype there of a small model that is named; default: the target's"}
-    )
-    branches: int = field(default=1, metadata={"help": "outcomes of a round that are drafted for"})
+    branches: int = option(1, "outcomes of a round that are drafted for")
 
 
 class DraftsAhead(Overlapped):

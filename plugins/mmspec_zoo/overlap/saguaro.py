@@ -12,8 +12,9 @@ Knobs: `k`; `branches` (more hit more often, and cost in every pass of the small
 `mmspec_zoo.overlap.outcomes.Geometric`); `executor` (as of `pearl`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from mmspec.registry.options import option
 from mmspec_zoo.overlap.outcomes import Geometric
 from mmspec_zoo.overlap.overlapped import AheadOptions, DraftsAhead
 from mmspec_zoo.specs import SAGUARO
@@ -21,9 +22,9 @@ from mmspec_zoo.specs import SAGUARO
 
 @dataclass(frozen=True)
 class SaguaroOptions(AheadOptions):
-    branches: int = field(default=8, metadata={"help": "outcomes of a round that are drafted for"})
-    acceptance: float = field(default=0.8, metadata={"help": "how often the fan takes a unit to be accepted"})
-    power: float = field(default=1.0, metadata={"help": "a fan of F outcomes after a length misses with F^-power"})
+    branches: int = option(8, "outcomes of a round that are drafted for")
+    acceptance: float = option(0.8, "how often the fan takes a unit to be accepted")
+    power: float = option(1.0, "a fan of F outcomes after a length misses with F^-power")
 
 
 class Saguaro(DraftsAhead):

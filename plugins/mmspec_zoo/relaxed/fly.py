@@ -15,7 +15,7 @@ Knobs: `entropy` (nats; smaller accepts more and alters more) and `window` (smal
 than the window; the authors draft 15 units.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -27,24 +27,21 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_zoo.specs import FLY
 
-LIKELIEST = 3
-"""Units over which the entropy is summed."""
+LIKELIEST = 3  # units over which the entropy is summed
 
 
 @dataclass(frozen=True)
 class FlyOptions:
-    entropy: Annotated[float, Field(ge=0)] = field(
-        default=0.3, metadata={"help": "least entropy, in nats, where a unit may differ; smaller accepts more"}
+    entropy: Annotated[float, Field(ge=0)] = option(
+        0.3, "least entropy, in nats, where a unit may differ; smaller accepts more"
     )
-    window: Annotated[int, Field(ge=2, le=64)] = field(
-        default=6,
-        metadata={"help": "units that begin with one that differs; the others must agree; smaller alters more"},
+    window: Annotated[int, Field(ge=2, le=64)] = option(
+        6, "units that begin with one that differs; the others must agree; smaller alters more"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
-    )
+    measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
 class Fly(DraftsAfresh):

@@ -16,7 +16,7 @@ Knobs: `head`; `threshold` (δ: lower accepts more and alters more; 0 accepts ev
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +35,7 @@ from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.files import save_whole
 from mmspec.hosts.fingerprint import identity
+from mmspec.registry.options import option
 from mmspec.registry.printable import shown
 from mmspec_zoo.specs import JUDGE
 
@@ -108,9 +109,9 @@ class JudgeHead:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    head: Any = field(default=None, metadata={"help": "the file that `mmspec train judge` wrote for this target"})
-    threshold: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.5, metadata={"help": "δ: least probability of a right token; 1 accepts the target's own only"}
+    head: Any = option(None, "the file that `mmspec train judge` wrote for this target")
+    threshold: Annotated[float, Field(ge=0, le=1)] = option(
+        0.5, "δ: least probability of a right token; 1 accepts the target's own only"
     )
 
 

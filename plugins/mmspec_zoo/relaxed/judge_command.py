@@ -8,8 +8,7 @@ import typer
 from mmspec.cli.groups import Device, group
 from mmspec.cli.places import refuse_unwritable
 
-HELD_OUT = 10
-"""One line in so many is held out, if there are as many."""
+HELD_OUT = 10  # one line in so many is held out, if there are as many
 
 
 def add(app: typer.Typer) -> None:

@@ -24,8 +24,7 @@ from mmspec.kits.text.language import ids_to_answer
 from mmspec.registry.printable import shown
 from mmspec.untrusted import numbered_json_lines
 
-MOST = 1 << 28
-"""Most bytes of a file of answers."""
+MOST = 1 << 28  # most bytes of a file of answers
 FORM = '{"prompt": "…", "correct": "…", "wrong": "…"}'
 
 

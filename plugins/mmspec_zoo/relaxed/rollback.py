@@ -13,7 +13,7 @@ distribution q on S plus (1 - Q(S)) p, which is at total variation ½ ‖q·1_S 
 Knobs: `threshold` (nats; higher accepts more and alters more; the paper tries 2 to 5).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -24,18 +24,17 @@ from mmspec.core.distributions import Categorical, dense
 from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_zoo.relaxed.typical import variation
 from mmspec_zoo.specs import ROLLBACK
 
 
 @dataclass(frozen=True)
 class RollbackOptions:
-    threshold: Annotated[float, Field(ge=0)] = field(
-        default=2.0, metadata={"help": "largest cross entropy of a unit that stays, in nats; 0 is exact"}
+    threshold: Annotated[float, Field(ge=0)] = option(
+        2.0, "largest cross entropy of a unit that stays, in nats; 0 is exact"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
-    )
+    measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
 class Rollback(DraftsAfresh):

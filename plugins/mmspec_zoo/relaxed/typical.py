@@ -11,7 +11,7 @@ does; if units are drawn, its mean over drafts is no less than the bias.
 Knobs: `epsilon` (ε) and `delta` (δ); smaller ones accept more and alter more. The authors use 0.09 and its root, 0.3.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -22,20 +22,19 @@ from mmspec.core.distributions import Categorical, dense, take_nodes
 from mmspec.core.noise import Round
 from mmspec.core.rules.rule import DraftsAfresh, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 from mmspec_zoo.specs import TYPICAL
 
 
 @dataclass(frozen=True)
 class TypicalOptions:
-    epsilon: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.09, metadata={"help": "probability above which a unit passes; smaller accepts more and alters more"}
+    epsilon: Annotated[float, Field(ge=0, le=1)] = option(
+        0.09, "probability above which a unit passes; smaller accepts more and alters more"
     )
-    delta: Annotated[float, Field(ge=0)] = field(
-        default=0.3, metadata={"help": "the same, as a factor of exp(-entropy), where the target hesitates"}
+    delta: Annotated[float, Field(ge=0)] = option(
+        0.3, "the same, as a factor of exp(-entropy), where the target hesitates"
     )
-    measure: bool = field(
-        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
-    )
+    measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
 class Typical(DraftsAfresh):

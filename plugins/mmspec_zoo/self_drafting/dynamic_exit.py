@@ -13,7 +13,7 @@ the distribution before the unit that it leaves out.
 Knobs: `k` is the longest draft.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -27,14 +27,15 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.devices import device_of
+from mmspec.registry.options import option
 from mmspec_zoo.self_drafting.shortened import SelfDrafting
 from mmspec_zoo.specs import DEL
 
 
 @dataclass(frozen=True)
 class DynamicExitOptions:
-    latest: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "the last layer behind which drafts may leave; default: half of the target's"}
+    latest: Annotated[int, Field(ge=1)] | None = option(
+        None, "the last layer behind which drafts may leave; default: half of the target's"
     )
 
 
@@ -109,8 +110,7 @@ class _Ends:
         return bool(((confidence[:, 0] < self.least) | self.state.done).all())
 
 
-MEMORY = 0.95
-"""The weight of a round, relative to that of the next one."""
+MEMORY = 0.95  # the weight of a round, relative to that of the next one
 
 
 def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> Tensor:

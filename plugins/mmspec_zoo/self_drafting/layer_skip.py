@@ -7,7 +7,7 @@ Guarantee: the rule's; under rules that need it, a draft has its distribution.
 Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,14 +17,15 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import LAYER_SKIP
 
 
 @dataclass(frozen=True)
 class LayerSkipOptions:
-    exit: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "layers that a draft runs; default: a quarter of the target's"}
+    exit: Annotated[int, Field(ge=1)] | None = option(
+        None, "layers that a draft runs; default: a quarter of the target's"
     )
 
 

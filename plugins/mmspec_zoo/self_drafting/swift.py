@@ -31,14 +31,13 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target_cache import rewound
+from mmspec.registry.options import option
 from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import SWIFT
 
-SKIPPED = 0.45
-"""The published share of the sub-layers between the first and the last layer that are left out."""
+SKIPPED = 0.45  # the published share of the sub-layers between the first and the last layer that are left out
 BAYES = 25
-RANDOM = 256
-"""Random sets among which the Gaussian process chooses."""
+RANDOM = 256  # random sets among which the Gaussian process chooses
 KAPPA, NOISE, LENGTH = 2.5, 1e-2, 1.0
 """Of the process: weight of its deviation and variance of an observation, as in the published code; a length scale."""
 ENOUGH, IN_VAIN, MOST = 0.95, 300, 1000
@@ -185,18 +184,14 @@ class Comb:
 
 @dataclass(frozen=True)
 class SwiftOptions:
-    skip: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=SKIPPED, metadata={"help": "share of the inner sub-layers that drafts leave out"}
+    skip: Annotated[float, Field(ge=0, lt=1)] = option(SKIPPED, "share of the inner sub-layers that drafts leave out")
+    sure: Annotated[float, Field(ge=0, le=1)] = option(
+        0.8, "a draft ends behind a unit whose likeliest alternative is below this"
     )
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.8, metadata={"help": "a draft ends behind a unit whose likeliest alternative is below this"}
+    nodes: Annotated[int, Field(ge=1, le=256)] = option(
+        16, "nodes that are verified; more are accepted, and each costs"
     )
-    nodes: Annotated[int, Field(ge=1, le=256)] = field(
-        default=16, metadata={"help": "nodes that are verified; more are accepted, and each costs"}
-    )
-    window: Annotated[int, Field(ge=1, le=256)] = field(
-        default=32, metadata={"help": "units of the text on which a set is measured"}
-    )
+    window: Annotated[int, Field(ge=1, le=256)] = option(32, "units of the text on which a set is measured")
 
 
 class Swift:

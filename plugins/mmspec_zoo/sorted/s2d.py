@@ -30,22 +30,21 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.registry.options import option
 from mmspec_zoo.sorted.sorted_target import UNSURE, SortedTarget
 from mmspec_zoo.specs import S2D as SPEC
 
 
 @dataclass(frozen=True)
 class S2DOptions(SmallModelOptions):
-    exits: tuple[Annotated[int, Field(ge=1)], ...] | None = field(
-        default=None,
-        metadata={"help": "layers of every sub-model, ascending; default: a half, three quarters and all of them"},
+    exits: tuple[Annotated[int, Field(ge=1)], ...] | None = option(
+        None, "layers of every sub-model, ascending; default: a half, three quarters and all of them"
     )
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.7, metadata={"help": "largest probability at which a sub-model speaks; higher runs more layers"}
+    sure: Annotated[float, Field(ge=0, le=1)] = option(
+        0.7, "largest probability at which a sub-model speaks; higher runs more layers"
     )
-    stop: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.1,
-        metadata={"help": "a draft ends where the largest sub-model's largest probability is below this"},
+    stop: Annotated[float, Field(ge=0, le=1)] = option(
+        0.1, "a draft ends where the largest sub-model's largest probability is below this"
     )
 
 

@@ -27,8 +27,7 @@ from mmspec_zoo.sublayers import SubLayers
 
 ROOM = 16
 """Most committed units that wait for a part of the model before it is run over them; a few more wait until a round."""
-UNSURE = -1
-"""In the place of a sub-model: the largest one spoke, and it was less sure than `stop`."""
+UNSURE = -1  # in the place of a sub-model: the largest one spoke, and it was less sure than `stop`
 
 
 @dataclass

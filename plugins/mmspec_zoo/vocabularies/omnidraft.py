@@ -26,7 +26,7 @@ Knobs: `k` (pieces of a draft); `capacity` (n-grams; more remember rarer tokens,
 (most pieces of a token).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -47,6 +47,7 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
+from mmspec.registry.options import option
 from mmspec_zoo.specs import OMNIDRAFT
 
 
@@ -175,12 +176,10 @@ class JoiningChain(Chain):
 
 @dataclass(frozen=True)
 class OmniDraftOptions(SmallModelOptions):
-    capacity: Annotated[int, Field(ge=1, le=2**16)] = field(
-        default=4096, metadata={"help": "n-grams that are remembered; of more, those used longest ago are dropped"}
+    capacity: Annotated[int, Field(ge=1, le=2**16)] = option(
+        4096, "n-grams that are remembered; of more, those used longest ago are dropped"
     )
-    ngram: Annotated[int, Field(ge=2, lt=LONGEST)] = field(  # longer spellings may lack their beginning
-        default=4, metadata={"help": "most pieces of an n-gram"}
-    )
+    ngram: Annotated[int, Field(ge=2, lt=LONGEST)] = option(4, "most pieces of an n-gram")
 
 
 @dataclass

@@ -19,7 +19,7 @@ the fewer ids are enough); `after` (without a corpus: later is a better choice, 
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ from mmspec.hosts.devices import device_of, tensor_parallel_group
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.kits.text.frequent import counted, kept_ids
+from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.kits.text.small_model import (
     DraftModelOptions,
     in_target_ids,
@@ -48,6 +48,7 @@ from mmspec.kits.text.small_model import (
     special_ids,
     target_tokenizer,
 )
+from mmspec.registry.options import option
 from mmspec_zoo.specs import VOCAB_TRIM
 
 
@@ -152,25 +153,21 @@ def _copied(module: Any) -> Any:
     return other
 
 
-SHARE = 4
-"""By default one of so many ids is kept."""
+SHARE = 4  # by default one of so many ids is kept
 
 
 @dataclass(frozen=True)
 class VocabTrimOptions(DraftModelOptions):
-    keep: Annotated[int, Field(ge=1)] | None = field(
-        default=None,
-        metadata={"help": "k: ids that the output layer keeps, special ones included; by default a quarter of all"},
+    keep: Annotated[int, Field(ge=1)] | None = option(
+        None, "k: ids that the output layer keeps, special ones included; by default a quarter of all"
     )
-    corpus: Any = field(
-        default=None,
-        metadata={
-            "help": "what is counted: a UTF-8 text file, a file of ids (.json, .safetensors), texts, or lists of ids; "
-            "by default the target's own output"
-        },
+    corpus: Any = option(
+        None,
+        "what is counted: a UTF-8 text file, a file of ids (.json, .safetensors), texts, or lists of ids; "
+        "by default the target's own output",
     )
-    after: Annotated[int, Field(ge=1)] = field(
-        default=2048, metadata={"help": "without a corpus: units that are counted before the output layer is cut"}
+    after: Annotated[int, Field(ge=1)] = option(
+        2048, "without a corpus: units that are counted before the output layer is cut"
     )
 
 

@@ -17,7 +17,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
-from mmspec.kits.text.frequent import counted, kept_ids
+from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.vocab_trim import CutHeadTarget, VocabTrim, VocabTrimOptions, widened

@@ -22,7 +22,7 @@ from mmspec.bench.race import Track
 from mmspec.bench.timing import NODES, pass_seconds
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.registry import Pairing
-from mmspec.report.result import Limits, Row
+from mmspec.report.result import Row
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.targets.continuous import ContinuousTarget
@@ -32,6 +32,7 @@ from tools.bench.pictures.contestants import Other, OwnMethod
 from tools.bench.pictures.judge import notes
 from tools.bench.pictures.options import tried, windowed
 from tools.bench.pictures.subject import Setting
+from tools.report.whole import Limits
 
 NOISELESS = 1e-6
 """sigma_0 of a last step that is practically noiseless, since tokens have about unit variance; distributions need a

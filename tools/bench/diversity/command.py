@@ -12,10 +12,11 @@ from transformers.utils import logging
 from mmspec.bench.methods import chosen_methods
 from mmspec.cli.places import refuse_unwritable
 from mmspec.kits.text.bench.settings import DRAFTER
-from mmspec.report import terminal, trust
+from mmspec.report import terminal
 from mmspec.report.table import show_view
 from tools.bench.diversity.measure import KINDS, Size, measure
 from tools.cards.diversity import view
+from tools.report import lines
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},
@@ -54,5 +55,5 @@ def diversity(
     with tqdm(total=len(KINDS) * (len(chosen) + 1), desc="diversity", unit="cell", leave=False) as bar:
         cells = measure(model, chosen, size, device, lambda: bar.update() and None)
     if json is not None:
-        trust.save_lines(json, cells)
+        lines.save_lines(json, cells)
     show_view(view(cells), terminal.terminal())

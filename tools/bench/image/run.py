@@ -9,7 +9,7 @@ from torch import Tensor
 from mmspec.bench.race import Track
 from mmspec.bench.timing import NODES, pass_seconds
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.report.result import PLAIN, Limits, Row
+from mmspec.report.result import PLAIN, Row
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tools.bench.image.loops import loops
@@ -18,6 +18,7 @@ from tools.bench.pictures.contestants import OracleDecoding, Other, OwnMethod, P
 from tools.bench.pictures.judge import notes
 from tools.bench.pictures.options import tried, windowed
 from tools.bench.pictures.subject import Setting
+from tools.report.whole import Limits
 
 WINDOWS = (4, 8, 12, 16, 24, 32, 64)
 COMPILED = (8, 16)

@@ -17,8 +17,8 @@ from mmspec.bench.timing import describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.result import PLAIN
-from mmspec.report.trust import save_lines
 from tools.cards.equality import Equality, load
+from tools.report.lines import save_lines
 
 Shape = Literal["one", "any"]
 

@@ -13,7 +13,7 @@ from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.timing import describe, versions
 from mmspec.kits.pictures.bench import CAPTIONS
 from mmspec.kits.pictures.command import pipeline
-from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+from mmspec.report.result import PLAIN, Peer, Row
 from tools.bench.limits import loop_efficiency
 from tools.bench.pictures.batches import REPEATS, batch_rows
 from tools.bench.pictures.contestants import Other, OwnMethod, memory_of
@@ -22,6 +22,7 @@ from tools.bench.pictures.options import BenchOptions, shown_options
 from tools.bench.pictures.quality import load_quality
 from tools.bench.pictures.subject import Setting, Subject
 from tools.bench.pictures.tasks import Task, groups, joined, tasks_of
+from tools.report.whole import Limits, WholeResult
 
 
 @dataclass
@@ -40,7 +41,7 @@ class PictureBench:
     floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     @torch.no_grad()
-    def run(self) -> Result:
+    def run(self) -> WholeResult:
         """Measure everything; seconds first, since what follows warms the machine up."""
         for setting in self.settings:
             self._setting(setting)
@@ -55,7 +56,7 @@ class PictureBench:
             f"Every repeat has {self.options.prompts} captions of its own; {drawn} pictures a method. A window is "
             f"the {unit}s drafted per round; {window} of them where none is named. {self.subject.about}"
         )
-        return Result(
+        return WholeResult(
             kind=self.subject.kind,
             model=self.name,
             device=describe(self.device),
@@ -164,7 +165,7 @@ def bench_pictures(
     device: str,
     progress: Callable[[Plan], Callable[[], None]],
     model: str,
-) -> Result:
+) -> WholeResult:
     """Load a pipeline and run.
 
     `subject_of` makes the subject of the transformer, and refuses one that it cannot measure. `methods` are ours that

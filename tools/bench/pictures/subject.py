@@ -9,8 +9,9 @@ from torch import Tensor
 from mmspec.bench.race import Track
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.report.result import Limits, Row
+from mmspec.report.result import Row
 from tools.bench.pictures.contestants import Other, OwnMethod, PictureSampler
+from tools.report.whole import Limits
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The benchmark of language models whole: beside speed, memory, bounds of the loop, teacher forcing, and limits."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +18,12 @@ from mmspec.core.policies import Fixed
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.bench.run import OVERHEAD, Bench, Truth, calls_of, prepared, tokens_of
 from mmspec.kits.text.bench.settings import GIVEN, BenchOptions, Subject
-from mmspec.report.result import PLAIN, Limits, Result
+from mmspec.report.result import PLAIN
 from tools.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor
 from tools.bench.memory import footprint
 from tools.bench.stand_ins import Oracle, Parrot
 from tools.bench.text.teacher_forcing import TeacherForced, teacher_force
+from tools.report.whole import Limits, WholeResult
 
 READ = 240
 """Tokens of a text under teacher forcing, behind the prompt."""
@@ -44,7 +44,7 @@ def bench(
     progress: Callable[[Plan], Callable[[], None]],
     own: Sequence[str] | None = None,
     by_nodes: ByNodes = lambda target, prompt: {},
-) -> Result:
+) -> WholeResult:
     """Run everything: speed before teacher forcing and limits, which warm the machine up.
 
     Args:
@@ -70,7 +70,7 @@ def bench(
         kind: {method: round(led.acceptance_length, 4) for method, led in found.items()}
         for kind, found in forced.items()
     }
-    return replace(result, limits=_limits(run, forced, by_nodes), teacher_forced=lengths)
+    return WholeResult(**vars(result), limits=_limits(run, forced, by_nodes), teacher_forced=lengths)
 
 
 def stand_ins(call: GenerateCall, truth: Truth) -> Mapping[str, OurMethod]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.bench.race import Contestant, Run, Track, relay
 from mmspec.bench.rows import Footprint, row_of
-from mmspec.report.result import PLAIN, Limits, Peer, Row
+from mmspec.report.result import PLAIN, Peer, Row
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.recorded import RecordedClips
@@ -18,6 +18,7 @@ from tools.bench.video.clips import Task, places, reach
 from tools.bench.video.contestants import ClipMaker, same_clips
 from tools.bench.video.looks import fidelity, turned_as_told
 from tools.bench.video.settings import GIVEN, BenchOptions, Ways
+from tools.report.whole import Limits
 
 FEW = 3
 """Frames during which memory is measured, since the profiler is slow."""

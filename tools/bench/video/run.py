@@ -12,13 +12,14 @@ from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.race import Plan, planned
 from mmspec.bench.timing import describe, versions
 from mmspec.registry.suggest import unknown
-from mmspec.report.result import PLAIN, Limits, Result
+from mmspec.report.result import PLAIN
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import folder_of, recorded
 from tools.bench.video import codes, denoised, large
 from tools.bench.video.looks import structural_similarity
 from tools.bench.video.model_bench import ModelBench
 from tools.bench.video.settings import GIVEN, BenchOptions, Ways, deep, methods_for, windowed
+from tools.report.whole import Limits, WholeResult
 
 HOW = (
     "A window is the units (codes and actions) drafted per round; the actions of recorded clips are known in advance "
@@ -38,7 +39,7 @@ def bench_video(
     device: str,
     progress: Callable[[Plan], Callable[[], None]],
     models: Sequence[str],
-) -> Result:
+) -> WholeResult:
     """Load pipelines and run.
 
     Args:
@@ -69,7 +70,7 @@ def bench_video(
         bench.tick = tick
         codes.measure(bench) if bench.coded else denoised.measure(bench, ways)
     rows = [row for bench in benches for row in bench.rows] + (large.large(device, tick) if on_gpu else [])
-    return Result(
+    return WholeResult(
         kind="video",
         model=" and ".join(models),
         device=describe(device),

@@ -28,9 +28,8 @@ class CaptionEncoder(ModelMixin, ConfigMixin):
         self.blocks = nn.TransformerEncoder(block, layers, norm=nn.LayerNorm(dim), enable_nested_tensor=False)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Features `[batch, length, dim]` of tokens `[batch, length]`; `mask` is False at padding.
-
-        In a caption of padding only, all positions attend to each other, so that no row is empty.
+        """Features `[batch, length, dim]` of tokens `[batch, length]`, whose `mask` is False at padding; of padding
+        only, all positions attend to each other, so that no row is empty.
         """
         padding = ~mask.bool() & mask.bool().any(1, keepdim=True)
         return self.blocks(self.tokens(ids) + self.places, src_key_padding_mask=padding)

@@ -81,9 +81,7 @@ def keys_in(contents: Mapping[Any, Any]) -> set[str]:
 
 def read_header(path: Path) -> Mapping[Any, Any]:
     """The contents of a file without its numbers: every tensor is on the device `meta`, with its shape and dtype.
-
-    Of a `.safetensors` file the header is read, and a file of `torch.save` is mapped into memory, so that gigabytes of
-    weights are not read. Only torch's format from before 1.6 is read whole.
+    Gigabytes of weights are not read; only torch's format from before 1.6 is read whole.
     """
     return _without_numbers(read_file(path, header=True))
 

@@ -70,8 +70,7 @@ def _convolution(inner: int, outer: int) -> nn.Conv2d:
     return nn.Conv2d(inner, outer, 3, padding=1, padding_mode="replicate")
 
 
-LEFT_OUT = ("codebook_used",)
-"""Parts of keys of entries that are no weights."""
+LEFT_OUT = ("codebook_used",)  # parts of keys of entries that are no weights
 
 
 @dataclass(frozen=True)

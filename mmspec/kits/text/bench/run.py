@@ -16,8 +16,7 @@ from mmspec.bench.rows import Footprint, peer_of, row_of
 from mmspec.bench.timing import describe, versions
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, OurMethod, batch_rows, peers
-from mmspec.kits.text.bench.llama_cpp import NGRAMS, refuse
+from mmspec.kits.text.bench.contestants import GRIDS, NGRAMS, PEERS, OurMethod, batch_rows, peers, refuse
 from mmspec.kits.text.bench.settings import (
     BATCHED,
     GIVEN,
@@ -29,13 +28,12 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
-from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+from mmspec.report.result import PLAIN, Peer, Result, Row
 
 OVERHEAD = 1.15
 """Seconds of a whole benchmark / seconds of as many tokens of plain decoding: compiling, profiling and limits add time,
 drafts save some. Two machines had 1.0 and 1.2."""
-Truth = dict[tuple[int, ...], list[int]]
-"""Prompt and plain output together, by prompt."""
+Truth = dict[tuple[int, ...], list[int]]  # prompt and plain output together, by prompt
 
 
 @dataclass
@@ -73,7 +71,6 @@ class Bench:
             prompts={kind: min(self.options.prompts, len(pieces)) for kind, pieces in self.pieces.items()},
             rows=self.rows,
             peers=self.peers,
-            limits=Limits(),
             how=" ".join(filter(None, (self.options.dtype and f"Weights are in {self.options.dtype}.", self.chosen))),
         )
 

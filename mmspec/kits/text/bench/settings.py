@@ -15,19 +15,15 @@ from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUIC
 from mmspec.kits.text.language import asked, encoded
 from mmspec.report.result import PLAIN
 
-DRAFTER = "mmspec/text-1m"
-"""The draft model of all shipped language models, which share its tokenizer."""
+DRAFTER = "mmspec/text-1m"  # the draft model of all shipped language models, which share its tokenizer
 TEMPERATURES = (0.0, 0.8)
-GIVEN = 160
-"""Tokens of a prompt."""
+GIVEN = 160  # tokens of a prompt
 HELD_OUT = "held_out.json"
 """The file of held-out text beside the shipped text target: pieces of Python's standard library (Python Software
 Foundation License 2.0) and of Shakespeare (public domain) that no shipped model was trained on.
 """
-OWN = "prompts"
-"""The kind of a user's own prompts."""
-SHARE = 1
-"""The number of prompts on which peers choose their settings."""
+OWN = "prompts"  # the kind of a user's own prompts
+SHARE = 1  # the number of prompts on which peers choose their settings
 
 _TREE = {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7}
 METHODS: Mapping[str, Mapping[str, Any]] = {

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
-from mmspec.kits.text.frequent import counted, kept_ids
+from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.kits.text.small_model import special_ids, target_tokenizer
 
 
