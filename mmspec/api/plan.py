@@ -1,8 +1,8 @@
 """From what a user says to a plan: the method that is meant, its parts, their options, and how long drafts are.
 
 `auto` takes, in this order: the method of the head that the user named; what the target's spec lists for a draft model
-or a rule that the user gave; what `mmspec tune` measured here; what the model's card says was measured to be best; what
-the spec lists for any call, or for the model's device.
+or a rule that the user gave; what `mmspec tune` measured here; on a CPU what the model's card says was measured to be
+best; what the spec lists for any call, or for the model's device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -150,14 +150,15 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         faster = f"which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
         why = f"{_with(found.method, found.drafter)}, {faster}"
         return Choice(found.method, why, found.drafter, found.policy, found.k, found.options, found.compile or None)
-    name = known_name(model)
+    device = device_of(model).type
+    usual = default_of(target, *run, "", device)
+    name = known_name(model) if device == "cpu" or usual is None else ""  # cards have what was measured on a CPU
     card = card_of(name.removeprefix(PREFIX)) if name else {}
     method = card.get("default_method", AUTO)
     if method != AUTO:
         drafter = card.get("drafter")
         why = f"{_with(method, drafter)}, because the card of {name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"), card.get("options", {}))
-    usual = default_of(target, *run, "", device_of(model).type)
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 

@@ -18,7 +18,7 @@ from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy
+from mmspec.core.policies import Clocked, Fixed, Policy
 from mmspec.core.promise import (
     Shape,
     checked_shape,
@@ -169,6 +169,8 @@ class Decoder:
         warp = self._law(warp)
         way = self._way(warp, source)
         nodes = self._one_width(way)  # the same for every limit
+        if way == "recorded" and nodes is not None and isinstance(self.policy, Clocked):
+            warn(f"recorded rounds take equally long, whatever {type(self.policy).__name__} drafts: use policy='fixed'")
         k = longest_draft(self.target, self.k, limit if nodes is None else None)
         budget = Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
         wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""

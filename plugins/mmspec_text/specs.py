@@ -61,7 +61,7 @@ LOOKUP_RECYCLING = DrafterSpec.row(
     "lookup-recycling",
     "mmspec_text.drafters.lookup_recycling:LookupRecycling",
     "discrete → tree",
-    "Prompt lookup, and token recycling for rows where it finds nothing.",
+    "Recycled successors and copies of the text, in one tree; no model.",
     "https://arxiv.org/abs/2408.08696",
 )
 REST = DrafterSpec.row(
@@ -97,7 +97,7 @@ PARD = DrafterSpec.row(
 )
 DRAFT_TREE = DrafterSpec.row(
     "draft-tree",
-    "mmspec_text.drafters.draft_tree:TextDraftTree",
+    "mmspec_text.drafters.draft_model:TextDraftTree",
     "→ tree q",
     "A smaller language model drafts a tree: reranked, branching, or a beam.",
     "https://arxiv.org/abs/2406.16858",

@@ -11,10 +11,11 @@ from transformers import LlamaConfig
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec_image.drafters.jacobi import ImageJacobi
 from tests.captured.conftest import forget, lockstep
 from tests.support.examples.image import llamagen
+from tests.support.random_models import random_model
 
 CONFIG = LlamaConfig(**{**SIZES, "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
 

@@ -15,9 +15,9 @@ from mmspec.hosts.flex_attention import FLEX, ancestor_words
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
-from mmspec.testing.tiny_models import random_model
 from tests.captured.conftest import forget, lockstep
 from tests.captured.test_text import WIDE, Alternating, both, ragged
+from tests.support.random_models import random_model
 
 WINDOWED = [
     MistralConfig(**WIDE, sliding_window=8),

@@ -15,7 +15,8 @@ from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.slot_layer import SlotLayer
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
+from tests.support.random_models import random_model
 
 CONFIG = LlamaConfig(**{**SIZES, "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
 

@@ -10,7 +10,8 @@ from mmspec.api.build import decoder_for
 from mmspec.core.compile.pool import MOST, NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import SIZES, noisy, random_model
+from mmspec.testing.tiny_models import SIZES
+from tests.support.random_models import noisy, random_model
 
 pytestmark = pytest.mark.gpu
 METHODS: dict[str, dict[str, Any]] = {

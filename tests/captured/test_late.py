@@ -16,10 +16,10 @@ from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
 from mmspec.core.policies import Fixed
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import random_model
 from mmspec_text.drafters.token_recycling import TokenRecycling
 from tests.captured.conftest import forget, rounds_of
 from tests.captured.test_text import WIDE, ragged
+from tests.support.random_models import random_model
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},

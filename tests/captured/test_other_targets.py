@@ -9,11 +9,12 @@ from transformers import BambaConfig, Mamba2Config, MambaConfig
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec_image.drafters.jacobi import ImageJacobi
 from tests.captured.conftest import forget, lockstep
 from tests.support.examples.image import janus, llamagen
 from tests.support.examples.ssm import MAMBA
+from tests.support.random_models import random_model
 
 MAMBA_SIZES = dict(vocab_size=13, hidden_size=16, num_hidden_layers=2, state_size=4, pad_token_id=0, eos_token_id=None)
 RECURRENT = {

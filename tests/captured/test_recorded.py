@@ -22,10 +22,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
-from mmspec.testing.tiny_models import noisy, random_model
 from mmspec_image.constraint import GridConstraint
 from tests.captured.conftest import kept_for, lockstep, rounds_of
 from tests.captured.test_text import WIDE, ragged
+from tests.support.random_models import noisy, random_model
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -21,12 +21,13 @@ from mmspec.core.rules import Block, RecursiveRejection, Rejection, Rule, Synthe
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, noisy, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.rules.grouped import Grouped
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.captured.conftest import forget, lockstep
 from tests.support.examples.image import llamagen
+from tests.support.random_models import noisy, random_model
 
 VOCAB = 61
 RULES: dict[str, type[Rule]] = {

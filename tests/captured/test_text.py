@@ -19,10 +19,11 @@ from mmspec.core.warp import Warp
 from mmspec.hosts import linear
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec.testing.toys.history import HistoryTarget
 from tests.captured.conftest import forget, kept_for, lockstep, rounds_of
 from tests.support.half import HALF
+from tests.support.random_models import random_model
 
 WIDE: dict[str, Any] = {
     **SIZES,

@@ -21,7 +21,7 @@ from mmspec.cli.fetch import fetch
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.outline import outline
 from mmspec.packaged import PackagedModel, Wheel
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 
 WORDS = ["<unk>", "<s>", "</s>", *"abcdefgh", "ab", "cd", "Ġ", "Ċ"]
 SIZES = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4)

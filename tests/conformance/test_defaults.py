@@ -11,8 +11,7 @@ import pytest
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.registry import installed
-from mmspec.testing import tiny_models
-from tests.support import device_cases, device_latents
+from tests.support import device_cases, device_latents, random_models
 
 pytestmark = pytest.mark.slow
 NEEDED = {"model", "corpus", "head", "condition", "tokenizer", "assistant_tokenizer", "memory_budget", "student"}
@@ -40,7 +39,7 @@ def cases() -> dict[str, tuple[Any, Warp, int]]:
             given = {name: value for name, value in case.options.items() if name in NEEDED and value is not None}
             drawn = warp if warp is not None else case.warp
             found.setdefault(name.split(",")[0], (replace(case, options=given), drawn, limit))
-    sure = copy.deepcopy(tiny_models.small())  # `bild` drafts where its model is sure
+    sure = copy.deepcopy(random_models.small())  # `bild` drafts where its model is sure
     sure.lm_head.weight.data.mul_(8)
     found["bild"][0].options["model"] = sure
     return found

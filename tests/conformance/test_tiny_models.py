@@ -2,7 +2,8 @@
 
 import copy
 
-from mmspec.testing.tiny_models import llama, noisy
+from mmspec.testing.tiny_models import llama
+from tests.support.random_models import noisy
 
 
 def test_a_noisy_copy_on_another_device() -> None:

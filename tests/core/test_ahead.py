@@ -16,15 +16,10 @@ LEVEL, STEPS, ROWS, CONDITION, CARRIED, SIGMA = 1e-4, 5, 2_000, 0.7, 0.6, 0.5
 
 @dataclass
 class Foreseen(LinearHead):
-    """A head whose frozen prediction is exact if `taken` is `carried`, the share of a state that it attributes to it.
+    """A head whose frozen prediction is exact if `taken` is `carried`, the share of a state that it attributes."""
 
-    Attributes:
-        taken: What of the state is thought to be the state's.
-        seen: States that were evaluated.
-    """
-
-    taken: float = CARRIED
-    seen: int = 0
+    taken: float = CARRIED  # what of the state is thought to be the state's
+    seen: int = 0  # states that were evaluated
 
     def mean(self, x, step, condition):
         self.seen += len(x)

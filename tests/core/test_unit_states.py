@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mmspec.authors import FINAL, UnitStates, Warp, decoder_for
-from mmspec.testing.tiny_models import llama, prompt, small
+from mmspec.testing.tiny_models import llama, prompt
+from tests.support.random_models import small
 
 LIMIT = 14
 

@@ -54,8 +54,14 @@ def show(result: Result, seed: int) -> None:
 def summarise(name: str, outcomes: Counter[str], covered: set[str], minutes: float) -> None:
     """Print the counts of one claim, and the share of each kind of its space that was drawn."""
     total = sum(outcomes.values())
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
+    short = Counter[str]()
+    for outcome, number in outcomes.items():
+        short[outcome.partition(":")[0]] += number
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in short.most_common())
     print(f"{name}: {total} draws, {total / max(minutes, 1e-9):.0f} a minute: {counts}")
+    for outcome, number in outcomes.most_common():
+        if ":" in outcome:
+            print(f"  {100 * number / total:.1f} % {outcome}")
     space = defaultdict[str, set[str]](set)
     for part in claim_of(name).space():
         space[part.partition(":")[0]].add(part)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
-from mmspec.testing.tiny_models import noisy
 from tests.draws.claim import Case
+from tests.support.random_models import noisy
 
 ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 

@@ -6,10 +6,29 @@ out.
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 Case = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class Dice(random.Random):
+    """The random numbers of one draw, and its turn where options are dealt: each has one turn before any has two."""
+
+    deck, number = "", 0
+
+    @classmethod
+    def of(cls, deck: str, number: int) -> "Dice":
+        """Those of the `number`-th draw of a claim and a seed, which name the deck."""
+        dice = cls(f"{deck} {number}")
+        dice.deck, dice.number = deck, number
+        return dice
+
+    def dealt(self, options: Sequence[_T], number: int) -> _T:
+        """The option whose turn a number is."""
+        turn, place = divmod(number, len(options))
+        return random.Random(f"{self.deck} {len(options)} {turn}").sample(options, len(options))[place]
 
 
 class Broken(AssertionError):
@@ -32,7 +51,7 @@ class Claim(ABC):
     needed: frozenset[str] = frozenset()
 
     @abstractmethod
-    def draw(self, dice: random.Random) -> Case:
+    def draw(self, dice: Dice) -> Case:
         """A case of the whole space; nothing is run for it that is slow."""
 
     @abstractmethod

@@ -5,7 +5,6 @@ Each worker is a process; one that dies or hangs is a finding as well.
 
 import importlib
 import json
-import random
 import signal
 import time
 import traceback
@@ -20,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 
 CLAIMS = ("targets", "halves", "heads", "pictures", "folders", "trainers")
 FOUND = Path(__file__).with_name("found.json")
@@ -50,7 +49,7 @@ def claim_of(name: str) -> Claim:
 
 def drawn(name: str, seed: int, number: int) -> Case:
     """The case of a seed and number, as it would come out of a file."""
-    case: Case = json.loads(json.dumps(claim_of(name).draw(random.Random(f"{name} {seed} {number}"))))
+    case: Case = json.loads(json.dumps(claim_of(name).draw(Dice.of(f"{name} {seed}", number))))
     return case
 
 

@@ -4,7 +4,6 @@ The decoders and settings are those of `targets`. Where a report names no width,
 """
 
 import contextlib
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers.utils import logging
 import mmspec
 from mmspec.core.compile import launch
 from tests.draws.calls import METHODS, draw_call
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 from tests.draws.decoders import NEW, decoder_parts, decoder_space, draw_decoder, draw_padding, made, prompt
 from tests.draws.targets import call_of, in_mid_text
 
@@ -74,7 +73,7 @@ class Halves(Claim):
     fixed = 16
     needed = frozenset({"decoder", "length", "method", "dtype", "width"})
 
-    def draw(self, dice: random.Random) -> Case:
+    def draw(self, dice: Dice) -> Case:
         case = draw_decoder(dice)
         pads = draw_padding(dice, case["length"])
         case |= {} if pads == [0] else {"pads": pads}

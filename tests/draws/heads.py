@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmspec_text.drafters.heads.mtp.checkpoint import COUNTS
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 from tests.draws.head_base import NESTED, Kind
 from tests.draws.head_cases import (
     HARMLESS_TENSORS,
@@ -54,8 +54,8 @@ class Heads(Claim):
     fixed = 400
     needed = frozenset({"head"})
 
-    def draw(self, dice: random.Random) -> Case:
-        name = dice.choice(sorted(KINDS))
+    def draw(self, dice: Dice) -> Case:
+        name = dice.dealt(sorted(KINDS), dice.number)
         kind = KINDS[name]
         case: Case = {"head": name}
         if dice.random() < 0.5:

@@ -7,7 +7,7 @@ import inspect
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,8 +24,10 @@ _BASE = frozenset(PreTrainedConfig().to_dict()) - {"chunk_size_feed_forward"}
 _OTHER = re.compile(r"vision|audio|image|speech|_token|^use_cache$|initializer")
 """Parts for pictures and sound, which texts alone do not reach; ids, and how weights begin."""
 
-MOST = 512
-"""No integer is set to more."""
+_CONTEXT = re.compile(r"position|n_ctx|max_seq")
+
+MOST, LARGE = 512, 40
+"""No integer is set to more; a length of so many is large."""
 
 
 def keys(config: PreTrainedConfig) -> dict[str, Any]:
@@ -79,6 +81,23 @@ def _integers(name: str, present: int, dice: random.Random) -> Iterator[int]:
 def short_length(dice: random.Random) -> int:
     """A length that a short text reaches: most are small."""
     return dice.choice([dice.randint(2, 40), dice.randint(24, 140)])
+
+
+def in_reach(known: Mapping[str, Any], dice: random.Random) -> dict[str, int]:
+    """The large lengths of a configuration, of which a text of a few hundred units reaches all: it in miniature.
+
+    A context stays as it is, since no text goes beyond it.
+    """
+    large = [
+        key
+        for key, value in known.items()
+        if LENGTH.search(key) and not _CONTEXT.search(key) and type(value) is int and value >= LARGE
+    ]
+    # Caches grow in steps of powers of two: just beyond a step is a length of its own.
+    return {
+        key: dice.choice([short_length(dice), dice.randint(60, 240), 64 * dice.randint(1, 3) + dice.randint(0, 20)])
+        for key in large
+    }
 
 
 def _lists(config: PreTrainedConfig, name: str, present: list[Any], dice: random.Random) -> Iterator[list[Any]]:

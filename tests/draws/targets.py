@@ -5,10 +5,10 @@ And the model is left as it was: its parts, attributes and buffers, and what its
 
 import contextlib
 import io
-import random
 import re
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from transformers.utils import logging
 import mmspec
 from mmspec.compare.equality import Stock, assert_same, stock
 from tests.draws.calls import LAWS, METHODS, OTHERS, draw_call
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 from tests.draws.decoders import (
     NEW,
     decoder_parts,
@@ -110,9 +110,15 @@ class Forced:
         return [self.row[len(ids)]]
 
 
-@torch.no_grad()
 def own_noise(model: PreTrainedModel, run: Stock, row: int, case: Case) -> float:
     """How far stock's steps are from its own pass over the whole row, in the scores of the call; 0: not rounding."""
+    noise, largest = apart(model, run, row, case)
+    return noise / case.get("call.temperature", 1.0) if noise < SHARE * largest else 0.0
+
+
+@torch.no_grad()
+def apart(model: PreTrainedModel, run: Stock, row: int, case: Case) -> tuple[float, float]:
+    """How far the logits of stock's steps are from its own pass over the whole row, and the largest of them."""
     pads = case.get("pads", [0])
     units = run.ids[row][None, pads[row * len(pads) // len(run.ids)] :]
     known = units.shape[1] - len(run.scores)
@@ -120,8 +126,28 @@ def own_noise(model: PreTrainedModel, run: Stock, row: int, case: Case) -> float
     again = model.generate(
         units[:, :known], **SCORED, max_new_tokens=len(run.scores), prefix_allowed_tokens_fn=Forced(units)
     )
-    noise = float((torch.cat(again.logits) - whole[known - 1 : -1]).abs().max())
-    return noise / case.get("call.temperature", 1.0) if noise < SHARE * float(whole.abs().max()) else 0.0
+    return float((torch.cat(again.logits) - whole[known - 1 : -1]).abs().max()), float(whole.abs().max())
+
+
+def refusal(error: ValueError, model: PreTrainedModel, run: Stock, case: Case) -> str:
+    """`refused`; with the reason if it may be one too many: stock agrees with itself, and the bare decoder is taken."""
+    if "own" in case or len(run.ids) > 1 or any(case.get("pads", [0])) or not taken(case["decoder"]):
+        return "refused"
+    noise, largest = apart(model, run, 0, case)
+    reason = re.sub(r"\S*\d\S*|\S*For\S+", "…", str(error).partition(", where")[0].partition(";")[0])
+    return f"refused, though stock agrees with itself: {reason[-110:]}" if noise < SHARE * largest else "refused"
+
+
+@cache
+def taken(decoder: str) -> bool:
+    """Whether a decoder without settings is taken."""
+    case = {"decoder": decoder, "length": 24, "method": "plain"}
+    model = made(case)
+    try:
+        written(model, prompt(case), stock(model, prompt(case), 0, **call_of(case)), case)
+    except ValueError:
+        return False
+    return True
 
 
 def compare_scores(scores: tuple[Tensor, ...], ids: Tensor, run: Stock, model: PreTrainedModel, case: Case) -> None:
@@ -164,7 +190,7 @@ class Targets(Claim):
     fixed = 40
     needed = frozenset({"decoder", "length", "method"})
 
-    def draw(self, dice: random.Random) -> Case:
+    def draw(self, dice: Dice) -> Case:
         case = draw_decoder(dice)
         pads = draw_padding(dice, case["length"])
         if pads != [0]:
@@ -183,7 +209,7 @@ class Targets(Claim):
             run = stock(model, inputs, 0, **call)
         except Exception:
             return "stock fails"
-        before, outcome = state_of(model), "refused"
+        before, refused = state_of(model), None
         own = changes(fresh, before)  # what every call of stock changes, and a call of ours may
         if own:  # this model remembers a call
             model = made(case)
@@ -193,6 +219,7 @@ class Targets(Claim):
         except ValueError as error:
             if in_mid_text(error):
                 raise Broken(f"refused in mid-text: {error}") from error
+            outcome, refused = "refused", error
         else:
             outcome = outcome_of(ids, state, run, model, case)
             compare_scores(scores, ids, run, model, case)
@@ -202,7 +229,7 @@ class Targets(Claim):
         after = stock(model, inputs, 0, **call).ids
         if not torch.equal(after, run.ids) and not torch.equal(after, second(case)):
             raise Broken(f"afterwards the model's own generate says something else ({outcome})")
-        return outcome
+        return outcome if refused is None else refusal(refused, model, run, case)
 
     def space(self) -> Iterator[str]:
         yield from decoder_space()

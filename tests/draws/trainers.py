@@ -34,7 +34,7 @@ from mmspec_text.training.command import train_drafter
 from mmspec_text.training.recipe import DRAFTERS, ONLY, DrafterRecipe
 from mmspec_text.training.run import KINDS
 from mmspec_text.training.texts import Texts
-from tests.draws.claim import Broken, Case, Claim
+from tests.draws.claim import Broken, Case, Claim, Dice
 from tests.draws.option_values import drawn_value
 from tests.support.picture_pipes import caption_tokenizer
 from tests.support.zoo import ARCHITECTURES, RECURRENT, VOCAB
@@ -95,8 +95,8 @@ class Trainers(Claim):
     fixed = 12
     needed = frozenset({"target", "kind"})
 
-    def draw(self, dice: random.Random) -> Case:
-        case: Case = {"target": dice.choice(list(TARGETS)), "kind": dice.choice(DRAFTERS)}
+    def draw(self, dice: Dice) -> Case:
+        case: Case = {"target": dice.dealt(list(TARGETS), dice.number), "kind": dice.choice(DRAFTERS)}
         hints = typing.get_type_hints(DrafterRecipe, include_extras=True)
         if dice.random() < 0.2:
             case["own"] = dice.choice([300, 600])

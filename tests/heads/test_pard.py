@@ -17,11 +17,12 @@ from mmspec.core.compile.pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, llama, random_model, small
+from mmspec.testing.tiny_models import SIZES, llama
 from mmspec_text.drafters.pard import Pard, PardOptions, is_pard
 from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.examples.text import masked
+from tests.support.random_models import random_model, small
 
 CHAIN, TREE = {"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}
 

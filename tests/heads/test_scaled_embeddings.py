@@ -16,7 +16,7 @@ from mmspec.core.rules import Rejection
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.layers import embedded, looked_up
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
@@ -26,6 +26,7 @@ from tests.support.draft_rounds import assert_distributions, played
 from tests.support.examples import heads as head_example
 from tests.support.examples.heads import random_dflash
 from tests.support.examples.heads import random_layers as random_checkpoint
+from tests.support.random_models import random_model
 
 CONFIGS = {"gemma2": Gemma2Config, "gemma3": Gemma3TextConfig}
 SCALE = 4.0

@@ -32,27 +32,16 @@ PROMPT, CODES = 9, 16
 
 
 class Writes(NamedTuple):
-    """How a model writes pictures.
+    """How a model writes pictures."""
 
-    Attributes:
-        model: Makes the tiny model.
-        grid: Makes the constraint of a call.
-        header: The ids with which a prompt ends.
-        words: One more than the largest id of a word.
-        size: Rows and columns of codes.
-        first: The first of its codes.
-        row_end: The id behind a row; None: there is none.
-        tail: The ids behind the picture.
-    """
-
-    model: Callable[[], Any]
-    grid: Callable[..., GridConstraint]
-    header: list[int]
-    words: int
-    size: tuple[int, int]
-    first: int
-    row_end: int | None
-    tail: list[int]
+    model: Callable[[], Any]  # makes the tiny model
+    grid: Callable[..., GridConstraint]  # makes the constraint of a call
+    header: list[int]  # the ids with which a prompt ends
+    words: int  # one more than the largest id of a word
+    size: tuple[int, int]  # rows and columns of codes
+    first: int  # the first of its codes
+    row_end: int | None  # the id behind a row; None: there is none
+    tail: list[int]  # the ids behind the picture
 
 
 WRITERS = {

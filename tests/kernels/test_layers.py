@@ -13,7 +13,8 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.fused_layers import FusedLayers, rotated
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
+from tests.support.random_models import random_model
 
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 

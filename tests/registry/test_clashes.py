@@ -11,7 +11,8 @@ from mmspec.core import manifest
 from mmspec.core.rules.match import Match
 from mmspec.registry import MethodSpec, Registry, RuleSpec, Spec, fitting, hookimpl, installed, pair
 from mmspec.registry.specs import SPECS
-from mmspec.testing.tiny_models import llama, prompt, small
+from mmspec.testing.tiny_models import llama, prompt
+from tests.support.random_models import small
 
 OURS = ("core", "continuous", "image", "ssm", "text", "video", "zoo")
 

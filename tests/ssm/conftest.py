@@ -22,22 +22,15 @@ ROWS, HEADS, KEY, VALUE, CHANNELS, SIZE, WIDTH = 3, 4, 5, 6, 7, 3, 4
 
 @dataclass(frozen=True)
 class Case:
-    """An operation, its inputs and its definition.
+    """An operation, its inputs and its definition."""
 
-    Attributes:
-        op: The tree operation.
-        state: Shape of a row's state.
-        inputs: Number of nodes → arguments that have a node axis, `[batch, node, …]`.
-        fixed: Arguments that have none.
-        step: (state of one row, one node's arguments, fixed) → what the node says, its state.
-        node_last: Names of arguments that the operation takes as `[batch, …, node]`; its output is like that, too.
-    """
-
-    op: TreeOp
-    state: tuple[int, ...]
-    inputs: Callable[[int], dict[str, Tensor]]
-    fixed: Mapping[str, Any]
+    op: TreeOp  # the tree operation
+    state: tuple[int, ...]  # shape of a row's state
+    inputs: Callable[[int], dict[str, Tensor]]  # number of nodes → arguments that have a node axis, `[batch, node, …]`
+    fixed: Mapping[str, Any]  # arguments that have none
+    # (state of one row, one node's arguments, fixed) → what the node says, its state
     step: Callable[[Tensor, dict[str, Tensor], Mapping[str, Any]], tuple[Tensor, Tensor]]
+    # names of arguments that the operation takes as `[batch, …, node]`; its output is like that, too
     node_last: bool = False
 
     def over_tree(self, branches: Any, state: Tensor | None, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:

@@ -32,21 +32,14 @@ RULES: dict[str, tuple[type[Rule], ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A toy.
-
-    Attributes:
-        target: The target.
-        prompt: Inputs for a number of rows, all alike.
-        next_distribution: Probabilities `[vocab]` of the unit after those emitted, at temperature 1.
-        drafters: Drafters by name; each name begins with the shape of the draft.
-        warp: The warp that `next_distribution` assumes.
-    """
+    """A toy."""
 
     target: Target
-    prompt: Callable[[int], Any]
+    prompt: Callable[[int], Any]  # inputs for a number of rows, all alike
+    # probabilities `[vocab]` of the unit after those emitted, at temperature 1
     next_distribution: Callable[[tuple[int, ...]], Tensor]
-    drafters: dict[str, Callable[[], Drafter]]
-    warp: Warp
+    drafters: dict[str, Callable[[], Drafter]]  # drafters by name; each name begins with the shape of the draft
+    warp: Warp  # the warp that `next_distribution` assumes
 
     def pairs(self, all: bool) -> Iterator[tuple[str, Callable[[], Drafter], type[Rule]]]:
         """Every drafter with one of the rules that take it, in turns; or with all of them."""

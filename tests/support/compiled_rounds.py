@@ -29,15 +29,10 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Again:
-    """How a test runs the second time.
+    """How a test runs the second time."""
 
-    Attributes:
-        reasons: Words of `REASONS`: why calls may run eagerly.
-        inductor: Whether rounds are compiled, and not only traced.
-    """
-
-    reasons: tuple[str, ...] = ()
-    inductor: bool = False
+    reasons: tuple[str, ...] = ()  # words of `REASONS`: why calls may run eagerly
+    inductor: bool = False  # whether rounds are compiled, and not only traced
 
 
 def parametrized(metafunc: pytest.Metafunc) -> None:

@@ -39,7 +39,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
-from tests.support import lantern_heads
+from tests.support import lantern_heads, random_models
 from tests.support.examples import EXAMPLES, image, ssm, zoo
 from tests.support.examples import written as grids
 from tests.support.examples.heads import random_checkpoint
@@ -94,33 +94,20 @@ AS_ON_A_CPU: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a tiny model.
+    """A method on a tiny model."""
 
-    Attributes:
-        model: The target's model.
-        prompt: The inputs of two rows, of several lengths.
-        method: The method.
-        k: Units to draft.
-        options: Its options; models among them are moved, too.
-        drafter: Makes a drafter instead of the method's, and moves its models.
-        warp: How scores become a distribution.
-        criterion: A stopping criterion.
-        limit: Units wanted.
-        policy: How many units are drafted.
-        rule: A rule instead of the method's.
-    """
-
-    model: nn.Module
-    prompt: Any
+    model: nn.Module  # the target's model
+    prompt: Any  # the inputs of two rows, of several lengths
     method: str
-    k: int = 4
-    options: dict[str, Any] = field(default_factory=dict)
+    k: int = 4  # units to draft
+    options: dict[str, Any] = field(default_factory=dict)  # its options; models among them are moved, too
+    # makes a drafter instead of the method's, and moves its models
     drafter: Callable[[Place], Any] = lambda place: None
-    warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
-    criterion: StoppingCriteria | None = None
-    limit: int = LIMIT
-    policy: Any = "fixed"
-    rule: str | None = None
+    warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))  # how scores become a distribution
+    criterion: StoppingCriteria | None = None  # a stopping criterion
+    limit: int = LIMIT  # units wanted
+    policy: Any = "fixed"  # how many units are drafted
+    rule: str | None = None  # a rule instead of the method's
 
     def begin(self, place: Place, send: Send) -> "Units":
         return Units(self.decoder(place), send(self.prompt), self)
@@ -210,7 +197,7 @@ def copied(value: Any, place: Place) -> Any:
 
 def text() -> dict[str, Runnable]:
     """The methods of the text plugin, history processors, a criterion."""
-    llama, small, prompt = tiny_models.llama(), tiny_models.small(), tiny_models.prompt([0, 1])
+    llama, small, prompt = tiny_models.llama(), random_models.small(), tiny_models.prompt([0, 1])
     methods: dict[str, dict[str, Any]] = {
         "auto": {},
         "plain": {},
@@ -284,7 +271,7 @@ def text() -> dict[str, Runnable]:
 def translated(place: Place, context: int = 512) -> DraftModel:
     """A draft model that lacks two of the target's tokens, which it spells in one and two of its own."""
     sizes = {**tiny_models.SIZES, "vocab_size": 6, "max_position_embeddings": context}
-    small = tiny_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
+    small = random_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
     pieces = [[1], [2], [3, 4], [0], [4], [1], [5]]
     listed = torch.tensor([[*each, -1][:2] for each in pieces])
     lengths = torch.tensor([len(each) for each in pieces])
@@ -321,9 +308,9 @@ def images() -> dict[str, Runnable]:
 def recurrent() -> dict[str, Runnable]:
     """Methods on a hybrid with a Mamba-2 layer, and on a Mamba-1."""
     sizes = dict(vocab_size=tiny_models.VOCAB, hidden_size=16, state_size=4, num_hidden_layers=2, conv_kernel=3)
-    mamba = tiny_models.random_model(MambaConfig(**sizes, pad_token_id=0, eos_token_id=None), gain=4.0, head=8.0)
+    mamba = random_models.random_model(MambaConfig(**sizes, pad_token_id=0, eos_token_id=None), gain=4.0, head=8.0)
     models = {"bamba": ssm.hybrid().target.model, "mamba": mamba}
-    small, prompt = tiny_models.small(), tiny_models.prompt([0, 1])
+    small, prompt = random_models.small(), tiny_models.prompt([0, 1])
     methods: dict[str, dict[str, Any]] = {
         "plain": {},
         "prompt-lookup": {},

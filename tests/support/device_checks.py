@@ -29,6 +29,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.slot_layer import BLOCK
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
+from tests.support import random_models
 from tests.support.device_cases import Case, images, recurrent
 from tests.support.examined import examine_once
 from tests.support.examples import image
@@ -67,7 +68,7 @@ def long_calls() -> None:
     ids = torch.randint(3, 7, (2, BLOCK - 8), generator=torch.Generator().manual_seed(0), device="cpu")
     mask = torch.arange(BLOCK - 8, device="cpu") >= torch.tensor([[0], [5]], device="cpu")
     prompt = {"input_ids": ids * mask, "attention_mask": mask.long()}
-    case = Case(tiny_models.llama(), prompt, "draft-model", options={"model": tiny_models.small()})
+    case = Case(tiny_models.llama(), prompt, "draft-model", options={"model": random_models.small()})
     limit = 24
     expected = case.decoder(lambda model: model).generate(case.prompt, limit, seed=3, warp=case.warp)
     with Meter() as meter:
@@ -88,7 +89,7 @@ def long_calls() -> None:
 
 def scores_that_are_no_numbers() -> None:
     """The row and the unit are named, whatever drafts."""
-    for method, options in (("plain", {}), ("prompt-lookup", {}), ("draft-model", {"model": tiny_models.small()})):
+    for method, options in (("plain", {}), ("prompt-lookup", {}), ("draft-model", {"model": random_models.small()})):
         case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), method, options=options)
         with Meter():
             decoder = case.decoder(run.moved)
@@ -107,11 +108,11 @@ def scores_that_are_no_numbers() -> None:
 def a_draft_process_elsewhere() -> None:
     """The target is on the device, the draft model in a process on the CPU; its drafts are as good as on one device."""
     with TemporaryDirectory() as folder:
-        tiny_models.small().save_pretrained(folder)
+        random_models.small().save_pretrained(folder)
         case = Case(
             tiny_models.llama(), tiny_models.prompt([0, 1]), "pearl", options={"model": folder, "device": "cpu"}
         )
-        serial = replace(case, options={"model": tiny_models.small(), "executor": "serial"})
+        serial = replace(case, options={"model": random_models.small(), "executor": "serial"})
         expected = serial.decoder(lambda model: model).generate(case.prompt, 30, seed=3, warp=case.warp)
         with Meter():
             decoder = case.decoder(run.moved)
@@ -193,7 +194,7 @@ class Recorder(Meter):
 def passes_that_a_graph_may_record() -> None:
     """Passes and commits over a held cache wait for nothing; each does what the one before did, to the same memory."""
     prompt, sizes = tiny_models.prompt([0, 1]), {**tiny_models.SIZES, "max_position_embeddings": 2048}
-    window = tiny_models.random_model(MistralConfig(**sizes, sliding_window=8))
+    window = random_models.random_model(MistralConfig(**sizes, sliding_window=8))
     long = {name: torch.ones(2, 600, dtype=torch.int64) for name in ("input_ids", "attention_mask")}
     cases = {"a ring": Case(window, long, "plain"), "llama": Case(tiny_models.llama(), prompt, "plain")}
     both = recurrent() | images()

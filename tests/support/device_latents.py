@@ -88,17 +88,11 @@ def _lively(model: nn.Module, spread: float = 0.15) -> nn.Module:
 
 @dataclass(frozen=True)
 class Frames:
-    """A method on denoised frames.
+    """A method on denoised frames."""
 
-    Attributes:
-        model: The transformer.
-        method: The method.
-        options: Its options; models among them are moved, too.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the transformer
     method: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # its options; models among them are moved, too
 
     def begin(self, place: Place, send: Send) -> "Shown":
         """Begin a call over copies of the models."""

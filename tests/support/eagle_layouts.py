@@ -20,21 +20,13 @@ EPS = {"rms_norm_eps": 1e-5}
 
 @dataclass(frozen=True)
 class Stored:
-    """A layout under test.
+    """A layout under test."""
 
-    Attributes:
-        config: Its `config.json`.
-        rename: From our names to the layout's.
-        flags: What the forward computes.
-        shapes: Shapes of its tensors, by our names.
-        pruned: Whether it has a map of ids.
-    """
-
-    config: Mapping[str, Any]
-    rename: Callable[[str], str]
-    flags: Flags
-    shapes: Mapping[str, tuple[int, ...]]
-    pruned: bool = True
+    config: Mapping[str, Any]  # its `config.json`
+    rename: Callable[[str], str]  # from our names to the layout's
+    flags: Flags  # what the forward computes
+    shapes: Mapping[str, tuple[int, ...]]  # shapes of its tensors, by our names
+    pruned: bool = True  # whether it has a map of ids
     extra: tuple[str, ...] = ()
 
     def weights(self, seed: int = 0) -> dict[str, Tensor]:

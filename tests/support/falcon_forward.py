@@ -15,13 +15,9 @@ Row = tuple[Tensor, int]
 
 
 class FalconForward(WrittenOut):
-    """A head of given weights.
+    """A head of given weights."""
 
-    Attributes:
-        block: Units that a pass scores.
-    """
-
-    block: int
+    block: int  # units that a pass scores
 
     def joined(self, state: Tensor, unit: int) -> Tensor:
         """Two cells of an LSTM, from nothing, over embedding and state."""

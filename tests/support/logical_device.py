@@ -36,13 +36,9 @@ _PINNED = WeakTensorKeyDictionary()
 
 
 class OnDevice(Tensor):
-    """A tensor on the logical device.
+    """A tensor on the logical device."""
 
-    Attributes:
-        inner: Its data, on the CPU.
-    """
-
-    inner: Tensor
+    inner: Tensor  # its data, on the CPU
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "OnDevice":

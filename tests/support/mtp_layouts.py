@@ -38,43 +38,25 @@ QWEN = {
 
 @dataclass(frozen=True)
 class Stored:
-    """A layout under test.
+    """A layout under test."""
 
-    Attributes:
-        recipe: The target in the zoo.
-        family: The name of its family.
-        own: Keys of the parts beside the blocks, by the forward's names.
-        block: Beginning of the keys of a block.
-        flags: What the forward computes.
-        count: The setting that counts the depths.
-        depths: Their number.
-        kind: What the blocks attend over.
-        mlp: What is behind their attention.
-        extra: Further keys, which are copies.
-        renamed: The layer's names → the checkpoint's.
-        bias: Whether the projection has one.
-        other: Parts of the checkpoint's keys → what transformers calls them in memory.
-        parts: What the layers of a block are, where it is a chain of several.
-        trunk: Beginning of the keys of the target's own layers.
-        half: A block is the first attention and the first MLP of a layer that has two of each.
-    """
-
-    recipe: str
-    family: str
-    own: Mapping[str, str]
-    block: str
-    flags: Flags = PLAIN
-    count: str = "num_nextn_predict_layers"
-    depths: int = 1
-    kind: str = "full_attention"
-    mlp: str = "sparse"
-    extra: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    bias: bool = False
+    recipe: str  # the target in the zoo
+    family: str  # the name of its family
+    own: Mapping[str, str]  # keys of the parts beside the blocks, by the forward's names
+    block: str  # beginning of the keys of a block
+    flags: Flags = PLAIN  # what the forward computes
+    count: str = "num_nextn_predict_layers"  # the setting that counts the depths
+    depths: int = 1  # their number
+    kind: str = "full_attention"  # what the blocks attend over
+    mlp: str = "sparse"  # what is behind their attention
+    extra: tuple[str, ...] = ()  # further keys, which are copies
+    renamed: Mapping[str, str] = field(default_factory=dict)  # the layer's names → the checkpoint's
+    bias: bool = False  # whether the projection has one
+    # parts of the checkpoint's keys → what transformers calls them in memory
     other: Mapping[str, str] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
-    trunk: str = "model.layers."
-    half: bool = False
+    parts: tuple[str, ...] = ()  # what the layers of a block are, where it is a chain of several
+    trunk: str = "model.layers."  # beginning of the keys of the target's own layers
+    half: bool = False  # a block is the first attention and the first MLP of a layer that has two of each
 
     @property
     def target(self) -> Recipe:

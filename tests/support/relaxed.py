@@ -13,17 +13,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A relaxed rule at one node.
+    """A relaxed rule at one node."""
 
-    Attributes:
-        distribution: Probabilities of the emitted unit, `[vocab]`.
-        tv: Their total variation from p.
-        excess_acceptance: Probability that the draft is accepted, minus that of rejection sampling.
-    """
-
-    distribution: Tensor
-    tv: float
-    excess_acceptance: float
+    distribution: Tensor  # probabilities of the emitted unit, `[vocab]`
+    tv: float  # their total variation from p
+    excess_acceptance: float  # probability that the draft is accepted, minus that of rejection sampling
 
 
 def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> ClosedForm:

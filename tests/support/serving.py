@@ -45,14 +45,10 @@ class Plain:
 
 
 class Leaving:
-    """A drafter whose client leaves while it drafts for the `last` time; it goes on once the server has noticed.
-
-    Attributes:
-        asked: How often it drafted.
-    """
+    """A drafter whose client leaves while it drafts for the `last` time; it goes on once the server has noticed."""
 
     def __init__(self, last: int) -> None:
-        self.asked = 0
+        self.asked = 0  # how often it drafted
         self._last = last
         self.left, self.noticed = threading.Event(), threading.Event()
 

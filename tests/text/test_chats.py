@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from mmspec.hosts.loading import load_tokenizer
-from mmspec_text.training.answers import Answer, Answers, of_sheet, prompts_of, sheet
-from mmspec_text.training.batch import LEAST
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import read_file
-from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.texts import LEAST, Answer, Answers, Stream, Texts, of_sheet, prompts_of, sheet
 from tests.support import byte_llama
 
 END = torch.tensor([0])

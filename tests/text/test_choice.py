@@ -23,7 +23,7 @@ from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
-from mmspec_text.drafters.draft_tree import TextDraftTree
+from mmspec_text.drafters.draft_model import TextDraftTree
 from mmspec_text.drafters.suffix import Suffix
 
 
@@ -39,10 +39,10 @@ def test_without_anything_drafts_that_need_no_model_as_deep_as_they_pay(target: 
     assert isinstance(decoder_for(target, policy="fixed").policy, Fixed) and decoder_for(target, k=3).k == 3
 
 
-def test_trees_where_nodes_are_cheap() -> None:
-    elsewhere = SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace())
+def test_a_tree_that_rounds_draft_themselves_where_nodes_are_cheap() -> None:
+    elsewhere = SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace(_name_or_path=""))
     chosen = plan.choose(elsewhere, installed().get("target", "transformers"), draft_model=False, rule=False)
-    assert (chosen.method, chosen.policy) == ("auto", "goodput") and "token recycling" in chosen.why
+    assert (chosen.method, chosen.policy) == ("auto", None) and "recycled tokens" in chosen.why
 
 
 def test_a_rule_of_the_users_own_gets_chains(target: Any) -> None:

@@ -17,18 +17,15 @@ from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss, largest
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.training import data, written
 from mmspec_text.training import teacher as teachers
-from mmspec_text.training.answers import Answer, Answers
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
 from mmspec_text.training.draft_model import new_draft_model, rewritten
-from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.heads import depth_metrics, drafted_ids
+from mmspec_text.training.heads import depth_metrics, drafted_ids, head_loss
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import HEADS, with_own
 from mmspec_text.training.teacher import Kept, Teacher
-from mmspec_text.training.texts import Stream
+from mmspec_text.training.texts import Answer, Answers, Batch, Stream
 from mmspec_text.training.written import answered, questions
 from tests.support import byte_llama
 from tests.text.test_train_drafter import small

@@ -8,7 +8,7 @@ import pytest
 import mmspec
 from mmspec.compare.equality import assert_same
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
-from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
+from mmspec_text.drafters.draft_model import DraftTreeOptions, TextDraftTree
 
 SHAPES = [
     {},

@@ -16,15 +16,11 @@ from mmspec.training import loop
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.pard import Pard, PardOptions
 from mmspec_text.drafters.ppd import read_prompts
-from mmspec_text.training.batch import Batch
-from mmspec_text.training.fill import fill_blocks, refuse_odd_blocks
-from mmspec_text.training.head_loss import compared, drawn_roots, head_loss, kept_roots
-from mmspec_text.training.heads import depth_metrics
-from mmspec_text.training.pard import MaskedModel, begun_pard
-from mmspec_text.training.ppd import PromptTokens, begun_ppd
+from mmspec_text.training.blocks import MaskedModel, PromptTokens, begun_pard, begun_ppd, fill_blocks, refuse_odd_blocks
+from mmspec_text.training.heads import compared, depth_metrics, drawn_roots, head_loss, kept_roots
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.texts import Batch, Stream, Texts
 from tests.support import byte_llama
 
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)

@@ -14,8 +14,8 @@ from transformers import DynamicCache, Gemma3TextConfig, LlamaConfig
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import random_model
 from tests.support.logical_operations import FREE, INDEXING
+from tests.support.random_models import random_model
 
 LAYERS, PROMPT = 12, 40
 SIZES: dict[str, Any] = dict(

@@ -5,9 +5,9 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.llmcad import LLMCad, LLMCadOptions, adapted
+from tests.support import random_models
 
 
 def counting(step: int, sure: float) -> MarkovTarget:
@@ -25,7 +25,7 @@ def test_two_rounds_by_hand() -> None:
     nodes, the best are the chain 2, 3, 4 and the likeliest of its siblings. All three are accepted: α = 0.1.
     Round 2: 1 / 16 < 0.1, so that there are four levels: 6, 0, 1, 2.
     """
-    drafter = LLMCad(LLMCadOptions(model=tiny_models.small(), threshold=0.2, width=2, nodes=7))
+    drafter = LLMCad(LLMCadOptions(model=random_models.small(), threshold=0.2, width=2, nodes=7))
     drafter.bind = lambda target: None  # type: ignore[method-assign]
     drafter.model = counting(1, 0.5)
     decoder = Decoder(counting(1, 0.9), drafter, k=6)

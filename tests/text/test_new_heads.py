@@ -23,16 +23,19 @@ from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.medusa import read_medusa
-from mmspec_text.training.batch import Batch
-from mmspec_text.training.dflash import begun_dflash, inner_boundaries, mask_token_of
-from mmspec_text.training.head_loss import compared, drawn_roots, head_loss
-from mmspec_text.training.heads import depth_metrics
-from mmspec_text.training.medusa import begun_medusa
-from mmspec_text.training.mtp import begun_mtp, new_mtp
+from mmspec_text.training.heads import compared, depth_metrics, drawn_roots, head_loss
 from mmspec_text.training.new_head import Begin, NewHead
+from mmspec_text.training.new_heads import (
+    begun_dflash,
+    begun_medusa,
+    begun_mtp,
+    inner_boundaries,
+    mask_token_of,
+    new_mtp,
+)
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.texts import Batch, Stream, Texts
 
 
 def begun_shared(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:

@@ -12,8 +12,9 @@ from mmspec.hosts.prefill import prefill_chunks
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import rings
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from tests.support.examples import ssm
+from tests.support.random_models import random_model
 
 LENGTHS = (1, 7, 64, 65, 100, 129, 500, 512, 530, 700)
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from mmspec.testing.tiny_models import SIZES, noisy, random_model
+from mmspec.testing.tiny_models import SIZES
+from tests.support.random_models import noisy, random_model
 from tests.support.two_ranks import METHODS, methods
 
 

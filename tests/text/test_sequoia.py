@@ -9,9 +9,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.warp import Warp
-from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.sequoia import Sequoia, SequoiaOptions
+from tests.support import random_models
 
 
 def counting(step: int, second: int) -> MarkovTarget:
@@ -24,7 +24,7 @@ def counting(step: int, second: int) -> MarkovTarget:
 
 
 def drafting(model: MarkovTarget, **options: Any) -> Sequoia:
-    made = Sequoia(SequoiaOptions(model=tiny_models.small(), **options))
+    made = Sequoia(SequoiaOptions(model=random_models.small(), **options))
     made.bind = lambda target: setattr(made, "model", model)  # type: ignore[method-assign]
     return made
 

@@ -17,8 +17,7 @@ from safetensors.numpy import save_file
 import mmspec
 from mmspec.hosts.loading import load_tokenizer
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
-from mmspec_text.drafters.suffix_corpus import SuffixArray
-from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts
+from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, SuffixArray
 
 TOKENIZER = "mmspec/text-1m"
 

@@ -31,17 +31,15 @@ from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.training import eagle, run, trained
 from mmspec_text.training import written as written_text
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import read_file
-from mmspec_text.training.dflash import begun_dflash, inner_boundaries
 from mmspec_text.training.eagle import config_of, new_head, tensors_of, usual_boundaries, write_head
-from mmspec_text.training.head_loss import head_loss
-from mmspec_text.training.heads import depth_metrics
+from mmspec_text.training.heads import depth_metrics, head_loss
+from mmspec_text.training.new_heads import begun_dflash, inner_boundaries
 from mmspec_text.training.recipe import DRAFTERS, ONLY, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.texts import Batch, Stream, Texts
 from mmspec_text.training.written import answered
 from tests.support import byte_llama
 from tests.support.cached_heads import teacher_forced
@@ -661,7 +659,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 ) -> None:
     """And with no folder; where the reason was not in the recipe, the run goes on from there."""
     monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
-    module = f"mmspec_text.training.{'draft_model' if kind == 'model' else 'head_loss'}.draft_loss"
+    module = f"mmspec_text.training.{'draft_model' if kind == 'model' else 'heads'}.draft_loss"
 
     def bad(logits: Tensor, *rest: Any) -> Tensor:
         path = tmp_path / "drafter-work" / "drafter" / loop.CHECKPOINT

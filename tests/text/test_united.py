@@ -21,6 +21,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 from mmspec_text.drafters.united import FIRST, Trust, UnitedOptions, UnitedWithModel, united
 from tests.captured.conftest import _traced_alone, lockstep, rounds_of  # noqa: F401  a fixture
+from tests.support import random_models
 from tests.support.examples import EXAMPLES
 
 SURE = torch.zeros(1)
@@ -238,7 +239,7 @@ def test_what_a_model_is_drafted_with() -> None:
 
 
 def test_what_is_refused() -> None:
-    small = tiny_models.small()
+    small = random_models.small()
     with pytest.raises(ValueError, match=r"no drafter of a model is called 'eagel'.*eagle"):
         UnitedWithModel(UnitedOptions(model=small, first="eagel"))
     with pytest.raises(ValueError, match="draft-model needs a smaller model"):

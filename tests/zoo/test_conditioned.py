@@ -20,6 +20,7 @@ from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.conditioned.ambedkar import Ambedkar, AmbedkarOptions
+from tests.support import random_models
 from tests.support.zoo import build, noisy
 
 CLAUSES = [9, 4, 4, 71, 30]
@@ -48,7 +49,7 @@ def small_counter() -> MarkovTarget:
 
 
 def drafting(condition: list[int]) -> Ambedkar:
-    drafter = Ambedkar(AmbedkarOptions(model=tiny_models.small(), condition=condition))
+    drafter = Ambedkar(AmbedkarOptions(model=random_models.small(), condition=condition))
     drafter.model = small_counter()
     drafter.bind = lambda target: None  # type: ignore[method-assign]
     return drafter
@@ -99,7 +100,7 @@ def test_the_joint_is_that_of_the_target_behind_the_condition() -> None:
 def test_the_joint_of_a_model_behind_a_condition() -> None:
     """The same of a Llama of seven ids, whose probabilities come from its own forward on whole texts."""
     model, condition, text = tiny_models.llama(), [2, 5, 5, 1], [3, 6, 0]
-    drafter = Ambedkar(AmbedkarOptions(model=tiny_models.small(), condition=condition, behind=1))
+    drafter = Ambedkar(AmbedkarOptions(model=random_models.small(), condition=condition, behind=1))
     decoder = Decoder(TransformersTarget(model), drafter, Rejection(), k=2)
 
     def follows(emitted: tuple[int, ...]) -> Tensor:

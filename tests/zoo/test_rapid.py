@@ -13,13 +13,13 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.core.warp import Warp
-from mmspec.testing import tiny_models
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.cache import UnitsCache
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.conditioned.rapid import AugmentedTarget, Rapid, RapidOptions, bm25, mixed, shortened
+from tests.support import random_models
 
 PART: dict[str, Any] = {"first": 1, "chunk": 3, "chunks": 1, "end": 5}
 
@@ -111,7 +111,7 @@ def test_two_rounds_by_hand(how: dict[str, Any], drafts: Any, lengths: list[int]
     6, 4, 9 are right.
     """
     prompt = torch.tensor([[0, 4, 9, 2, 2, 1, 0, 0, 3, 1, 8, 6, 6, 6, 4]])
-    options = RapidOptions(**{**PART, "model": tiny_models.small(), **how})
+    options = RapidOptions(**{**PART, "model": random_models.small(), **how})
     decoder = Decoder(Remembering(), replaced(options, Remembering()), k=3)
     inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
     state = decoder.start(inputs, 20, warp=Warp.sampling(temperature=0))

@@ -11,10 +11,7 @@ DEFAULT_METHODS = (
     ),
     # On the CPU every node costs: chains, of which the policy takes what pays. Elsewhere trees.
     DefaultMethod(method="suffix", when="cpu", k=10, policy="payoff", why=f"suffix, as deep as it pays: {_NOTHING}"),
-    DefaultMethod(
-        method="auto",
-        policy="goodput",
-        why=f"prompt lookup, then token recycling, as deep as it pays: {_NOTHING}",
-    ),
+    # Whose drafts are made on the device, inside of its rounds; these take equally long, whatever is drafted.
+    DefaultMethod(method="auto", why=f"recycled tokens and copies of the text, in one tree: {_NOTHING}"),
 )
 """Under the rule `match` a choice can cost time, and never changes the output."""

@@ -1,7 +1,7 @@
-"""Prompt lookup, and token recycling for rows where it finds nothing: no model and no training.
+"""Token recycling and prompt lookup in one tree: no model and no training.
 
-Saxena's prompt lookup (`prompt_lookup.py`) and token recycling (arXiv 2408.08696, `token_recycling.py`). A copy is long
-and often right; a tree of successors is always available.
+Saxena's prompt lookup (`prompt_lookup.py`) beside token recycling (arXiv 2408.08696, `token_recycling.py`), as `united`
+weighs them: copies get most of the nodes while the text repeats itself, and few elsewhere.
 Guarantee and knobs: those of the two.
 """
 
@@ -12,7 +12,8 @@ from pydantic import Field
 
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
-from mmspec_text.drafters.two_drafters import Fallback
+from mmspec_text.drafters.united import United
+from mmspec_text.specs import LOOKUP_RECYCLING
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
         default=4, metadata={"help": "longest n-gram that is looked for"}
     )
     min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
-        default=2, metadata={"help": "shortest n-gram that is copied from; shorter ones leave it to recycling"}
+        default=2, metadata={"help": "shortest n-gram that is enough to copy what followed it"}
     )
 
     def __post_init__(self) -> None:
@@ -34,8 +35,9 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
         return PromptLookupOptions(max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
 
-class LookupRecycling(Fallback):
-    """Drafts with prompt lookup, else with token recycling."""
+class LookupRecycling(United):
+    """Drafts with token recycling and prompt lookup. Nothing is drawn, so that every rule for point masses is exact."""
 
     def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
-        super().__init__(PromptLookup(options.lookup()), TokenRecycling(options))
+        super().__init__(TokenRecycling(options), PromptLookup(options.lookup()), options.nodes)
+        self.needs = LOOKUP_RECYCLING.needs

@@ -27,12 +27,12 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec.kits.text.corpus import read_corpus
-from mmspec_text.drafters.suffix_corpus import SuffixArray
 from mmspec_text.drafters.suffix_statistics import (
     Guess,
     NgramCounts,
     RecentCounts,
     Statistics,
+    SuffixArray,
     SuffixRow,
     longest_of,
 )

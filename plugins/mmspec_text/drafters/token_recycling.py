@@ -14,6 +14,7 @@ tokens after 160 tokens of each of 16 held-out modules and after the two prompts
 temperature 0.8; the mean of the four (rank 0: 0.35, 0.15, 0.55, 0.33; rank 1: 0.08, 0.06, 0.13, 0.12).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,6 +36,8 @@ from mmspec_text.specs import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
 """The chance that the child of a rank is accepted, for nodes with all eight children."""
+Levels = Sequence[tuple[Tensor, Tensor]]
+"""For every level of a tree its nodes' parents, with the root as node 0, and their ranks."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class TokenRecycling:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         parents, ranks = self._tree(k)
-        return _drafted(self._rows, state.root, parents, _level_tables(parents, ranks, state.root.device))
+        return _drafted(self._rows, state.root, parents, *_level_tables(parents, ranks, state.root.device))
 
     def observe(self, state: State, step: Step) -> None:
         _note(self._rows, step)
@@ -120,7 +123,7 @@ class RecyclingInside(InsideDrafts):
     def __init__(self, drafter: TokenRecycling, k: int, device: torch.device) -> None:
         self.key, self._rows = drafter.options, drafter._rows
         self.parents, ranks = drafter._tree(k)
-        self._levels = _level_tables(self.parents, ranks, device)
+        self._levels, self._scores = _level_tables(self.parents, ranks, device)
 
     def reserve(self, state: State) -> None:
         with torch.inference_mode(False):
@@ -133,13 +136,13 @@ class RecyclingInside(InsideDrafts):
         drafter._rows.copy_(self._rows)
 
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
-        return _drafted(self._rows, live.root, self.parents, self._levels)
+        return _drafted(self._rows, live.root, self.parents, self._levels, self._scores)
 
     def observe(self, live: Live, step: Step) -> None:
         _note(self._rows, step)
 
 
-def _drafted(rows: Tensor, root: Tensor, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]]) -> Draft:
+def _drafted(rows: Tensor, root: Tensor, parents: Sequence[int], levels: Levels, scores: Tensor) -> Draft:
     """The tree below `root [batch]`; nodes whose successor M, `rows`, does not know are invalid."""
     units = root[:, None]
     for above, rank in levels:
@@ -147,7 +150,7 @@ def _drafted(rows: Tensor, root: Tensor, parents: Sequence[int], levels: Sequenc
         successor = rows[parent.clamp(min=0), rank].long()
         units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
     units = units[:, 1:]
-    return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
+    return Draft.tree(units.clamp(min=0), parents, valid=units >= 0, score=scores.expand_as(units))
 
 
 def _note(rows: Tensor, step: Step) -> None:
@@ -176,12 +179,13 @@ def _rate(rank: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _level_tables(
-    parents: tuple[int, ...], ranks: tuple[int, ...], device: torch.device
-) -> list[tuple[Tensor, Tensor]]:
-    """For every level of the tree its nodes' parents, with the root as node 0, and their ranks."""
-    levels = levels_of(parents)
-    return [
+def _level_tables(parents: tuple[int, ...], ranks: tuple[int, ...], device: torch.device) -> tuple[Levels, Tensor]:
+    """The levels of the tree, and the log probabilities of reaching its nodes: `[1, node]`."""
+    scores = list[float]()
+    for parent, rank in zip(parents, ranks, strict=True):
+        scores.append((scores[parent] if parent >= 0 else 0.0) + math.log(_rate(rank)))
+    levels = [
         (on_device([parents[i] + 1 for i in level], device), on_device([ranks[i] for i in level], device))
-        for level in levels
+        for level in levels_of(parents)
     ]
+    return levels, on_device([scores], device, torch.float32)

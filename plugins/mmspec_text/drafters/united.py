@@ -32,7 +32,6 @@ from mmspec.hosts.loading import header
 from mmspec.registry.options import build
 from mmspec.registry.suggest import unknown
 from mmspec_text import specs
-from mmspec_text.drafters.two_drafters import TwoDrafters, own_memory
 from mmspec_text.head_specs import HEAD_DRAFTERS
 
 MODELS = specs.PARD, specs.DRAFT_MODEL, specs.DRAFT_TREE, specs.SEQUOIA, specs.LLMCAD
@@ -101,21 +100,27 @@ class Trust:
         torch.add(KEPT * self.right, (reached[:, 1:] & (tried > 0)).sum(1), out=self.right)
 
 
-class United(TwoDrafters):
+class United:
     """The best nodes of two drafters' trees, as one tree. The first gives scores; the second is the retriever, whose
     nodes without a score are taken to be certain.
 
     There are at most `nodes`; None: as many as the first drafts, at least two for each unit of the longest path. The
     first's deepest path is `depth`; None: the budget. Where `agreed`, only paths are taken from the second whose first
-    unit the first drafts, too.
+    unit the first drafts, too. The call's memory is a list of both drafters' and of the trust in the second.
     """
+
+    offers = frozenset({"tree"})
 
     def __init__(
         self, first: Drafter, second: Drafter, nodes: int | None = None, depth: int | None = None, agreed: bool = False
     ) -> None:
-        super().__init__(first, second)
-        self.needs |= {"rerank"}
+        self.first, self.second = first, second
+        self.needs = first.needs | second.needs | {"rerank"}
         self.nodes, self.depth, self.agreed = nodes, depth, agreed
+
+    def bind(self, target: Target) -> None:
+        self.first.bind(target)
+        self.second.bind(target)
 
     @property
     def everywhere(self) -> bool:
@@ -135,7 +140,7 @@ class United(TwoDrafters):
         return k if self.depth is None else min(k, self.depth)
 
     def start(self, state: State, inputs: Any) -> list[Any]:
-        return [*super().start(state, inputs), Trust.begin(state.emitted)]
+        return [self.first.start(state, inputs), self.second.start(state, inputs), Trust.begin(state.emitted)]
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         trust: Trust = state.memory[2]
@@ -150,7 +155,9 @@ class United(TwoDrafters):
         return draft
 
     def observe(self, state: State, step: Step) -> None:
-        super().observe(state, step)
+        for which, drafter in enumerate((self.first, self.second)):
+            with own_memory(state, which):
+                drafter.observe(state, step)
         state.memory[2].observe(step)
 
     def inside(self, k: int, state: State) -> "UnitedInside":
@@ -212,7 +219,7 @@ class UnitedInside(InsideDrafts):
     def propose(self, live: Live, noise: DraftNoise) -> Draft:
         trust = self._trust
         first, second = self.first.propose(live, noise), self.second.propose(live, noise)
-        draft, trust.chance, chosen = united(first, second, self.most, trust.worth, self.agreed)
+        draft, trust.chance, chosen = united(first, second, self.most, trust.worth, self.agreed, fixed=True)
         self.first.renumber(chosen)
         return draft
 
@@ -222,8 +229,21 @@ class UnitedInside(InsideDrafts):
         self._trust.observe(step)
 
 
-def united(first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool) -> tuple[Draft, Tensor, Tensor]:
-    """One tree of two drafts that are not rooted, of at most `most` nodes.
+@contextmanager
+def own_memory(state: State, which: int) -> Iterator[None]:
+    """A block in which `state.memory`, a list that opens with two drafters' memories, is one of them."""
+    both: list[Any] = state.memory
+    state.memory = both[which]
+    try:
+        yield
+    finally:
+        both[which], state.memory = state.memory, both
+
+
+def united(
+    first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool, fixed: bool = False
+) -> tuple[Draft, Tensor, Tensor]:
+    """One tree of two drafts that are not rooted, of at most `most` nodes. If `fixed`, their number depends on no data.
 
     `worth [batch]` is the logarithm of what the second's chances are multiplied with. Beside the draft there are the
     second's chance of each of its nodes given the node's parent, 0 at others, `[batch, node]`; and where each node
@@ -254,7 +274,7 @@ def united(first: Draft, second: Draft, most: int, worth: Tensor, agreed: bool) 
     place = torch.where(both, one.int().argmax(2), n + torch.arange(m + 1, device=worth.device))
     parents = torch.cat([above[:, 1:], place.gather(1, behind)[:, 1:]], 1) - 1
     count = min(most, n + m)
-    if worth.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere counting would be a sync
+    if worth.device.type == "cpu" and not fixed:  # elsewhere counting would be a sync
         count = min(count, int((scores > -torch.inf).sum(1).max()))
     chosen = best_nodes(scores, count)
     none = scores.gather(1, chosen) == -torch.inf

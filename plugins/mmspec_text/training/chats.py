@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.registry.printable import shown
-from mmspec_text.training.answers import Answer
+from mmspec_text.training.texts import Answer
 
 ASSISTANT = "assistant"
 MARK = "the-question-of-a-user"

@@ -19,11 +19,9 @@ from mmspec.hosts.draft_models import own_target
 from mmspec.registry.printable import shown
 from mmspec.training.losses import next_token
 from mmspec.untrusted import numbered_json_lines
-from mmspec_text.training.answers import Answer, Answers, prompts_of
-from mmspec_text.training.batch import LEAST, Batch
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.texts import Source, Stream, Texts
+from mmspec_text.training.texts import LEAST, Answer, Answers, Batch, Source, Stream, Texts, prompts_of
 from mmspec_text.training.written import CONTINUED, GIVEN, ends
 
 MOST = 1 << 30

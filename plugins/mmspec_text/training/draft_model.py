@@ -18,9 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from mmspec.hosts.draft_models import own_target
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
-from mmspec_text.training.answers import prompts_of
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.texts import Batch, prompts_of
 from mmspec_text.training.trained import Trained, Training, fit_drafter
 from mmspec_text.training.written import GIVEN, answered
 

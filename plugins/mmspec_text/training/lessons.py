@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from mmspec.hosts.target import TransformersTarget
 from mmspec.training.losses import DraftLoss, Kind
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.draft_model import model_loss
 from mmspec_text.training.eagle import write_head
-from mmspec_text.training.head_loss import head_loss
+from mmspec_text.training.heads import head_loss
 from mmspec_text.training.teacher import Said, Teacher
+from mmspec_text.training.texts import Batch
 
 SHARED = ("embed_tokens.", "lm_head.")
 """Parts of a head that stay as they are, where it has them: they score and read units, in whatever text."""

@@ -21,22 +21,17 @@ from mmspec.hosts.fingerprint import identity
 from mmspec.registry.printable import printable
 from mmspec.registry.warn import warn
 from mmspec.training.work import claimed, digest
-from mmspec_text.training.answers import Answers
-from mmspec_text.training.batch import Batch
+from mmspec_text.training.blocks import begun_pard, begun_ppd
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
-from mmspec_text.training.dflash import begun_dflash
 from mmspec_text.training.draft_model import trained_model
 from mmspec_text.training.eagle import begun_eagle
 from mmspec_text.training.heads import drafted_ids, trained_head
-from mmspec_text.training.medusa import begun_medusa
-from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.new_head import Begin
-from mmspec_text.training.pard import begun_pard
-from mmspec_text.training.ppd import begun_ppd
+from mmspec_text.training.new_heads import begun_dflash, begun_medusa, begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Source, Stream, Texts
+from mmspec_text.training.texts import Answers, Batch, Source, Stream, Texts
 from mmspec_text.training.trained import Training
 from mmspec_text.training.written import CONTINUED, answered, questions
 

@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from mmspec.training.loop import fit
 from mmspec.training.losses import TokenFilter
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.texts import Texts
+from mmspec_text.training.texts import Batch, Texts
 
 
 @dataclass(frozen=True)

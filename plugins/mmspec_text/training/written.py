@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mmspec.training.work import cached
-from mmspec_text.training.answers import Answer, of_sheet, prompts_of, sheet
 from mmspec_text.training.chats import Chat
+from mmspec_text.training.texts import Answer, of_sheet, prompts_of, sheet
 
 GIVEN, CONTINUED = 64, 448
 """Units of a prompt that the target continues, and most units that it adds."""

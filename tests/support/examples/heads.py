@@ -12,7 +12,7 @@ from transformers import Gemma4TextConfig
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example
-from mmspec.testing.tiny_models import SIZES, llama, prompt, random_model
+from mmspec.testing.tiny_models import SIZES, llama, prompt
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.falcon import FalconOptions
@@ -34,6 +34,7 @@ from mmspec_text.drafters.mlp_speculator import LstmNetwork, MlpNetwork, Specula
 from mmspec_text.drafters.mtp import MtpOptions
 from mmspec_text.drafters.p_eagle import PEagleOptions
 from mmspec_text.drafters.ppd import PPDOptions, Prompts
+from tests.support.random_models import random_model
 
 THIRD = Architecture(
     hidden=16,

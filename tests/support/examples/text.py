@@ -5,11 +5,9 @@ from functools import cache
 from typing import Any
 
 from mmspec.testing import Example
-from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
-from mmspec_text.drafters.draft_model import DraftModelOptions
-from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.draft_model import DraftModelOptions, DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
 from mmspec_text.drafters.pard import PardOptions
 from mmspec_text.drafters.retrieval.rasd import RasdOptions
@@ -17,6 +15,7 @@ from mmspec_text.drafters.retrieval.rest import RestOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
 from mmspec_text.drafters.suffix import SuffixOptions
 from mmspec_text.drafters.united import UnitedOptions
+from tests.support.random_models import small
 
 
 def recycling() -> Example:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast, XLNetConfig
 from mmspec.hosts.fingerprint import identity
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example, tiny_models
-from mmspec.testing.tiny_models import SIZES, again, llama, prompt, random_model, small
+from mmspec.testing.tiny_models import SIZES, again, llama, prompt
 from mmspec_text.drafters.clover_2 import Clover2Network, Clover2Sizes
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
@@ -34,6 +34,7 @@ from mmspec_zoo.specmemo import SpecMemoOptions
 from mmspec_zoo.vocabularies.omnidraft import OmniDraftOptions
 from mmspec_zoo.vocabularies.vocab_trim import VocabTrimOptions
 from tests.support.examples.heads import path_head
+from tests.support.random_models import random_model, small
 
 
 def pearl() -> list[Example]:

@@ -15,19 +15,12 @@ RSD = "RSD (arXiv 2402.14160) and Sequoia (arXiv 2402.12374)"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug that the suite must see.
+    """A bug that the suite must see."""
 
-    Attributes:
-        name: The mutant's name.
-        summary: What goes wrong.
-        source: The paper or software that has the bug.
-        apply: `with mutant.apply(): …` runs the core with the bug.
-    """
-
-    name: str
-    summary: str
-    source: str
-    apply: Callable[[], AbstractContextManager[None]]
+    name: str  # the mutant's name
+    summary: str  # what goes wrong
+    source: str  # the paper or software that has the bug
+    apply: Callable[[], AbstractContextManager[None]]  # `with mutant.apply(): …` runs the core with the bug
 
 
 def replacing(owner: Any, name: str, make: Callable[[Callable], Any]) -> Callable[[], AbstractContextManager[None]]:

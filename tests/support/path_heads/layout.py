@@ -19,19 +19,12 @@ HIDDEN, VOCAB = 16, 7
 
 @dataclass(frozen=True)
 class Given:
-    """What a forward is given.
+    """What a forward is given."""
 
-    Attributes:
-        weights: The tensors, in float64, by the keys of the layout.
-        config: The entries of `config.json`.
-        embedding: The target's, `[vocab, width]`.
-        output: The target's output layer, `[vocab, width]`.
-    """
-
-    weights: Mapping[str, Tensor]
-    config: Mapping[str, Any]
-    embedding: Tensor
-    output: Tensor
+    weights: Mapping[str, Tensor]  # the tensors, in float64, by the keys of the layout
+    config: Mapping[str, Any]  # the entries of `config.json`
+    embedding: Tensor  # the target's, `[vocab, width]`
+    output: Tensor  # the target's output layer, `[vocab, width]`
 
 
 Forward = Callable[[Given, Tensor, Sequence[int], Sequence[int]], list[Tensor]]
@@ -41,35 +34,20 @@ The units are one ahead of the features."""
 
 @dataclass(frozen=True)
 class PathLayout:
-    """A layout under test.
+    """A layout under test."""
 
-    Attributes:
-        drafter: The drafter's class.
-        read: Reads a head from a folder.
-        renamed: What a key is called in messages.
-        config: Its `config.json`, for a hidden size and a vocabulary of the target.
-        shapes: Shapes of its tensors, by its keys, likewise.
-        forward: The forward written out; logits over the target's ids.
-        integers: Tensors of integers, for a vocabulary.
-        file: The file's name.
-        extra: Keys that are of no use.
-        copies: Keys that are of no use, since they are copies of others.
-        optional: Keys that may be missing.
-        normed: Whether features are states behind the target's final norm, and not before it.
-    """
-
-    drafter: Any
-    read: Any
-    renamed: Callable[[str], str]
-    config: Callable[[int, int], dict[str, Any]]
-    shapes: Callable[[int, int], Shapes]
-    forward: Forward
-    integers: Callable[[int], dict[str, Tensor]] = lambda vocab: {}
-    file: str = "model.safetensors"
-    extra: tuple[str, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
-    normed: bool = True
+    drafter: Any  # the drafter's class
+    read: Any  # reads a head from a folder
+    renamed: Callable[[str], str]  # what a key is called in messages
+    config: Callable[[int, int], dict[str, Any]]  # its `config.json`, for a hidden size and a vocabulary of the target
+    shapes: Callable[[int, int], Shapes]  # shapes of its tensors, by its keys, likewise
+    forward: Forward  # the forward written out; logits over the target's ids
+    integers: Callable[[int], dict[str, Tensor]] = lambda vocab: {}  # tensors of integers, for a vocabulary
+    file: str = "model.safetensors"  # the file's name
+    extra: tuple[str, ...] = ()  # keys that are of no use
+    copies: Mapping[str, str] = field(default_factory=dict)  # keys that are of no use, since they are copies of others
+    optional: tuple[str, ...] = ()  # keys that may be missing
+    normed: bool = True  # whether features are states behind the target's final norm, and not before it
 
     def weights(self, hidden: int = HIDDEN, vocab: int = VOCAB, seed: int = 0) -> dict[str, Tensor]:
         """Random weights."""

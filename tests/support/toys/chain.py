@@ -13,23 +13,14 @@ from mmspec.testing.toys.gaussian import GaussianTarget
 
 @dataclass
 class LinearHead:
-    """x_{t+1} ~ N(carried x_t + added c, sigma_t²): the token is N(c, `spread`²) with the `added` of `LinearHead.of`.
+    """x_{t+1} ~ N(carried x_t + added c, sigma_t²): the token is N(c, `spread`²) by `LinearHead.of`."""
 
-    Attributes:
-        dim: Numbers of a token.
-        carried: How much of the state is kept at each step.
-        added: How much of the condition `c [m, dim]` is added.
-        sigmas: `[steps]`.
-        carry: `[steps]` float: `carried` as drafts may use it; 0 hides it.
-        calls: Evaluations so far, of all nodes together.
-    """
-
-    dim: int
-    carried: float
-    added: float
-    sigmas: Tensor
-    carry: Tensor
-    calls: int = 0
+    dim: int  # numbers of a token
+    carried: float  # how much of the state is kept at each step
+    added: float  # how much of the condition `c [m, dim]` is added
+    sigmas: Tensor  # `[steps]`
+    carry: Tensor  # `[steps]` float: `carried` as drafts may use it; 0 hides it
+    calls: int = 0  # evaluations so far, of all nodes together
 
     @classmethod
     def of(cls, dim: int, steps: int = 4, carried: float = 0.6, sigma: float = 0.5, carry: bool = True) -> "LinearHead":

@@ -26,25 +26,15 @@ class Scene:
 
 @dataclass
 class FramesCache:
-    """The state of a call.
+    """The state of a call."""
 
-    Attributes:
-        key: `[batch, 2]`: the key of the noise.
-        frame: `[batch, size]`: the last committed frame.
-        length: `[batch]`: how many frames are committed.
-        coming: `[batch, size]`: the root's frame, valid where `ready`.
-        ready: `[batch]` bool: whether the truth was drafted, so that the root's frame is rendered already.
-        frames: `[batch, node, size]`: frames of the last pass.
-        rendered: `[batch]`: how many frames were rendered in all.
-    """
-
-    key: Tensor
-    frame: Tensor
-    length: Tensor
-    coming: Tensor
-    ready: Tensor
-    frames: Tensor
-    rendered: Tensor
+    key: Tensor  # `[batch, 2]`: the key of the noise
+    frame: Tensor  # `[batch, size]`: the last committed frame
+    length: Tensor  # `[batch]`: how many frames are committed
+    coming: Tensor  # `[batch, size]`: the root's frame, valid where `ready`
+    ready: Tensor  # `[batch]` bool: whether the truth was drafted, so that the root's frame is rendered already
+    frames: Tensor  # `[batch, node, size]`: frames of the last pass
+    rendered: Tensor  # `[batch]`: how many frames were rendered in all
 
 
 class FramesTarget:

@@ -21,18 +21,14 @@ KIND = 1
 
 
 class PictureTarget(GridTarget):
-    """`GridTarget` with a codebook.
-
-    Attributes:
-        grid: Codes per row.
-        codebook: `[vocab, 3]`: embeddings of the codes, the same in every picture of that vocabulary.
-    """
+    """`GridTarget` with a codebook."""
 
     offers = GridTarget.offers | {"window", "codebook"}
 
     def __init__(self, width: int, table: Tensor) -> None:
         super().__init__(width, table)
-        self.grid = width
+        self.grid = width  # codes per row
+        # `[vocab, 3]`: embeddings of the codes, the same in every picture of that vocabulary
         self.codebook = torch.randn(table.shape[-1], 3, generator=torch.Generator().manual_seed(5))
 
 

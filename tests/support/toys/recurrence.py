@@ -18,15 +18,10 @@ from mmspec.testing.toys.cache import rooted_path
 
 @dataclass
 class RecurrenceCache:
-    """The state of a call.
+    """The state of a call."""
 
-    Attributes:
-        state: `[batch, layer, width]`, after all committed units.
-        inputs: `[batch, node, layer, width]`: the input of each node of the last pass to each layer.
-    """
-
-    state: Tensor
-    inputs: Tensor
+    state: Tensor  # `[batch, layer, width]`, after all committed units
+    inputs: Tensor  # `[batch, node, layer, width]`: the input of each node of the last pass to each layer
 
 
 class RecurrenceTarget:

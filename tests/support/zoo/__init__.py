@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedModel
 
-from mmspec.testing.tiny_models import noisy
+from tests.support.random_models import noisy
 from tests.support.zoo.accounting import MISSING, SAME, unaccounted
 from tests.support.zoo.dense import DENSE
 from tests.support.zoo.encoders import ENCODERS

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 
 VOCAB, CONTEXT, WINDOW = 131, 512, 12
 
@@ -37,29 +37,18 @@ _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A small model of one architecture.
+    """A small model of one architecture."""
 
-    Attributes:
-        model_type: Key of transformers' `CONFIG_MAPPING`.
-        family: What the architecture stands for among the others: `full`, `sliding`, `mixed`, …
-        config: Values of its configuration beside `COMMON`.
-        gain: Factor of the weight matrices; higher is sharper and more chaotic.
-        head: Factor of the output embedding; higher gives larger scores, and larger rounding errors with them.
-        embedding: Factor of the input embedding; higher makes a text follow its last token.
-        salt: Added to the seed, where that of 0 gives a near-tie or a text that stands still.
-        factors: Part of a weight's name → one more factor.
-        alone: In a padded batch transformers counts the padding, so that only rows alone can be compared.
-    """
-
-    model_type: str
-    family: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    gain: float = 8.0
+    model_type: str  # key of transformers' `CONFIG_MAPPING`
+    family: str  # what the architecture stands for among the others: `full`, `sliding`, `mixed`, …
+    config: Mapping[str, Any] = field(default_factory=dict)  # values of its configuration beside `COMMON`
+    gain: float = 8.0  # factor of the weight matrices; higher is sharper and more chaotic
+    # factor of the output embedding; higher gives larger scores, and larger rounding errors with them
     head: float = 16.0
-    embedding: float = 1.0
-    salt: int = 0
-    factors: Mapping[str, float] = field(default_factory=dict)
-    alone: bool = False
+    embedding: float = 1.0  # factor of the input embedding; higher makes a text follow its last token
+    salt: int = 0  # added to the seed, where that of 0 gives a near-tie or a text that stands still
+    factors: Mapping[str, float] = field(default_factory=dict)  # part of a weight's name → one more factor
+    alone: bool = False  # in a padded batch transformers counts the padding, so that only rows alone can be compared
 
     def configuration(self) -> PreTrainedConfig:
         """The configuration; nothing is downloaded."""

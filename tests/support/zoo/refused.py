@@ -44,15 +44,10 @@ SAYS: Mapping[Reason, str] = {
 
 @dataclass(frozen=True)
 class Refused:
-    """A model that must be refused.
+    """A model that must be refused."""
 
-    Attributes:
-        reason: Key of `MEANS` and `SAYS`.
-        recipe: Of a small one.
-    """
-
-    reason: Reason
-    recipe: Recipe
+    reason: Reason  # key of `MEANS` and `SAYS`
+    recipe: Recipe  # of a small one
 
     def model(self) -> PreTrainedModel:
         """A small one, of random weights."""

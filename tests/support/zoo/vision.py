@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 from tests.support.zoo.recipe import Recipe
 
 START, END, IMAGE, VIDEO = 124, 125, 126, 127
@@ -27,18 +27,12 @@ Layout = Callable[[list[Tensor]], tuple[dict[str, Tensor], list[int]]]
 
 @dataclass(frozen=True)
 class VisionRecipe:
-    """A small model that reads pictures.
+    """A small model that reads pictures."""
 
-    Attributes:
-        recipe: Of the model; its configuration has a part for text and a part for pictures.
-        layout: How pictures are handed over.
-        marks: Name of the argument that marks image tokens among others, where the model wants one.
-        sizes: Height and width of the picture of every row, in pixels, again and again.
-    """
-
-    recipe: Recipe
-    layout: Layout
-    marks: str | None = None
+    recipe: Recipe  # of the model; its configuration has a part for text and a part for pictures
+    layout: Layout  # how pictures are handed over
+    marks: str | None = None  # name of the argument that marks image tokens among others, where the model wants one
+    # height and width of the picture of every row, in pixels, again and again
     sizes: tuple[tuple[int, int], ...] = ((SIZE, SIZE),)
 
     @property

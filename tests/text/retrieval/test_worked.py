@@ -20,7 +20,8 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions
 from mmspec_text.drafters.retrieval.rest import Rest, RestOptions, most_frequent
-from mmspec_text.drafters.suffix_corpus import SuffixArray
+from mmspec_text.drafters.suffix_statistics import SuffixArray
+from tests.support import random_models
 
 TEXTS = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 3, 0], [2, 3, 4, 5, 6]]
 
@@ -94,7 +95,7 @@ def test_of_many_places_even_ones_are_taken() -> None:
 
 
 def rasd(**options: Any) -> Rasd:
-    return Rasd(RasdOptions(model=tiny_models.small(), width=3, nodes=6, **options))
+    return Rasd(RasdOptions(model=random_models.small(), width=3, nodes=6, **options))
 
 
 def test_rasd_is_the_models_tree_with_more_behind_it() -> None:
@@ -108,7 +109,7 @@ def test_rasd_is_the_models_tree_with_more_behind_it() -> None:
             torch.manual_seed(0)
             assert torch.equal(model.generate(**inputs, **call), text)
             reports[name] = spec.report
-    with mmspec.enable(model, "draft-tree", drafter=tiny_models.small(), k=4, width=3, nodes=6) as spec:
+    with mmspec.enable(model, "draft-tree", drafter=random_models.small(), k=4, width=3, nodes=6) as spec:
         torch.manual_seed(0)
         model.generate(**inputs, **call)
         alone = spec.report

@@ -10,6 +10,7 @@ import mmspec
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
 from mmspec_zoo.overlap.mirror_sd import LayerExit
+from tests.support import random_models
 from tests.support.examples import zoo
 
 
@@ -35,7 +36,7 @@ def test_the_exit_says_what_norm_and_head_make_of_a_layers_states(layer: int) ->
 
 def test_exits_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match="can be left behind layer 1 to 1, not 2"):
-        mmspec.enable(tiny_models.llama(), "mirror-sd", drafter=tiny_models.small(), executor="serial", exit=2)
+        mmspec.enable(tiny_models.llama(), "mirror-sd", drafter=random_models.small(), executor="serial", exit=2)
 
 
 def test_a_pass_that_was_interrupted_before_its_exit_does_no_harm() -> None:
@@ -53,7 +54,7 @@ def test_a_pass_that_was_interrupted_before_its_exit_does_no_harm() -> None:
 
     enabled: list[Any] = []
     hook = model.model.layers[0].register_forward_pre_hook(interrupt)
-    with mmspec.enable(model, "mirror-sd", drafter=tiny_models.small(), executor="serial", k=3) as spec:
+    with mmspec.enable(model, "mirror-sd", drafter=random_models.small(), executor="serial", k=3) as spec:
         model.generate(**inputs, **call)  # its first padded batch is compared with stock
         enabled.append(spec)
         passes.clear()

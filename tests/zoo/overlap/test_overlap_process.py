@@ -17,6 +17,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 from mmspec_zoo.overlap.overlapped import Overlapped
 from mmspec_zoo.overlap.process import Process
+from tests.support import random_models
 
 pytestmark = pytest.mark.slow
 CALL: dict[str, Any] = dict(max_new_tokens=40, pad_token_id=0, eos_token_id=None, do_sample=True, top_k=0)
@@ -25,7 +26,7 @@ CALL: dict[str, Any] = dict(max_new_tokens=40, pad_token_id=0, eos_token_id=None
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    tiny_models.small().save_pretrained(folder)
+    random_models.small().save_pretrained(folder)
     return folder
 
 

@@ -18,6 +18,7 @@ from mmspec_zoo.overlap import process
 from mmspec_zoo.overlap.executors import Streams
 from mmspec_zoo.overlap.overlapped import Overlapped
 from mmspec_zoo.overlap.worker import serve
+from tests.support import random_models
 from tests.support.simulated import Costs, Faults, Simulated
 
 
@@ -25,7 +26,7 @@ from tests.support.simulated import Costs, Faults, Simulated
 @pytest.mark.parametrize("own", [True, False])
 def test_equal_to_unmodified_generate(own, sampling):
     model, inputs = tiny_models.llama(), tiny_models.prompt([0, 1])
-    small = model if own else tiny_models.small()
+    small = model if own else random_models.small()
     executor = Simulated(Costs(1.0, 3.0), 1, Faults() if own else Faults(late=0.2, doubled=0.2, lost=0.2, dropped=0.2))
     call = dict(max_new_tokens=21, pad_token_id=0, eos_token_id=None, **sampling)
     torch.manual_seed(3)
@@ -44,7 +45,7 @@ def test_equal_to_unmodified_generate(own, sampling):
 @pytest.mark.parametrize("branches, on_miss", [(1, "plain"), (4, "draft")])
 def test_streams(device, branches, on_miss):
     """The draft model in a thread: what `Serial` drafts, and the output of `generate`, in several calls."""
-    model, small = (copy.deepcopy(each()).to(device) for each in (tiny_models.llama, tiny_models.small))
+    model, small = (copy.deepcopy(each()).to(device) for each in (tiny_models.llama, random_models.small))
     inputs = {name: ids.to(device) for name, ids in tiny_models.prompt([0, 1]).items()}
     call = dict(max_new_tokens=30, pad_token_id=0, eos_token_id=None, do_sample=True, top_k=12)
     reports = []
@@ -72,7 +73,7 @@ def test_an_error_in_the_thread_ends_drafts_and_not_the_call():
     model, inputs = tiny_models.llama(), tiny_models.prompt([0])
     call = dict(max_new_tokens=12, pad_token_id=0, eos_token_id=None, do_sample=False)
     plain = model.generate(**inputs, **call)
-    with mmspec.enable(model, drafter=Overlapped(drafting_target(tiny_models.small()), Broken())) as spec:
+    with mmspec.enable(model, drafter=Overlapped(drafting_target(random_models.small()), Broken())) as spec:
         with pytest.warns(UserWarning, match="failed"):
             assert torch.equal(model.generate(**inputs, **call), plain)
         assert spec.report.faults and spec.report.drafted == 0
@@ -102,7 +103,7 @@ def test_a_first_call_has_drafts(method: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(process.subprocess, "Popen", InAThread)
     model, inputs = tiny_models.llama.__wrapped__(), tiny_models.prompt([0])
     call = dict(max_new_tokens=32, pad_token_id=0, eos_token_id=None, do_sample=False)
-    small = tiny_models.noisy(model, 0.1)
+    small = random_models.noisy(model, 0.1)
     small.register_forward_hook(lambda *given: None)
     with pytest.raises(ValueError, match=r"cannot be sent to a process of its own .* or executor='serial'"):
         mmspec.enable(model, method, drafter=small)

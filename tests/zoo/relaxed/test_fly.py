@@ -21,9 +21,10 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import joint_p_value
-from mmspec.testing.tiny_models import llama, prompt, small
+from mmspec.testing.tiny_models import llama, prompt
 from mmspec_zoo.relaxed.fly import Fly, FlyOptions
 from tests.captured.conftest import _traced_alone, lockstep  # noqa: F401  a fixture
+from tests.support.random_models import small
 
 HERE = Path(__file__).parent
 

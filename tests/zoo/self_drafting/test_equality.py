@@ -19,7 +19,7 @@ from transformers import (
 
 import mmspec
 from mmspec.compare.equality import assert_same
-from mmspec.testing.tiny_models import random_model
+from tests.support.random_models import random_model
 
 SIZES: dict[str, Any] = dict(
     vocab_size=131,

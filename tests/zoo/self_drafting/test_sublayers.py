@@ -11,8 +11,8 @@ from transformers import GPT2Config, OPTConfig
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import rewound
-from mmspec.testing.tiny_models import random_model
 from mmspec_zoo.sublayers import SubLayers
+from tests.support.random_models import random_model
 
 SETS = {"attention": {2}, "feed-forward": {3}, "both of a layer": {2, 3, 4}, "behind layer 1": {2, 3, 4, 5, 6, 7}}
 

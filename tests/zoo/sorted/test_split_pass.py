@@ -10,9 +10,10 @@ from transformers import Gemma3nTextConfig
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES
 from mmspec_zoo.sorted.waiting import split
 from mmspec_zoo.sublayers import SubLayers
+from tests.support.random_models import random_model
 from tests.support.zoo import build
 
 SLOW = ("mistral", "gemma2", "qwen3_moe", "falcon-new", "opt", "cohere2")

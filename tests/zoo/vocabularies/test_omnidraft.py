@@ -20,6 +20,7 @@ from mmspec.testing import tiny_models
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions
+from tests.support import random_models
 from tests.support.examples.zoo import letters
 from tests.support.zoo import VOCAB, build
 
@@ -60,7 +61,7 @@ class History(HistoryTarget):
 
 def omnidraft(small: Any, vocabulary: VocabularyMap, **options: Any) -> OmniDraft:
     """The drafter over a toy."""
-    drafter = OmniDraft(OmniDraftOptions(model=tiny_models.small(), **options))
+    drafter = OmniDraft(OmniDraftOptions(model=random_models.small(), **options))
 
     def bind(target: Any) -> None:
         drafter.model = TranslatedTarget(small, vocabulary)
@@ -215,7 +216,7 @@ def test_the_small_models_cache_is_the_text_in_its_own_tokens(budgets: tuple[int
 
 
 def test_one_vocabulary_is_draft_model() -> None:
-    target, small = TransformersTarget(tiny_models.llama()), tiny_models.small()
+    target, small = TransformersTarget(tiny_models.llama()), random_models.small()
     drafters = OmniDraft(OmniDraftOptions(model=small)), DraftModel(TransformersTarget(small, drafting=True))
     for warp in (Warp.sampling(), Warp.sampling(temperature=0)):
         found: list[list[Tensor]] = []
@@ -268,7 +269,7 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], promp
     """A random small model of four letters; the target's tokens are up to four of them."""
     model, call = build(name), dict(max_new_tokens=20, **sampling)
     runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
-    small = tiny_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 4}), seed=5, head=8.0)
+    small = random_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 4}), seed=5, head=8.0)
     drafter = OmniDraft(OmniDraftOptions(model=small, tokenizer=letters(joins()), assistant_tokenizer=letters()))
     with mmspec.enable(model, drafter=drafter, k=4) as spec:
         for batch, expected in runs.items():

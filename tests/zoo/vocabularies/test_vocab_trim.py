@@ -21,6 +21,7 @@ from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.vocab_trim import CutHeadTarget, VocabTrim, VocabTrimOptions, widened
+from tests.support import random_models
 from tests.support.examples.zoo import JOINS, letters, speller
 from tests.support.zoo import build
 from tests.text.test_methods_equal_stock import MODELS, noisy
@@ -36,7 +37,7 @@ def counting() -> Any:
     layer; the norm behind the layers makes the unit vector √8 long.
     """
     sizes = {**tiny_models.SIZES, "vocab_size": IDS, "hidden_size": IDS, "head_dim": 4}
-    model: Any = tiny_models.random_model(LlamaConfig(**sizes))
+    model: Any = random_models.random_model(LlamaConfig(**sizes))
     further = (torch.arange(IDS)[:, None] - torch.arange(IDS)) % IDS  # [id, the one before]
     chance = torch.where(further > 0, 2.0 ** (7 - further), 1e-6)
     with torch.no_grad():
@@ -136,7 +137,7 @@ def test_the_cut_layer(name: str) -> None:
 
 def test_all_ids_is_the_whole_model() -> None:
     """k = V cuts nothing: drafts are those of `draft-model`."""
-    small, target = tiny_models.small(), TransformersTarget(tiny_models.llama())
+    small, target = random_models.small(), TransformersTarget(tiny_models.llama())
     drafter = VocabTrim(VocabTrimOptions(model=small, keep=7, corpus=[1, 2]))
     found = []
     for each in (drafter, DraftModel(TransformersTarget(small, drafting=True))):

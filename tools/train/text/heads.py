@@ -8,11 +8,10 @@ from pathlib import Path
 
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.registry.suggest import unknown
-from mmspec_text.training.batch import Batch
 from mmspec_text.training.data import Data
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import train_drafter
-from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.texts import Batch, Stream, Texts
 from mmspec_text.training.written import AT_ONCE, GIVEN
 from tools.train.text import corpus as corpora
 from tools.train.text.language import stream

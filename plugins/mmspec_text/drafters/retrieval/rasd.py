@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmspec.kits.text.small_model import SmallModelOptions
-from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
+from mmspec_text.drafters.draft_model import DraftTreeOptions, TextDraftTree
 from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
 from mmspec_text.drafters.united import United
 from mmspec_text.specs import RASD

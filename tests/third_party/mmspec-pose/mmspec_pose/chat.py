@@ -13,15 +13,10 @@ from mmspec_pose.model import PoseLlava
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one prompt.
+    """The answer to one prompt."""
 
-    Attributes:
-        ids: Its tokens, `[token]`.
-        poses: A pose for every signal token among them: rotations of joints, `[n, joint, 3, 3]`.
-    """
-
-    ids: Tensor
-    poses: Tensor
+    ids: Tensor  # its tokens, `[token]`
+    poses: Tensor  # a pose for every signal token among them: rotations of joints, `[n, joint, 3, 3]`
 
 
 @torch.no_grad()
