@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 import mmspec
 from mmspec.compare.equality import Stock, assert_same, stock
 from mmspec.core.protocols import Drafter
+from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
-from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
 from tests.support.zoo import build, noisy
 
 Runs = dict[int, Stock]
