@@ -101,9 +101,8 @@ def _batches(left: Mapping[str, Mapping[str, Any]], id: str, reads: Sequence[str
 def _parts(
     folder: Folder, left: dict[str, dict[str, Any]], results: Iterable[Mapping[str, Any]], per_file: int
 ) -> Iterator[int]:
-    """Write results as they come, each row once; gives the number of rows of every result.
-
-    What has come is written where the run is stopped, too.
+    """Write results as they come, each row once, also where the run is stopped; gives the number of rows of every
+    result.
     """
     waiting: list[dict[str, Any]] = []
     makes = ""

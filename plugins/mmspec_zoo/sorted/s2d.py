@@ -154,7 +154,6 @@ class SortedTarget:
 
     def _go_on(self, number: int, part: SplitPass, cache: SortedTargetCache, tree: TreeIndex, valid: Tensor) -> Tensor:
         """Run a part over all that waits for it; logits `[row, place, vocab]`. What it leaves waits for the next part.
-
         The tree and `valid [row, node]` are the draft's, for the rows of the cache.
         """
         slots, waiting = cache.cache.slots, cache.waiting[number - 1]
@@ -231,9 +230,8 @@ class StoppedChain(Chain):
         return replace(level, valid=valid, carried=valid)
 
     def ended(self, level: Level) -> bool:
-        """True if the draft of every row has ended, on a CPU.
-
-        Elsewhere asking would be another wait for every unit: there the smallest sub-model runs on, and nothing else.
+        """True if the draft of every row has ended, on a CPU; elsewhere asking would be another wait for every unit:
+        there the smallest sub-model runs on, and nothing else.
         """
         return level.valid.device.type == "cpu" and super().ended(level)
 
