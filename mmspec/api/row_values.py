@@ -1,9 +1,10 @@
-"""Cells of a table as arguments of a pipeline, and a pipeline's outputs as cells."""
+"""Cells of a table as arguments of a pipeline; a pipeline's outputs, and the reports of its calls, as cells."""
 
 import io
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+from mmspec.core.report import PHASES, Report
 
 
 def seed_of(seed: int, id: str) -> int:
@@ -115,3 +118,29 @@ def _gif(frames: Sequence[Image.Image], fps: int) -> bytes:
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=list(frames[1:]), duration=round(1000 / fps), loop=0)
     return file.getvalue()
+
+
+COUNTERS = ("rows", "emitted", "rounds", "row_rounds", "inner_passes", "drafted", "accepted", "faults")
+"""Numbers that add up over calls, as in `mmspec.core.report.Report`."""
+
+
+def as_json(report: Report) -> str:
+    """A call's counters, the seconds of its phases, and what the method promises."""
+    counters = {name: getattr(report, name) for name in COUNTERS}
+    seconds = {name: round(report.seconds[name], 6) for name in PHASES}
+    return json.dumps({"method": report.method, "exactness": report.exactness, **counters, "seconds": seconds})
+
+
+def summed(reports: Iterable[str]) -> dict[str, Any]:
+    """The sums of texts of `as_json`, with the acceptance length and the acceptance rate of all calls together."""
+    read: list[Mapping[str, Any]] = [json.loads(report) for report in reports]
+    total: dict[str, Any] = {name: sum(one[name] for one in read) for name in COUNTERS}
+    passes, drafted = total["row_rounds"], total["drafted"]
+    return {
+        "calls": len(read),
+        "methods": sorted({f"{one['method']} ({one['exactness']})" for one in read}),
+        **total,
+        "acceptance_length": (total["emitted"] - total["rows"]) / passes if passes else 0.0,
+        "acceptance_rate": total["accepted"] / drafted if drafted else 0.0,
+        "seconds": {name: sum(one["seconds"][name] for one in read) for name in PHASES},
+    }

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.row_values import argument, cells, ids_of, is_missing, objects, seed_of, shape_of, together
+from mmspec.api.row_values import argument, as_json, cells, ids_of, is_missing, objects, seed_of, shape_of, together
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
-from mmspec.report.counters import as_json
 
 INPUTS = ("prompt", "class_labels", "negative_prompt", "first_frames", "actions")
 """Columns with one argument a row: texts, numbers, pictures as bytes of PNG or JPEG, lists of actions."""

@@ -82,10 +82,8 @@ def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 @cache
 def _compiled() -> CompileConfig:
-    """A configuration shared by all settings, because transformers compiles again for another object.
-
-    Weights are not frozen (inductor's `freezing`): the static cache's own length would be frozen with them, and the
-    second call reads out of bounds.
+    """A configuration shared by all settings, because transformers compiles again for another object. Weights are not
+    frozen: the static cache's own length would be, too, and the second call reads out of bounds.
     """
     config = CompileConfig(fullgraph=False)
     config._compile_all_devices = True  # by default transformers compiles on accelerators only

@@ -119,9 +119,8 @@ class Tuned:
 
 
 def tune(ways: Mapping[str, Contestant], share: Sequence[Any], tick: Callable[[], None] = lambda: None) -> Tuned:
-    """The fastest of some settings. A single one is not tried; if all fail, the first is taken, and the race says why.
-
-    `ways` has the contestant in each setting, at least one.
+    """The fastest of some settings, by its contestant in `ways`; a single one is not tried; if all fail, the first is
+    taken, and the race says why.
     """
     if len(ways) == 1:
         ((only, way),) = ways.items()

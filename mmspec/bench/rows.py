@@ -85,9 +85,8 @@ def _reports(runs: Sequence[Run]) -> list[Report]:
 
 
 def peer_of(track: Track, setting: str, note: str = "", *, ours: bool = False, tuned: Tuned | None = None) -> Peer:
-    """The record of other software; if it failed there are no repeats, and the note says why.
-
-    `ours` marks a loop that we wrote; `tuned` has the settings that were tried before, if there was a choice.
+    """The record of other software, or of a loop of `ours`; if it failed there are no repeats, and the note says why.
+    `tuned` has the settings that were tried before, if there was a choice.
     """
     if track.failure:
         return Peer(setting, [], 0, track.failure, ours)

@@ -33,10 +33,7 @@ class Usage(Protocol):
 
 
 def run(command: Callable[[], Any]) -> int:
-    """Run a command, and turn its errors into one line on stderr; returns the exit code.
-
-    The command returns its exit code, or anything else for 0.
-    """
+    """Run a command, whose result is its exit code or else 0, and turn its errors into one line on stderr."""
     _escape_unprintable()
     try:
         code = command()

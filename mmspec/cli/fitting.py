@@ -77,9 +77,8 @@ def show(name: str, every: bool, json: bool) -> None:
 
 
 def fits_of(registry: Registry, name: str) -> Fits:
-    """The methods that fit a model; only its config is read.
-
-    The name is a shipped model or pipeline, a folder of one, or a hub name of a model.
+    """The methods that fit a model, of which only the config is read: a shipped model or pipeline, a folder of one, or
+    a hub name of a model.
     """
     seen = outline_of(name)
     target = registry.target_for(seen.model)

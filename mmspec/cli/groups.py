@@ -15,10 +15,8 @@ TERMINATED = 128 + signal.SIGTERM  # exit code after SIGTERM
 
 
 def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:
-    """The group of a name; the first call makes it.
-
-    `help` is used if the group is new. Under `run_all` the group without a command runs all its commands in turn,
-    instead of listing them.
+    """The group of a name, made (with this `help`) by the first call; under `run_all` the group without a command runs
+    all its commands in turn, instead of listing them.
     """
     for known in app.registered_groups:
         if known.name == name and known.typer_instance is not None:

@@ -58,9 +58,8 @@ class Script:
     reference: Reference = "generate"
 
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:
-        """Run it without and with mmspec, in turn, `repeats` times each.
-
-        `say` gets a line of text whenever a run begins. Raises `ScriptFailed` where it ends with another code than 0.
+        """Run it without and with mmspec, in turn, `repeats` times each; `say` gets a line of text whenever a run
+        begins. Raises `ScriptFailed` where it ends with another code than 0.
         """
         plain: list[Recording] = []
         ours: list[Recording] = []

@@ -48,9 +48,8 @@ def to_judge(plain: Recording, ours: Recording) -> list[int]:
 
 
 def of_calls(plain: Recording, ours: Recording, again: Recording | None) -> list[Finding]:
-    """A finding for every call of the plain run.
-
-    `again` is a second run without mmspec, which judged the calls of `to_judge`; None if nothing differs.
+    """A finding for every call of the plain run; `again` is a second run without mmspec, which judged the calls of
+    `to_judge`, None if nothing differs.
     """
     found: list[Finding] = []
     for one in plain.calls:
@@ -67,9 +66,8 @@ def of_calls(plain: Recording, ours: Recording, again: Recording | None) -> list
 
 
 def of_stdout(plain: Recording, ours: Recording, again: Recording | None, differs: bool) -> Finding:
-    """The finding for the lines that the script printed; lines that two plain runs print differently do not count.
-
-    `differs` says that the ids of some call differ, which the lines may then show.
+    """The finding for the lines that the script printed, where lines that two plain runs print differently do not
+    count; `differs`: the ids of some call differ, which the lines may then show.
     """
     if plain.stdout == ours.stdout:
         return Finding("same", "same")

@@ -60,9 +60,8 @@ class _PerModel:
 
 
 class Speculating(Way):
-    """Runs the call with mmspec; what mmspec refuses is left to transformers, with the reason.
-
-    `plainly` is the reference of one shape: plain decoding in passes of the width that the method of `how` has.
+    """Runs the call with mmspec, or `plainly` with plain decoding in passes of the width that the method of `how` has;
+    what mmspec refuses is left to transformers, with the reason.
     """
 
     def __init__(self, how: Mapping[str, Any], plugins: Sequence[str], plainly: bool = False) -> None:

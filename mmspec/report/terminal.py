@@ -30,10 +30,8 @@ def table(
     whole: Collection[str] = (),
     boxed: bool = False,
 ) -> None:
-    """Show a table of text.
-
-    Lines of a cell are joined with "; " in a pipe or a file. Columns in `whole` are neither cut nor folded, so that
-    they can be copied; lines are drawn around the cells of a `boxed` table.
+    """Show a table of text, with lines around the cells if `boxed`. Lines of a cell are joined with "; " in a pipe or a
+    file; columns in `whole` are neither cut nor folded, so that they can be copied.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Column, Table

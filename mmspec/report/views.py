@@ -53,9 +53,8 @@ def peers_of(result: Result, setting: str) -> list[str]:
 
 
 def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
-    """Name and seconds of what speed is measured against in a setting: the fastest peer, or plain decoding.
-
-    A loop that we wrote counts as a peer only if it is faster than plain decoding.
+    """Name and seconds of what speed is measured against in a setting: the fastest peer, or plain decoding, if it is
+    faster than a loop that we wrote.
     """
     plain = plain_of(result, setting)
     peers = {name: result.peers[f"{setting} / {name}"] for name in peers_of(result, setting)}

@@ -32,11 +32,7 @@ class Speculating(BaseHandler):
     model_manager: Models
 
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
-        """Answer a request; of a stream, only once its first tokens are there.
-
-        Raises:
-            ValueError: The request is refused.
-        """
+        """Answer a request; of a stream, only once its first tokens are there."""
         answer = await super().handle_request(body, request_id)
         await CURRENT.get().begun()
         return completed(

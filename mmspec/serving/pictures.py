@@ -63,11 +63,7 @@ class Painter:
         self._threads = {name: InferenceThread() for name in models.pipelines()}
 
     async def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The pictures of a request, as PNG in base 64.
-
-        Raises:
-            ValueError: The request is refused.
-        """
+        """The pictures of a request, as PNG in base 64."""
         said = {name: value for name, value in body.items() if value is not None and name not in HINTS}
         asked = build(Picture, said, "the request")
         self._limits.refuse_pictures(asked.n)

@@ -70,11 +70,7 @@ class Request:
             begun.get_loop().call_soon_threadsafe(_settle, begun, error)
 
     async def begun(self) -> None:
-        """Wait until a stream has its first tokens, so that a refusal is still an HTTP status.
-
-        Raises:
-            Exception: What the call raised in their place.
-        """
+        """Wait until a stream has its first tokens, or raise what the call raised: it is still an HTTP status then."""
         if self._begun is not None:
             await self._begun
 

@@ -28,9 +28,8 @@ class Table:
 
 
 def read_table(path: Path, numbers: Collection[str] = ()) -> Table:
-    """Read a table.
-
-    Columns of CSV hold texts, or numbers where `numbers` names them. Refuses damaged files, by the line.
+    """Read a table; columns of CSV hold texts, or numbers where `numbers` names them. Refuses damaged files, by the
+    line.
     """
     readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": lambda path: _csv(path, numbers)}
     if path.suffix not in readers:
@@ -128,9 +127,8 @@ class Folder:
         return {str(row[self.id]) for row in self.rows()}
 
     def write(self, rows: Sequence[dict[str, Any]], makes: str) -> None:
-        """Write rows as one more part.
-
-        Rows have the table's columns, the column `makes` for their output, and the columns of `mmspec.api.rows.OURS`.
+        """Write rows, with the table's columns, `makes` for the output, and those of `mmspec.api.rows.OURS`, as one
+        more part.
         """
         part = self.path / f"part-{self._next:06}{self.table.suffix}"
         self._next += 1

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 import mmspec
-from mmspec.api.row_values import ids_of, objects
+from mmspec.api.row_values import ids_of, objects, summed
 from mmspec.api.rows import OURS, Rows
 from mmspec.files import save_text
-from mmspec.report.counters import summed
 from mmspec.tables.reading import Folder, Table, rows_to_bytes
 from mmspec.training.work import RECIPE, claimed
 
@@ -32,7 +31,7 @@ class Summary:
     errors: int  # rows without an output, of this run and of earlier ones
     first_error: str  # the first of their errors
     seconds: float  # of this run
-    # The sums of all calls' reports, of this run and of earlier ones; see `mmspec.report.counters.summed`.
+    # The sums of all calls' reports, of this run and of earlier ones; see `mmspec.api.row_values.summed`.
     calls: dict[str, Any]
 
 
@@ -101,9 +100,8 @@ def _batches(left: Mapping[str, Mapping[str, Any]], id: str, reads: Sequence[str
 def _parts(
     folder: Folder, left: dict[str, dict[str, Any]], results: Iterable[Mapping[str, Any]], per_file: int
 ) -> Iterator[int]:
-    """Write results as they come, each row once; gives the number of rows of every result.
-
-    What has come is written where the run is stopped, too.
+    """Write results as they come, each row once, also where the run is stopped; gives the number of rows of every
+    result.
     """
     waiting: list[dict[str, Any]] = []
     makes = ""

@@ -44,9 +44,8 @@ class LoopOptions:
 
 
 def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
-    """The schedule of an optimiser's learning rate: linear warm-up, then a cosine down to `FLOOR` of the peak.
-
-    `optimizer` is as it was when `done` steps were done.
+    """The schedule of the learning rate of an optimiser as it was after `done` steps: linear warm-up, then a cosine
+    down to `FLOOR` of the peak.
     """
     from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 

@@ -180,9 +180,8 @@ class TokenFilter:
 
 
 def largest(values: Tensor, mask: Tensor, share: float) -> Tensor:
-    """The ceil(share · n) largest of the n values in a mask, as a mask of the same shape.
-
-    By their ranks, and not by a quantile: torch has none of more than 2 ** 24 numbers, and it takes all equal values.
+    """The ceil(share · n) largest of the n values in a mask, as a mask of the same shape: by their ranks, since torch
+    has no quantile of more than 2 ** 24 numbers, and it takes all equal values.
     """
     wanted = math.ceil(share * int(mask.sum()) - 1e-9)
     inside = torch.where(mask, values, -torch.inf).flatten()

@@ -27,9 +27,8 @@ Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
 
 @contextmanager
 def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block, the folder belongs to this run.
-
-    `recipe` is everything that decides the contents, by name; it is written into the folder, which is made if missing.
+    """Inside the block, the folder, made if missing, belongs to this run; `recipe`, which is written into it, is
+    everything that decides the contents, by name.
     """
     refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,9 +76,8 @@ def damaged(path: Path) -> Iterator[None]:
 
 
 def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Made]) -> Made:
-    """A tensor, or two, that take long to compute; they are computed again if their inputs changed.
-
-    `of` are all inputs, such as the weights of an encoder and the data to encode; `make` computes the tensors.
+    """A tensor, or two, that take long to `make`; they are computed again if their inputs `of` changed, such as the
+    weights of an encoder and the data to encode.
     """
     now = digest(of)
     if path.is_file():

@@ -16,7 +16,7 @@ from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.hosts.devices import awake
 from mmspec.kits.pictures.arguments import Sampling
-from mmspec.kits.pictures.encoding import refuse_misfits
+from mmspec.kits.pictures.conditions import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR

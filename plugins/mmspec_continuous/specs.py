@@ -111,9 +111,8 @@ PIPELINES = ("mmspec_continuous.mar_pipeline:MARPipeline",)
 
 
 def denoises(model: object) -> bool:
-    """True if an object has the parts of a diffusers pipeline that denoises: a network and a scheduler with steps.
-
-    Whether the scheduler's steps have the distribution that is needed, the factory says, with the reason.
+    """True if an object has the parts of a diffusers pipeline that denoises, a network and a scheduler with steps;
+    whether these have the distribution that is needed, the factory says.
     """
     scheduler = getattr(model, "scheduler", None)
     steps = hasattr(scheduler, "step") and hasattr(scheduler, "set_timesteps")

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures.conditions import Condition
-from mmspec.kits.pictures.encoding import draws_classes
+from mmspec.kits.pictures.conditions import Condition, draws_classes
 from mmspec.kits.pictures.layouts import Layout, Part
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.options import option

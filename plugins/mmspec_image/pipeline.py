@@ -14,7 +14,7 @@ from mmspec.core.report import Report
 from mmspec.hosts.devices import awake
 from mmspec.hosts.loading import load_as, load_tokenizer
 from mmspec.kits.pictures.arguments import Sampling
-from mmspec.kits.pictures.encoding import refuse_misfits
+from mmspec.kits.pictures.conditions import refuse_misfits
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.pipeline import PicturePipeline

@@ -15,9 +15,8 @@ mmspec_commands = commanding("mmspec_image.commands:add")
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the class's home: our LlamaGen, and Janus and Chameleon taken for pictures; others are the text plugin's.
-
-    Of transformers' own classes, by name, the classes whose `generate` can write pictures.
+    """By the class's home: our LlamaGen, and Janus and Chameleon taken for pictures; of transformers' own classes those
+    whose `generate` can write pictures. Others are the text plugin's.
     """
     home, _, _ = type(model).__module__.partition(".")
     return STOCK.get(type(model).__name__) if home == "transformers" else TARGETS.get(type(model).__module__)

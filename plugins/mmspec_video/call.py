@@ -55,10 +55,8 @@ def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
 
 
 def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions") -> Tensor:
-    """Numbers or names of actions as `[row, n]` int64.
-
-    A sequence serves all rows; several rows have a sequence of sequences, or a tensor `[row, n]`. `what` is the word
-    for them in messages.
+    """Numbers or names of actions as `[row, n]` int64: one sequence for all rows, or a sequence of sequences, or a
+    tensor `[row, n]`; `what` is the word for them in messages.
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise ValueError(f"{what} are a sequence of numbers or names, one for every next frame, not {given!r}")

@@ -60,7 +60,7 @@ def documented() -> Iterator[tuple[str, str]]:
 
     def inside(node: ast.Module | ast.ClassDef, path: str) -> Iterator[tuple[str, str]]:
         for found in node.body:
-            if isinstance(found, ast.FunctionDef | ast.ClassDef):
+            if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{path}.{found.name}"
                 if name not in called and not found.name.endswith("Pipeline"):
                     yield name, ast.get_docstring(found) or ""

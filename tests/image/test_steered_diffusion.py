@@ -24,8 +24,7 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 import mmspec
-from mmspec.kits.pictures.marginals import marginal
-from mmspec.kits.pictures.steered_diffusion import SERVED, SteeredDiffusion, decoded
+from mmspec.kits.pictures.steered_diffusion import SERVED, SteeredDiffusion, decoded, marginal
 
 WIDTH, STEPS = 32, 6
 TEXT = CLIPTextConfig(

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures import arguments, encoding
+from mmspec.kits.pictures import arguments, conditions
 from mmspec.kits.pictures.arguments import Sampling
 from mmspec.kits.pictures.callbacks import (
     TENSORS,
@@ -42,7 +42,7 @@ class PicturePipeline(Pipeline):
     """Draws pictures as units in raster order, many units a pass.
 
     A subclass names its `target_module` and its `output`, registers its modules, and defines `decode_units`, `side` and
-    `sampling`. Where its parts are others than `mmspec.kits.pictures.encoding` asks for, it defines `encode_prompt`;
+    `sampling`. Where its parts are others than `mmspec.kits.pictures.conditions` asks for, it defines `encode_prompt`;
     where its pictures have several sizes, `set_size`; where guidance is not part of the warp, `warp_of`, `guidance_of`
     and `guide`.
 
@@ -171,16 +171,16 @@ class PicturePipeline(Pipeline):
         if not guided and (negative_prompt is not None or negative_prompt_embeds is not None):
             raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
         count = arguments.count(prompt, class_labels, prompt_embeds)
-        if encoding.draws_classes(self.transformer):
+        if conditions.draws_classes(self.transformer):
             if class_labels is None or negative_prompt is not None:
                 raise ValueError("this model draws classes: give class_labels=, and negative_prompt_embeds= as labels")
-            condition = encoding.of_classes(self, class_labels, count, negative_prompt_embeds, guided)
+            condition = conditions.of_classes(self, class_labels, count, negative_prompt_embeds, guided)
         else:
             if class_labels is not None:
                 raise ValueError("this model draws captions: give prompt=, not class_labels=")
             positive = (prompt, prompt_embeds, prompt_attention_mask)
             negative = (negative_prompt, negative_prompt_embeds, negative_prompt_attention_mask)
-            condition = encoding.of_captions(self, positive, negative, count, guided)
+            condition = conditions.of_captions(self, positive, negative, count, guided)
         return repeated(condition, num_images_per_prompt)
 
     @torch.no_grad()

@@ -48,10 +48,8 @@ from mmspec_continuous.denoising.schedulers import (
 
 @dataclass
 class DenoisingReport(Report):
-    """A report whose units are denoising steps and whose passes are network calls.
-
-    `acceptance_length` is denoising steps per network call of a row, the first call not counted; the copies that
-    guidance needs are part of one call.
+    """A report whose units are denoising steps and whose passes are network calls, guidance's copies a part of one;
+    `acceptance_length` is steps per call of a row, the first call not counted.
     """
 
     steps: int = 0  # denoising steps of the call

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmspec.kits.pictures.marginals import marginal
+from mmspec.kits.pictures.steered_diffusion import marginal
 
 PREDICTIONS = ("epsilon", "sample", "v_prediction", "flow")
 _FIXED = ("fixed_small", "fixed_small_log", "fixed_large")

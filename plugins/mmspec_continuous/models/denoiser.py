@@ -53,10 +53,8 @@ class Denoiser(nn.Module):
         return self.modulation(F.silu(self.told(hidden)))
 
     def forward(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Prediction of v, `[…, dim]` float32, of a state `x […, dim]`.
-
-        `step` is the index of the step that begins there, one for all, or `[…]`; `condition […, parts]` is from
-        `project`.
+        """Prediction of v, `[…, dim]` float32, of a state `x […, dim]` where the step of that index begins, one for
+        all, or `[…]`; `condition […, parts]` is from `project`.
         """
         modulation = (condition + self.steps[step]).to(self.steps.dtype)
         *parts, shift, scale = modulation.chunk(3 * self.depth + 2, -1)
@@ -66,10 +64,8 @@ class Denoiser(nn.Module):
         return self.leave(_modulated(h, scale, shift)).float()
 
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Mean of the next state `[m, dim]`, from the state `x [m, dim]` at step 0 … steps - 1: one for all, or `[m]`.
-
-        The condition is `[m, parts]`; or, from `guided`, `[m, 2, parts + 1]`: v is then led away from the null
-        condition's.
+        """Mean of the next state `[m, dim]`, from the state `x [m, dim]` at step 0 … steps - 1 (one, or `[m]`) and the
+        condition `[m, parts]`; with `[m, 2, parts + 1]` from `guided`, v is led away from the null condition's.
         """
         if condition.dim() == x.dim():
             v = self(x, step, condition)

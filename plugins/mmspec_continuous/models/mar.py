@@ -82,10 +82,8 @@ class MAR(ModelMixin, ConfigMixin):
         return int(self.config.grid) ** 2
 
     def forward(self, tokens: Tensor, known: Tensor, wanted: Tensor, classes: Tensor) -> Tensor:
-        """The head's input from places, `[row, wanted, dim]`.
-
-        Of `tokens [row, known, token_dim]` at the places `known [row, known]`, for the places `wanted [row, wanted]`
-        and embedded `classes [row, dim]`.
+        """The head's input from places, `[row, wanted, dim]`, of `tokens [row, known, token_dim]` at the places `known
+        [row, known]`, for `wanted [row, wanted]` and embedded `classes [row, dim]`.
         """
         front = self.config.buffer_size
         x = torch.cat([classes[:, None].expand(-1, front, -1), self.z_proj(tokens)], 1)

@@ -67,10 +67,8 @@ class LastStep:
         return ((q * q).sum(-1) - (p * p).sum(-1)) / (2 * tau) + self.log_factor
 
     def residual(self, noise: Noise, tries: int) -> Tensor:
-        """Draws from the normalised (factor · p - q)+, `[batch, node, dim]`.
-
-        A proposal y ~ p is taken with probability (1 - q(y) / (factor · p(y)))+; after `tries` refused proposals, one
-        more draw from p is taken as it is.
+        """Draws from the normalised (factor · p - q)+, `[batch, node, dim]`: a proposal y ~ p is taken with probability
+        (1 - q(y) / (factor · p(y)))+, and after `tries` refused ones another as it is.
         """
         line, distance = self._line()
         half_square, angle, coin = noise.substream(Substream.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)

@@ -91,9 +91,8 @@ class ImageJacobi(Jacobi):
             raise ValueError(f"init={init!r} needs a target with a grid; init=left and init=random do not")
 
     def start(self, state: State, inputs: Any) -> Window | None:
-        """Take the tables of neighbours from the grid of the call, where prompt or constraint say the picture's size.
-
-        A drafter keeps one table: calls of several sizes that take turns draft worse, and no less exactly.
+        """Take the tables of neighbours from the grid of the call, where prompt or constraint say the picture's size;
+        it keeps one: calls of several sizes that take turns draft worse, and no less exactly.
         """
         if self._target is not None:
             grid = self._target.grid_of(inputs) or constrained_to(state.warp.processors)

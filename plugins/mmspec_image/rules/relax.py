@@ -117,11 +117,8 @@ def gain(p: Tensor, q: Tensor, x: Tensor, group: Group, against: Against) -> Ten
 
 
 def excess(p: Tensor, q: Tensor, groups: Groups, size: int, against: Against) -> Tensor:
-    """e over the vocabulary: `[batch, node, vocab]`, of target `p` and draft `q` of that shape, and a rule's groups of
-    so many units.
-
-    Exact where q has mass on `WIDEST` units at most, as any vocabulary of that size has, and any distribution under
-    top-k.
+    """e over the vocabulary: `[batch, node, vocab]`, of `p` and `q` of that shape and a rule's groups of so many units;
+    exact where q has mass on `WIDEST` units at most, as under top-k or in such a vocabulary.
     """
     rows, nodes, vocab = p.shape
     if vocab > WIDEST:

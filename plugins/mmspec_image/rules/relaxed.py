@@ -93,10 +93,8 @@ class Relaxed(DraftsAfresh):
         return (probs - draft).clamp(min=0)
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        """The excess acceptance, which is the total variation as well; also for the paper's residual.
-
-        Where vocabulary times neighbours is too much, it is estimated by a - a* of the drafted unit x ~ q alone, whose
-        expectation it is.
+        """The excess acceptance, which is the total variation as well, also for the paper's residual; where vocabulary
+        times neighbours is too much, the estimate a - a* of the drafted unit x ~ q alone.
         """
         assert self._nearest is not None
         size = 1 + self._nearest.shape[1]

@@ -33,9 +33,8 @@ class LlamaGenTarget(GuidedTarget):
 
     @property
     def codebook(self) -> Tensor:
-        """Vectors of codes, `[vocab, width]`: relaxed rules compare codes by them.
-
-        These are the VQ's entries where a pipeline holds transformer and VQ, else the transformer's embeddings.
+        """Vectors of codes, `[vocab, width]`, by which relaxed rules compare: the VQ's entries where a pipeline holds
+        transformer and VQ, else the transformer's embeddings.
         """
         if self.model.entries is not None:
             return self.model.entries

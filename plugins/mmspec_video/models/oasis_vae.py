@@ -77,9 +77,8 @@ class OasisVAE(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model with published weights, of a file or a mapping.
-
-        `config` is what the weights do not tell: `input_height`, `input_width`, and the heads of an unpublished size.
+        """The model with published weights, of a file or a mapping, and what they do not tell: `input_height`,
+        `input_width`, and the heads of an unpublished size.
         """
         return from_official(lambda state: cls(**vae_sizes(state, config)), source)
 

@@ -18,10 +18,8 @@ from mmspec_video.models.next_frame import NextFrameDiT
 
 
 class StudentAdapter(ModelMixin, ConfigMixin):
-    """The low-rank differences of a student, by the names of the teacher's weight matrices.
-
-    `shapes` are the matrices' shapes, `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`, and `steps` is how many the
-    student takes from noise to a frame.
+    """The low-rank differences of a student, by the names of the teacher's weight matrices and their `shapes`,
+    `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`; it takes `steps` from noise to a frame.
     """
 
     @register_to_config

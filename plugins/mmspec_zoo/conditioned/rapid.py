@@ -181,9 +181,8 @@ class AugmentedCache:
 
 
 class AugmentedTarget:
-    """Two targets of the same units as one.
-
-    `prompt` makes what the second one reads, from the prompt's units `[batch, length]` and their padding `[batch]`.
+    """Two targets of the same units as one; `prompt` makes what the second one reads, from the prompt's units `[batch,
+    length]` and their padding `[batch]`.
     """
 
     def __init__(

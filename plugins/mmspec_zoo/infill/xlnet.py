@@ -71,9 +71,8 @@ class XLNetTarget:
         cache.truncate(length)
 
     def ahead(self, cache: Filling, root: Tensor, units: int) -> TargetOutput:
-        """As in `AnyOrder`; with one query more, so that the pass has the shape of the one that verifies its units.
-
-        The first unit is then scored alike in both, to the bit.
+        """As in `AnyOrder`; with one query more, so that the pass has the shape of the one that verifies its units, and
+        the first of them is scored alike in both, to the bit.
         """
         output = self._scored(cache.ahead(root[:, None], units + 1))
         return output.take(torch.arange(units, device=root.device)[None])

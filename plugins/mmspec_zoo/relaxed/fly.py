@@ -76,9 +76,8 @@ class Fly(DraftsAfresh):
 
 
 def _products(own: Tensor, there: Tensor, window: int) -> Tensor:
-    """For every unit of a chain, the product of `own [batch, node]` over the others of its window; 0 if it is cut off.
-
-    `there [batch, node]` are the units of the chain.
+    """For every unit of a chain (`there [batch, node]`), the product of `own [batch, node]` over the others of its
+    window; 0 if it is cut off.
     """
     nodes = own.shape[1]
     behind = pad(own, (0, window))

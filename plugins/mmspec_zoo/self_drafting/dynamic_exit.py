@@ -126,9 +126,8 @@ def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> 
 
 
 def matches(shadow: Tensor, emitted: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Shadow tokens in a row that were right, and those that were asked for that: `[exit]` float64, over all rows.
-
-    Each exit would have drafted `shadow [exit, batch, n]`; `count [batch]` of `emitted [batch, n]` came.
+    """Shadow tokens in a row that were right, of those that each exit would have drafted (`shadow [exit, batch, n]`)
+    and `count [batch]` of `emitted [batch, n]` that came, and those that were asked for that: `[exit]` float64.
     """
     there = torch.arange(emitted.shape[1], device=count.device) < count[:, None]
     right = ((shadow == emitted) & there).long().cumprod(2).sum(2)  # [exit, batch]
@@ -168,9 +167,8 @@ class ExitMemory:
         self.right, self.asked = MEMORY * self.right + right, MEMORY * self.asked + asked
 
     def drafted(self, confidence: Tensor, accepted: Tensor, judged: Tensor) -> None:
-        """Count a draft: how sure the drafter was of each unit, and which were accepted; `[batch, k]`.
-
-        `judged [batch, k]` are units that were accepted, or refused behind accepted ones.
+        """Count a draft: how sure the drafter was of each unit, and which were accepted, of those that were `judged`,
+        accepted or refused behind accepted ones: `[batch, k]`.
         """
         for kind, which in enumerate((judged & ~accepted, judged & accepted)):
             now = torch.stack([(confidence * which).sum(), which.sum()])

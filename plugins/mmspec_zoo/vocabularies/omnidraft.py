@@ -153,9 +153,8 @@ class Joined:
 
 
 class JoiningChain(Chain):
-    """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have.
-
-    `draft_of [target]` are the draft ids of the target's units.
+    """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have; `draft_of
+    [target]` are the draft ids of the target's units.
     """
 
     offers = frozenset({"chain"})

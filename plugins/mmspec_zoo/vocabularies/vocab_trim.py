@@ -99,9 +99,8 @@ class CutHeadTarget:
 
 
 def widened(values: Tensor, kept: Tensor, vocab: int) -> Tensor:
-    """Logits `[…, kept]` of some ids as `[…, vocab]`; -inf elsewhere.
-
-    Those of a prompt without ids are over all ids already, and are returned as they are.
+    """Logits `[…, kept]` of some ids as `[…, vocab]`; -inf elsewhere. Those of a prompt without ids are over all ids
+    already, and are returned as they are.
     """
     if values.shape[-1] == vocab:
         return values

@@ -12,8 +12,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec_zoo.sorted.s2d import S2D, S2DOptions, StoppedChain
-from mmspec_zoo.sorted.sorted_target import UNSURE
+from mmspec_zoo.sorted.s2d import S2D, UNSURE, S2DOptions, StoppedChain
 from tests.support.draft_rounds import played
 from tests.support.zoo import noisy
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
-from mmspec_zoo.sorted.sorted_target import ROOM, UNSURE, SortedTarget
+from mmspec_zoo.sorted.s2d import ROOM, UNSURE, SortedTarget
 
 EXITS = (1, 2, 4)
 
