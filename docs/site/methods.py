@@ -8,9 +8,9 @@ from typing import Any
 from mmspec.registry import MethodSpec, Pairing, installed, pair
 from mmspec.registry.options import explain
 from mmspec.registry.specs import FactorySpec
-from mmspec.report.result import Result, speedup_of
+from mmspec.report.result import PLAIN, Result, speedup_of
 from mmspec.report.trust import load_result
-from mmspec.report.views import base_in_words
+from mmspec.report.views import base_of
 
 CARDS = Path(__file__).resolve().parents[2] / "model_cards"
 PROMISES = {
@@ -85,7 +85,8 @@ def _measured(name: str, results: list[tuple[Path, Result]]) -> str:
         return "## Measured\n\nNo benchmark of ours has a row for it."
     lines = []
     for model, result, row in found:
-        way, seconds = base_in_words(result, row.setting)
+        fastest, seconds = base_of(result, row.setting)
+        way = "our plain decoding" if fastest == PLAIN else fastest
         speeds = f"{row.speedup:.2f} | {speedup_of(seconds, row.repeats_s):.2f} × {way}"
         lines += [f"| {model} | {row.setting} | {row.method} | {row.acceptance_length:.2f} | {speeds} |"]
     header = [
