@@ -76,9 +76,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     Where slow tests run, laws are tested with all rows, and all models are examined.
     """
     if "not slow" not in session.config.option.markexpr:
-        from mmspec.testing import statistics
+        from tests.support import laws
 
-        statistics.CLEAR = 1.0
+        laws.CLEAR = 1.0
     elif "mmspec.hosts.self_check" in sys.modules:
         from tests.support.examined import examine_once
 

@@ -8,9 +8,8 @@ from typing import Any
 from mmspec.registry import MethodSpec, Pairing, installed, pair
 from mmspec.registry.options import explain
 from mmspec.registry.specs import FactorySpec
-from mmspec.report.result import PLAIN, Result, speedup_of
-from mmspec.report.trust import load_result
-from mmspec.report.views import base_of
+from mmspec.report.result import speedup_of
+from tools.report.whole import WholeResult, base_in_words, load_whole
 
 CARDS = Path(__file__).resolve().parents[2] / "model_cards"
 PROMISES = {
@@ -31,7 +30,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Path and Markdown of every page, an index first."""
     registry = installed()
     chosen = sorted(registry.components("method"), key=lambda method: method.name)
-    results = [(path, load_result(path)) for path in sorted(CARDS.glob("*.bench.json"))]
+    results = [(path, load_whole(path)) for path in sorted(CARDS.glob("*.bench.json"))]
     lines = [
         f"| [`{method.name}`]({method.name}.md) | {method.exactness} | {method.summary} | {method.owner} |"
         for method in chosen
@@ -42,7 +41,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"methods/{method.name}.md", _page(method, pair(registry, method), results)
 
 
-def _page(method: MethodSpec, parts: Pairing, results: list[tuple[Path, Result]]) -> str:
+def _page(method: MethodSpec, parts: Pairing, results: list[tuple[Path, WholeResult]]) -> str:
     facts = [
         f"- **Exactness**: {method.exactness}. {PROMISES[method.exactness]}",
         *([f"- **Paper**: <{method.paper}>"] if method.paper else []),
@@ -73,7 +72,7 @@ def _options(spec: Any, method: MethodSpec) -> str:
     return "\n".join(["| option | default | allowed | what it does |", "|---|---|---|---|", *rows])
 
 
-def _measured(name: str, results: list[tuple[Path, Result]]) -> str:
+def _measured(name: str, results: list[tuple[Path, WholeResult]]) -> str:
     """The rows of a method in the benchmarks, and where it did not pay."""
     found = [
         (f"[{_model(path)}](../cards/{_model(path)}.md)", result, row)
@@ -85,8 +84,7 @@ def _measured(name: str, results: list[tuple[Path, Result]]) -> str:
         return "## Measured\n\nNo benchmark of ours has a row for it."
     lines = []
     for model, result, row in found:
-        fastest, seconds = base_of(result, row.setting)
-        way = "our plain decoding" if fastest == PLAIN else fastest
+        way, seconds = base_in_words(result, row.setting)
         speeds = f"{row.speedup:.2f} | {speedup_of(seconds, row.repeats_s):.2f} × {way}"
         lines += [f"| {model} | {row.setting} | {row.method} | {row.acceptance_length:.2f} | {speeds} |"]
     header = [

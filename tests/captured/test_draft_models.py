@@ -20,10 +20,10 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import SIZES
 from tests.captured.conftest import forget, lockstep, rounds_of
 from tests.captured.test_text import WIDE, ragged
+from tests.support.laws import assert_follows
 from tests.support.random_models import noisy, random_model
 
 GREEDY, SAMPLED = Warp.sampling(0), Warp.sampling(0.9)

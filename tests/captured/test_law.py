@@ -18,7 +18,8 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.round import DrawnSource
 from mmspec.core.rules import Block, RecursiveRejection, Rejection
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import LEVEL, assert_follows, joint_p_value
+from mmspec.testing.statistics import LEVEL, joint_p_value
+from tests.support.laws import assert_follows
 from tests.support.toys.captured import FixedHistory
 
 ROWS, VOCAB, LENGTH, PROMPT = 200_000, 3, 5, [0, 1]

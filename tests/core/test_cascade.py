@@ -15,10 +15,10 @@ from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
+from tests.support.laws import assert_follows
 
 LARGE = HistoryTarget.random(3, seed=3)
 MIDDLE = LARGE.near(4)

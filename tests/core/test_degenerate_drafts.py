@@ -12,10 +12,10 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.degenerate import KINDS, DegenerateDrafts
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
+from tests.support.laws import assert_follows
 
 LENGTH, VOCAB = 5, 3
 TEXT = MarkovTarget.random(VOCAB, seed=4)

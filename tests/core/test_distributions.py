@@ -9,7 +9,8 @@ from scipy.stats import binomtest
 from mmspec.core.distributions import Categorical, Gaussian, Mixed, PointMass, couple, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.philox import PhiloxSource
-from mmspec.testing.statistics import assert_normal, joint_p_value, ks_p_value
+from mmspec.testing.statistics import joint_p_value, ks_p_value
+from tests.support.laws import assert_normal
 
 ROWS = 50_000
 P = torch.tensor([0.45, 0.05, 0.0, 0.3, 0.2])

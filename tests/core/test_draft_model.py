@@ -19,8 +19,8 @@ from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.laws import assert_follows
 
 LARGE = HistoryTarget.random(3, seed=3)
 SMALL = LARGE.near(4)

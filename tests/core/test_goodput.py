@@ -17,8 +17,8 @@ from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.rules import Rejection
 from mmspec.core.step_costs import StepCosts
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.laws import assert_follows
 
 
 def run(policy, cost, chance, rounds=600, rows=1, seed=0, noise=0.0):

@@ -14,9 +14,9 @@ from mmspec.core.payoff import FORGOTTEN, Payoff, PayoffOptions
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
 from tests.core.test_goodput import Clock
+from tests.support.laws import assert_follows
 
 
 def chain(*chances, rows=1):

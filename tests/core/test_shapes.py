@@ -14,8 +14,8 @@ from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.drafters.shapes.siblings import race
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.laws import assert_follows
 
 LARGE = HistoryTarget.random(6, seed=3)
 SMALL = LARGE.near(4)

@@ -12,7 +12,6 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from mmspec_text.drafters.heads.eagle.family import Architecture
 from mmspec_text.drafters.heads.latent import Latent
 from tests.support.eagle_forward import Flags, WrittenOut
 from tests.support.examples.heads import THIRD, random_checkpoint
+from tests.support.laws import assert_follows
 
 FIRST = replace(
     THIRD, fused=False, projected=False, features=1, final_norm=False, own_output=False, first_norms=frozenset()

@@ -18,13 +18,14 @@ from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
-from mmspec.testing.statistics import LEVEL, ROWS, joint_p_value
+from mmspec.testing.statistics import LEVEL, joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import grouped, relax
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relax import Group, Groups, Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from tests.support.killed import Check, with_the_bug, without_the_bug
+from tests.support.laws import ROWS
 from tests.support.mutants.mutant import Mutant, replacing
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
 from tests.support.toys.picture import PictureTarget

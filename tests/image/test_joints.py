@@ -11,8 +11,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.warp import Warp
-from mmspec.testing.statistics import assert_follows
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
+from tests.support.laws import assert_follows
 from tests.support.toys.picture import KIND, PictureTarget, drawn, joint
 
 VOCAB, LENGTH, END = 3, 5, 2

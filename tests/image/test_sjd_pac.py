@@ -11,11 +11,12 @@ from mmspec.core.rules import Match, Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.testing.statistics import assert_follows, joint_p_value
+from mmspec.testing.statistics import joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.drafters.sjd_pac import SjdPac, SjdPacOptions
 from mmspec_image.rules.recursive_coupling import RecursiveCoupling
 from mmspec_image.targets.llamagen import LlamaGenTarget
+from tests.support.laws import assert_follows
 from tests.support.toys.picture import KIND, PictureTarget, drawn, joint
 
 VOCAB, LENGTH = 3, 5

@@ -23,7 +23,7 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import LEVEL, assert_normal, joint_p_value
+from mmspec.testing.statistics import LEVEL, joint_p_value
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.history import HistoryTarget
@@ -32,6 +32,7 @@ from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.assd import Assd
 from tests.support.killed import Check, with_the_bug, without_the_bug
+from tests.support.laws import assert_normal
 from tests.support.mutants import MUTANTS
 from tests.support.toys.any_order import AnyOrderTarget
 from tests.support.toys.chain import ChainTarget, LinearHead

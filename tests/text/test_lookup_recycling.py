@@ -12,10 +12,10 @@ from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
 from mmspec.testing import tiny_models
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
 from tests.support.cases import VOCAB, markov_case
+from tests.support.laws import assert_follows
 
 TARGET = HistoryTarget.random(5, seed=0)
 PROMPT = (torch.tensor([[0, 0, 1], [2, 3, 3], [0, 4, 4]]), torch.tensor([1, 0, 2]))

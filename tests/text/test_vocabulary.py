@@ -26,8 +26,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap, alike
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.laws import assert_follows
 
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text().splitlines()
 

@@ -12,10 +12,10 @@ from mmspec.core.drafters.shapes import Beam, Branching, Chain
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, RecursiveRejection, Rejection
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from tests.support.cases import VOCAB, grid_case, markov_case, recurrence_case
+from tests.support.laws import assert_follows
 from tests.support.toys.recurrence import RecurrenceTarget
 
 ROWS, LENGTH = 40_000, 4

@@ -12,9 +12,9 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.grid import GridTarget
 from tests.support.cases import GUIDANCE, VOCAB
+from tests.support.laws import assert_follows
 
 LENGTH, WIDTH, END = 6, 3, 2
 ENDS = torch.tensor([-1, -1, END])  # shorter than the output: what lies beyond is free

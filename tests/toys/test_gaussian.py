@@ -11,8 +11,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
-from mmspec.testing.statistics import assert_normal
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
+from tests.support.laws import assert_normal
 
 SIGMA = 0.5
 

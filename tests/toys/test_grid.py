@@ -8,8 +8,9 @@ from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows, joint_p_value
+from mmspec.testing.statistics import joint_p_value
 from tests.support.cases import VOCAB, grid_case
+from tests.support.laws import assert_follows
 
 LENGTH = 5
 CASE = grid_case()

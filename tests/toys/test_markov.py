@@ -12,9 +12,9 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 from tests.support.cases import VOCAB, markov_case
+from tests.support.laws import assert_follows
 
 LENGTH = 4
 CASE = markov_case()

@@ -7,9 +7,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection
 from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from tests.support.cases import VOCAB, recurrence_case
+from tests.support.laws import assert_follows
 
 LENGTH = 3
 CASE = recurrence_case()

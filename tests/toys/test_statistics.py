@@ -5,7 +5,9 @@ import torch
 
 from mmspec.testing import statistics
 from mmspec.testing.oracles import exact_joint, linear_joint
-from mmspec.testing.statistics import assert_follows, assert_normal, joint_p_value, ks_p_value, total_variation
+from mmspec.testing.statistics import joint_p_value, ks_p_value, total_variation
+from tests.support import laws
+from tests.support.laws import assert_follows, assert_normal
 
 LAW = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
 
@@ -37,7 +39,7 @@ def test_a_sample_of_the_joint_passes_and_one_of_a_near_joint_fails(monkeypatch)
     assert assert_follows(drawn(joint), joint) > 1e-4
     with pytest.raises(AssertionError, match=r"200,000 rows .* total variation 0\.0"):
         assert_follows(drawn(mixed(joint, 0.1)), joint)
-    monkeypatch.setattr(statistics, "CLEAR", 1.0)
+    monkeypatch.setattr(laws, "CLEAR", 1.0)
     with pytest.raises(AssertionError, match=r"total variation 0\.00"):
         assert_follows(drawn(mixed(joint, 0.02)), joint)  # total variation 0.007
 
@@ -53,8 +55,8 @@ def test_a_sample_of_the_joint_passes_and_one_of_a_near_joint_fails(monkeypatch)
 )
 def test_there_are_up_to_three_looks(monkeypatch, p_values, looks):
     left, seen = list(p_values), []
-    monkeypatch.setattr(statistics, "CLEAR", 0.05)
-    monkeypatch.setattr(statistics, "joint_p_value", lambda *given: left.pop(0))
+    monkeypatch.setattr(laws, "CLEAR", 0.05)
+    monkeypatch.setattr(laws, "joint_p_value", lambda *given: left.pop(0))
 
     def sample(seed, rows):
         seen.append((seed, rows))

@@ -17,11 +17,11 @@ from mmspec.core.rules import Match, Rejection
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 from mmspec_zoo.infill.any_order import FILLER, Infill
 from mmspec_zoo.infill.assd import Assd
+from tests.support.laws import assert_follows
 from tests.support.toys.any_order import AnyOrderTarget
 
 MASK = 3

@@ -16,13 +16,13 @@ from mmspec.core.rules import Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.registry import installed
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows
 from mmspec.testing.tiny_models import llama
 from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.assd import Assd
 from mmspec_zoo.infill.xlnet import MASK, XLNetTarget
 from tests.support.examples.zoo import VOCAB
 from tests.support.examples.zoo import tiny_xlnet as model
+from tests.support.laws import assert_follows
 
 TEXT = [3, None, None, 1, None, None, None, None, 5, None]
 ORDER = [6, 1, 9, 2, 5, 4, 7]
