@@ -5,11 +5,12 @@ weighs them: copies get most of the nodes while the text repeats itself, and few
 Guarantee and knobs: those of the two.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
+from mmspec.registry.options import option
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
 from mmspec_text.drafters.united import United
@@ -24,12 +25,8 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
     1.92 behind two (greedy); 1.68 and 1.62 at temperature 0.8.
     """
 
-    max_ngram: Annotated[int, Field(ge=1, le=32)] = field(
-        default=4, metadata={"help": "longest n-gram that is looked for"}
-    )
-    min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
-        default=1, metadata={"help": "shortest n-gram that is enough to copy what followed it"}
-    )
+    max_ngram: Annotated[int, Field(ge=1, le=32)] = option(4, "longest n-gram that is looked for")
+    min_ngram: Annotated[int, Field(ge=1, le=32)] = option(1, "shortest n-gram that is enough to copy what followed it")
 
     def __post_init__(self) -> None:
         self.lookup()
