@@ -26,8 +26,8 @@ from mmspec.hosts.features import Reading
 from mmspec.hosts.guidance import stacked
 from mmspec.hosts.later_checks import compare_long, compare_padded
 from mmspec.hosts.memory import Memory, cost, refuse_length, refuse_together
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.passes import Passes, cache_name
+from mmspec.hosts.model_info import ModelInfo, cache_name
+from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import rings
