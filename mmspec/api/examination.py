@@ -10,7 +10,8 @@ import torch
 
 from mmspec.api.build import decoder_for
 from mmspec.hosts.later_checks import compare_long, compare_padded
-from mmspec.hosts.reference_paths import PARENTS, end_of, lengths, random_ids
+from mmspec.hosts.model_info import lengths
+from mmspec.hosts.reference_paths import PARENTS, end_of, random_ids
 from mmspec.hosts.self_check import STEPS, examine
 from mmspec.hosts.target import TransformersTarget
 

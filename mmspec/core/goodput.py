@@ -35,6 +35,7 @@ from pydantic import Field
 
 from mmspec.core.step_costs import StepCosts, on_line
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 
 RECENT = 9
 """Rounds of a depth over which its median is taken."""
@@ -92,22 +93,19 @@ LONGEST_WAIT = 4
 class GoodputOptions:
     """Options of the policy `goodput`."""
 
-    gain: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.05, metadata={"help": "change depth only for this share more units per second; higher changes less"}
+    gain: Annotated[float, Field(ge=0, le=1)] = option(
+        0.05, "change depth only for this share more units per second; higher changes less"
     )
-    probe: Annotated[int, Field(ge=2)] = field(
-        default=16,
-        metadata={"help": "rounds between looks at another depth; higher looks less often, and losing makes it rarer"},
+    probe: Annotated[int, Field(ge=2)] = option(
+        16, "rounds between looks at another depth; higher looks less often, and losing makes it rarer"
     )
-    memory: Annotated[int, Field(ge=1)] = field(
-        default=32, metadata={"help": "rounds that acceptance remembers; higher is steadier and slower to follow"}
+    memory: Annotated[int, Field(ge=1)] = option(
+        32, "rounds that acceptance remembers; higher is steadier and slower to follow"
     )
-    buckets: tuple[Annotated[int, Field(ge=1)], ...] = field(
-        default=(), metadata={"help": "nodes of passes, root included, that drafts shall fill; empty: powers of two"}
+    buckets: tuple[Annotated[int, Field(ge=1)], ...] = option(
+        (), "nodes of passes, root included, that drafts shall fill; empty: powers of two"
     )
-    costs: str = field(
-        default="", metadata={"help": "file of measured rounds of this model, which say what drafts cost"}
-    )
+    costs: str = option("", "file of measured rounds of this model, which say what drafts cost")
 
 
 class Goodput:

@@ -20,7 +20,7 @@ Knobs: a higher `gain` drafts less; a higher `memory` is steadier and follows a 
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median_low
 from typing import Annotated, Any, ClassVar
@@ -30,6 +30,7 @@ from pydantic import Field
 
 from mmspec.core.step_costs import on_line
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 
 NODE = 0.12
 """Share of a plain round that a drafted node is supposed to cost before it was measured."""
@@ -45,11 +46,11 @@ PRIOR = 2.0
 class PayoffOptions:
     """Options of the policy `payoff`."""
 
-    gain: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.05, metadata={"help": "draft only for this share more units per second than plain rounds have"}
+    gain: Annotated[float, Field(ge=0, le=1)] = option(
+        0.05, "draft only for this share more units per second than plain rounds have"
     )
-    memory: Annotated[int, Field(ge=1)] = field(
-        default=32, metadata={"help": "rounds that acceptance remembers; higher is steadier and slower to follow"}
+    memory: Annotated[int, Field(ge=1)] = option(
+        32, "rounds that acceptance remembers; higher is steadier and slower to follow"
     )
 
 

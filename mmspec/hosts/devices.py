@@ -84,9 +84,14 @@ def inference() -> AbstractContextManager[Any]:
     return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode()
 
 
+def _several() -> bool:
+    """True if this process is one of several ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def is_cut(weight: Any) -> bool:
     """True if a weight is spread over several ranks, and has a part of its numbers in this process."""
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not _several():
         return False
     from torch.distributed.tensor import DTensor  # takes long to import, and only ranks need it
 
@@ -97,7 +102,7 @@ def tensor_parallel_group(model: nn.Module) -> Any:
     """The process group of the ranks over which a model's layers are cut; None if this process has all of it. Refuses
     weights that are spread in another way, in which ranks decode texts of their own.
     """
-    cut: list[Any] = [weight for weight in model.parameters() if is_cut(weight)]
+    cut: list[Any] = [weight for weight in model.parameters() if is_cut(weight)] if _several() else []
     meshes = [weight.device_mesh for weight in cut]
     for mesh in meshes:
         names = mesh.mesh_dim_names or ()

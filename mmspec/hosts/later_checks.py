@@ -12,26 +12,24 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.passes import Passes, names_argument
+from mmspec.hosts.model_info import ModelInfo, names_argument
+from mmspec.hosts.passes import Passes
 from mmspec.hosts.prefill import prefill_chunks
-from mmspec.hosts.reference_paths import LONGEST, MARGIN, end_of, lengths, random_ids
+from mmspec.hosts.reference_paths import LONGEST, MARGIN, end_of, random_ids
 from mmspec.hosts.self_check import APART, DRAWS, most_rounding, unchanged
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.slot_layer import in_powers, windows
+from mmspec.hosts.slot_layer import in_powers
 from mmspec.hosts.stock_generate import StockGenerate
 
 BESIDE = 2  # the root is so many units before the length that is checked, and its child and grandchild are behind it
 
 SIBLINGS = 512  # so many nodes lie between root and child, at most: slots behind the root are not depths
-
-_LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
     returns where, in words → what was found. Refuses a model whose logits of nodes differ from those of whole paths.
     """
     model_info, model = passes.model_info, passes.model_info.model
-    found, agreed = foreign(model), dict[str, Agreement]()
-    for length, why in _lengths_of(passes, units, found).items():
+    found, agreed = passes.foreign, dict[str, Agreement]()
+    for length, why in _lengths_of(passes, units).items():
         where = f"in a text of more than {min(length, units)} units ({why})"
         ragged = bool(found) and rows > 1 and passes.rows is None
         results, key = _right.of(model), (length, ragged, passes.manner, arithmetic(model))
@@ -87,27 +85,15 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
     return agreed
 
 
-def _lengths_of(passes: Passes, units: int, found: str) -> dict[int, str]:
-    """The lengths at which a text of so many units is compared, and why; `found` is code that is no library's."""
-    model_info = passes.model_info
-    masked = windows(model_info.layers()) if passes.manner == "interface" else ()
-    end, named = min(units, end_of(model_info) or units), sorted(lengths(model_info).items())
-    ends = {size: f"{name} of its config" for size, name in named if size < end and size not in masked}
+def _lengths_of(passes: Passes, units: int) -> dict[int, str]:
+    """The lengths at which a text of so many units is compared, and why."""
+    model_info, found = passes.model_info, passes.foreign
+    end = min(units, end_of(model_info) or units)
+    ends = {size: f"{name} of its config" for size, name in passes.lengths if size < end}
     beyond = {length: why for length, why in ends.items() if length > LONGEST - MARGIN}
     why = f"as {found} computes, which is not transformers'" if found else next(reversed(ends.values()), "")
     # Far beyond a length more may be wrong than next to it.
     return {**beyond, _bucket(model_info, units): why} if why else beyond
-
-
-def foreign(model: nn.Module) -> str:
-    """The name of code of a model, hooks aside, that is no library's, so that no setting says what it does; "" if there
-    is none.
-    """
-    for part in model.modules():
-        for code in filter(None, (type(part).forward, vars(part).get("forward"))):
-            if str(getattr(code, "__module__", None) or type(code).__module__).partition(".")[0] not in _LIBRARIES:
-                return getattr(code, "__qualname__", type(code).__qualname__)
-    return ""
 
 
 def _bucket(model_info: ModelInfo, units: int) -> int:
@@ -152,7 +138,7 @@ def compare_padded(passes: Passes, columns: int) -> Agreement:
     library's as much as `columns` allow; refuses a model whose logits differ.
     """
     model_info, model = passes.model_info, passes.model_info.model
-    padding = max(PADDING, _bucket(model_info, columns) - PROMPT - STEPS) if foreign(model) else PADDING
+    padding = max(PADDING, _bucket(model_info, columns) - PROMPT - STEPS) if passes.foreign else PADDING
     results, kind = _alike.of(model), (padding, arithmetic(model))
     if kind in results:
         return results[kind]

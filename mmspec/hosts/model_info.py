@@ -4,9 +4,10 @@ A model that passes these checks may still be refused by the self-check (`mmspec
 """
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ _RECURRENT = (
 _KEYS = vars(DynamicSlidingWindowLayer(sliding_window=1)).keys() | vars(DynamicLayer()).keys()
 """Attributes of transformers' cache layers that hold keys and values alone, with a window or without."""
 _EMPTY_LAYERS = frozenset({"DummyLayer"})  # transformers' cache layers that store nothing
+_LENGTHS = re.compile(
+    r"(?<!max_)window(?!.*(layer|pattern))|floor|attention_chunk|local_att|(?<!_)block_size|max_distance"
+)
+_ORIGINAL = "original_max_position_embeddings"
 OTHER_SENSES = ("vision", "visual", "image", "audio")
 """Parts of a module's name that say that its layers do not read the text."""
 
@@ -98,6 +103,8 @@ class ModelInfo:
     # Whether the target gives the positions of new units in a table (`SlotCache.places`), because they do not go on by
     # one.
     placed: bool = False
+    # What was found of the model as it was at the latest call: its passes, beside what they hold for
+    latest: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "ModelInfo":
@@ -268,3 +275,37 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
 def _together(config: Any) -> int | None:
     """`ModelInfo.together`: the temperature of Llama 4's attention is 1 up to there, and follows columns behind it."""
     return int(getattr(config, "floor_scale", 0)) or None if getattr(config, "attn_temperature_tuning", False) else None
+
+
+def cache_name(model: Any) -> str:
+    """The argument in which the model's forward takes its cache."""
+    return "cache_params" if names_argument(model, "cache_params") else "past_key_values"
+
+
+def accepts_argument(model: Any, argument: str) -> bool:
+    """True if the model's forward names an argument or has `**kwargs`."""
+    kind: Any = type(model)
+    return names_argument(model, argument) or _arguments(kind)[1]
+
+
+def names_argument(model: Any, argument: str) -> bool:
+    """True if the model's forward names an argument; `generate` passes positions only to such models."""
+    kind: Any = type(model)
+    return argument in _arguments(kind)[0]
+
+
+@lru_cache(maxsize=64)
+def _arguments(kind: Any) -> tuple[frozenset[str], bool]:
+    """The arguments of a class's forward, and whether it has `**kwargs`; cached, because every pass asks."""
+    parameters = inspect.signature(kind.forward).parameters
+    return frozenset(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def lengths(model_info: ModelInfo) -> dict[int, str]:
+    """The lengths of texts from which on a model may do something else, and the settings that say so; what positions
+    decide, where they are an argument, is checked at positions.
+    """
+    settings = {**(getattr(model_info.config, "rope_parameters", None) or {}), **model_info.config.to_dict()}
+    counted = not names_argument(model_info.model, "position_ids")
+    named = [name for name in settings if _LENGTHS.search(name) or (counted and name == _ORIGINAL)]
+    return {settings[name]: name for name in named if type(settings[name]) is int and settings[name] > 0}

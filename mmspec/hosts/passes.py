@@ -5,11 +5,9 @@ used for the duration of the pass. `explicit`: the model computes attention itse
 self-check finds out which one works for a model.
 """
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -21,12 +19,14 @@ from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
+from mmspec.hosts.fingerprint import foreign
 from mmspec.hosts.fused_layers import FusedLayers
 from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import PassGeometry, current
-from mmspec.hosts.model_info import ModelInfo
+from mmspec.hosts.model_info import ModelInfo, accepts_argument, cache_name, lengths, names_argument
 from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import windows
 from mmspec.hosts.tree_op import Branches
 from mmspec.registry.warn import warn
 
@@ -68,6 +68,19 @@ class Passes:
             self(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
         kinds = {number: [kind for kind, _ in layer.operations] for number, layer in cache.recurrent.items()}
         return {number: each.count("recurrent") for number, each in kinds.items()}
+
+    @once
+    def foreign(self) -> str:
+        """The name of code of the model that is no library's; "" if there is none."""
+        return foreign(self.model_info.model)
+
+    @once
+    def lengths(self) -> list[tuple[int, str]]:
+        """The lengths, ascending, from which on the model may do something else, and their settings; those are left out
+        that our masks apply.
+        """
+        masked = windows(self.model_info.layers()) if self.manner == "interface" else ()
+        return sorted(length for length in lengths(self.model_info).items() if length[0] not in masked)
 
     @once
     def cache_argument(self) -> str:
@@ -189,30 +202,6 @@ class Passes:
             return geometry.tree
         term = torch.zeros(geometry.tree.shape, dtype=self.model_info.model.dtype, device=geometry.tree.device)
         return term.masked_fill(~geometry.tree, torch.finfo(term.dtype).min)
-
-
-def cache_name(model: Any) -> str:
-    """The argument in which the model's forward takes its cache."""
-    return "cache_params" if names_argument(model, "cache_params") else "past_key_values"
-
-
-def accepts_argument(model: Any, argument: str) -> bool:
-    """True if the model's forward names an argument or has `**kwargs`."""
-    kind: Any = type(model)
-    return names_argument(model, argument) or _arguments(kind)[1]
-
-
-def names_argument(model: Any, argument: str) -> bool:
-    """True if the model's forward names an argument; `generate` passes positions only to such models."""
-    kind: Any = type(model)
-    return argument in _arguments(kind)[0]
-
-
-@lru_cache(maxsize=64)
-def _arguments(kind: Any) -> tuple[frozenset[str], bool]:
-    """The arguments of a class's forward, and whether it has `**kwargs`; cached, because every pass asks."""
-    parameters = inspect.signature(kind.forward).parameters
-    return frozenset(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 EXPERTS = (

@@ -5,7 +5,6 @@ because rows of a batch have different lengths. Whole paths are one row, and tre
 call has, for hooks that are made for these.
 """
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -17,8 +16,8 @@ from transformers import DynamicCache
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.devices import device_of
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
+from mmspec.hosts.model_info import ModelInfo, cache_name, lengths, names_argument
+from mmspec.hosts.passes import Manner, Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks, windows
 from mmspec.hosts.stock_generate import StockGenerate
@@ -31,11 +30,6 @@ ALONE = 3  # the number of one-token passes that show a model's own rounding
 
 LONGEST, MARGIN = 96, 8
 """The longest prompt, and how far it goes beyond a length: longer ones are crossed in `mmspec.hosts.later_checks`."""
-
-_LENGTHS = re.compile(
-    r"(?<!max_)window(?!.*(layer|pattern))|floor|attention_chunk|local_att|(?<!_)block_size|max_distance"
-)
-_ORIGINAL = "original_max_position_embeddings"
 
 
 class ReferencePaths:
@@ -174,16 +168,6 @@ class ReferencePaths:
 @lru_cache
 def _path(leaf: int) -> list[int]:
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
-
-
-def lengths(model_info: ModelInfo) -> dict[int, str]:
-    """The lengths of texts from which on a model may do something else, and the settings that say so; what positions
-    decide, where they are an argument, is checked at positions.
-    """
-    settings = {**(getattr(model_info.config, "rope_parameters", None) or {}), **model_info.config.to_dict()}
-    counted = not names_argument(model_info.model, "position_ids")
-    named = [name for name in settings if _LENGTHS.search(name) or (counted and name == _ORIGINAL)]
-    return {settings[name]: name for name in named if type(settings[name]) is int and settings[name] > 0}
 
 
 def random_ids(model_info: ModelInfo, draw: int, length: int = 0) -> tuple[Tensor, Tensor]:

@@ -24,11 +24,11 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.devices import autocast_dtype, device_of
 from mmspec.hosts.dispatch import called_functions
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
+from mmspec.hosts.model_info import ModelInfo, lengths, names_argument
+from mmspec.hosts.passes import MANNERS, Manner, Passes
 from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.quantised_layers import NONE, QuantisedLayers
-from mmspec.hosts.reference_paths import LONGEST, ReferencePaths, lengths
+from mmspec.hosts.reference_paths import LONGEST, ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import windows
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
@@ -90,7 +90,12 @@ def checked(model_info: ModelInfo, whole: nn.Module | None = None, rows: int | N
             finding = finding if own.manner is None else replace(own, rows=rows)
         if finding.manner is not None:
             results[key if finding.rows is None else (key, rows)] = finding
-            return Passes(model_info, finding.manner, finding.rings, finding.quantised, finding.rows)
+            before = model_info.latest.get("passes")  # which know the parts of the model: those of most calls are equal
+            if before is None or before[0] is not results or before[1:3] != (key, finding):
+                passes = Passes(model_info, finding.manner, finding.rings, finding.quantised, finding.rows)
+                before = model_info.latest["passes"] = (results, key, finding, passes)
+            found: Passes = before[3]
+            return found
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = (
         "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _beside(model_info, finding)

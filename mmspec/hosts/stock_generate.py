@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig
 
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
+from mmspec.hosts.model_info import ModelInfo, accepts_argument, cache_name, names_argument
 from mmspec.hosts.prompt import conversation_columns
 
 AHEAD = 8  # the number of next units whose positions are looked at; on a grid the second one differs already

@@ -15,7 +15,7 @@ import torch
 import typer
 from transformers import PreTrainedModel
 
-import mmspec
+from mmspec.api.stored import Stored
 from mmspec.cli import app, boundary, places
 from mmspec.cli.app import build
 from mmspec.registry import load
@@ -228,7 +228,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("weights are loaded before the arguments are checked")
 
     monkeypatch.setattr(PreTrainedModel, "from_pretrained", loaded)
-    monkeypatch.setattr(mmspec.Pipeline, "from_pretrained", loaded)
+    monkeypatch.setattr(Stored, "load", loaded)
     return tmp_path
 
 

@@ -110,7 +110,7 @@ def draw_call(dice: random.Random, length: int, new: int) -> Case:
         case.setdefault("call.top_k", 0)
     for name in dice.sample(list(OTHERS), dice.choice([0, 0, 0, 1, 2])):
         case[f"{dice.choice(['call', 'model'])}.{name}"] = dice.choice(OTHERS[name])
-    if dice.random() < 0.6:
+    if dice.random() < 0.8:
         case["dict"] = True
     if dice.random() < 0.1:
         case["model.max_length"] = length + new - dice.randint(0, 5)

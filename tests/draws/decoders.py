@@ -236,7 +236,8 @@ def _near(dice: random.Random, ends: list[int], most: int) -> int:
     if dice.random() < 0.2:
         return dice.choice([dice.randint(4, 60), dice.randint(60, most)])
     end = dice.choice(ends) * dice.choice([1, 1, 1, 1, 2, 3])
-    length = end + dice.choice([-80, -60, -40, -NEW - 8, -NEW - 4, -NEW, -10, -6, -3, -2, -1, 0, 1, 2, 5, 20, 60])
+    below = -dice.randint(NEW, 80)
+    length = end + dice.choice([*[below] * 6, -NEW - 4, -NEW, -10, -6, -3, -2, -1, 0, 1, 2, 5, 20, 60])
     return min(most, length) if length >= 4 else dice.randint(4, 40)
 
 
@@ -245,7 +246,11 @@ def draw_padding(dice: random.Random, length: int) -> list[int]:
     rows = dice.choice([1, 1, 2, 3])
     if dice.random() < 0.3:
         return [0] * rows
-    return [dice.randint(0, min(length - 2, dice.choice([1, 4, 30, 200]))) for _ in range(rows)]
+    most = dice.choice([1, 4, 30, 200])
+    pads = [dice.randint(0, min(length - 2, most)) for _ in range(rows)]
+    if dice.random() < 0.3:  # a row of little else: what padding does to a convolution ends soon behind it
+        pads[0] = length - dice.randint(2, min(6, length))
+    return pads
 
 
 def decoder_space() -> Iterator[str]:

@@ -93,11 +93,9 @@ def in_reach(known: Mapping[str, Any], dice: random.Random) -> dict[str, int]:
         for key, value in known.items()
         if LENGTH.search(key) and not _CONTEXT.search(key) and type(value) is int and value >= LARGE
     ]
-    # Caches grow in steps of powers of two: just beyond a step is a length of its own.
-    return {
-        key: dice.choice([short_length(dice), dice.randint(60, 240), 64 * dice.randint(1, 3) + dice.randint(0, 20)])
-        for key in large
-    }
+    # Caches grow in steps of 64 units: just beyond a step is a length of its own.
+    step = 64 * dice.randint(1, 3) + dice.randint(1, 8)
+    return {key: dice.choice([short_length(dice), dice.randint(60, 240), step, step]) for key in large}
 
 
 def _lists(config: PreTrainedConfig, name: str, present: list[Any], dice: random.Random) -> Iterator[list[Any]]:

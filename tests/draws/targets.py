@@ -33,6 +33,8 @@ from tests.draws.decoders import (
 
 SHARE = 1e-3
 """The model's own noise is rounding up to this share of its largest logit."""
+LEAST, TIMES = 1e-5, 16
+"""Scores may differ by so small a share of the largest one, and by so many times the model's own noise."""
 
 
 def call_of(case: Case) -> dict[str, Any]:
@@ -113,12 +115,12 @@ class Forced:
 def own_noise(model: PreTrainedModel, run: Stock, row: int, case: Case) -> float:
     """How far stock's steps are from its own pass over the whole row, in the scores of the call; 0: not rounding."""
     noise, largest = apart(model, run, row, case)
-    return noise / case.get("call.temperature", 1.0) if noise < SHARE * largest else 0.0
+    return float(noise.max()) if float(noise.max()) < SHARE * largest else 0.0
 
 
 @torch.no_grad()
-def apart(model: PreTrainedModel, run: Stock, row: int, case: Case) -> tuple[float, float]:
-    """How far the logits of stock's steps are from its own pass over the whole row, and the largest of them."""
+def apart(model: PreTrainedModel, run: Stock, row: int, case: Case) -> tuple[Tensor, float]:
+    """How far stock's steps `[step]` are from its own pass over the whole row, and the largest score."""
     pads = case.get("pads", [0])
     units = run.ids[row][None, pads[row * len(pads) // len(run.ids)] :]
     known = units.shape[1] - len(run.scores)
@@ -126,7 +128,8 @@ def apart(model: PreTrainedModel, run: Stock, row: int, case: Case) -> tuple[flo
     again = model.generate(
         units[:, :known], **SCORED, max_new_tokens=len(run.scores), prefix_allowed_tokens_fn=Forced(units)
     )
-    return float((torch.cat(again.logits) - whole[known - 1 : -1]).abs().max()), float(whole.abs().max())
+    warmth = case.get("call.temperature", 1.0)
+    return (torch.cat(again.logits) - whole[known - 1 : -1]).abs().amax(1) / warmth, float(whole.abs().max()) / warmth
 
 
 def refusal(error: ValueError, model: PreTrainedModel, run: Stock, case: Case) -> str:
@@ -135,7 +138,8 @@ def refusal(error: ValueError, model: PreTrainedModel, run: Stock, case: Case) -
         return "refused"
     noise, largest = apart(model, run, 0, case)
     reason = re.sub(r"\S*\d\S*|\S*For\S+", "…", str(error).partition(", where")[0].partition(";")[0])
-    return f"refused, though stock agrees with itself: {reason[-110:]}" if noise < SHARE * largest else "refused"
+    alike = float(noise.max()) < SHARE * largest
+    return f"refused, though stock agrees with itself: {reason[-110:]}" if alike else "refused"
 
 
 @cache
@@ -166,9 +170,13 @@ def compare_scores(scores: tuple[Tensor, ...], ids: Tensor, run: Stock, model: P
         off = [float(each.max()) if each.numel() else 0.0 for each in seen]
         largest = max((float(right[right.isfinite()].abs().max()) for _, right in pairs), default=0.0)
         # Rounding may make a router of experts choose otherwise, in some steps.
-        apart = min(off, default=0.0) if has_experts(model) else max(off, default=0.0)
-        if apart > SHARE * largest and apart > 8 * own_noise(model, run, row, case):
-            raise Broken(f"row {row}: scores differ by {apart:.2g} of {largest:.2g}")
+        routed = has_experts(model)
+        found = min(off, default=0.0) if routed else max(off, default=0.0)
+        if found > LEAST * largest:
+            noise, most = apart(model, run, row, case)
+            own = float(noise.median() if routed else noise.max())
+            if found > (TIMES * own if own < SHARE * most else SHARE * largest):
+                raise Broken(f"row {row}: scores differ by {found:.2g} of {largest:.2g}, and stock's own by {own:.2g}")
 
 
 def has_experts(model: PreTrainedModel) -> bool:

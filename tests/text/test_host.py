@@ -14,8 +14,8 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts.model_info import ModelInfo
-from mmspec.hosts.reference_paths import ReferencePaths, lengths
+from mmspec.hosts.model_info import ModelInfo, lengths
+from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.self_check import CEILING, examine
 from mmspec.hosts.target import TransformersTarget
 from tests.draws.owned import OWNED, with_own_attention

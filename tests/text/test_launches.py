@@ -13,6 +13,8 @@ from transformers import DynamicCache, Gemma3TextConfig, LlamaConfig
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
+from mmspec.hosts import passes
+from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from tests.support.logical_operations import FREE, INDEXING
 from tests.support.random_models import random_model
@@ -102,3 +104,23 @@ def test_no_layer_computes_what_another_has_computed() -> None:
     few, more = (random_model(config).bfloat16() for config in configs)
     tree = TREES["a tree of 16"]
     assert ours(more, tree) - ours(few, tree) <= own(more, 1) - own(few, 1) + 2 * 2  # queries and outputs are packed
+
+
+def test_a_call_begins_with_hardly_more_than_the_models_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer has places to make and to fill; whatever is known of the model is found in its first call."""
+    monkeypatch.setattr(SlotCache, "exact", False)  # as on a GPU, where no pass sums in float64
+    model = random_model(LlamaConfig(**SIZES))
+    prompt = {"input_ids": torch.arange(PROMPT)[None] % 50 + 3}
+    with torch.no_grad(), Launches() as expected:
+        model(**prompt, use_cache=True)
+    target = TransformersTarget(model)
+    begun = target.start(prompt, 100, 16).cache.passes
+    walks = list[int]()
+    for looked in ("kernels", "sites", "lengths", "foreign"):
+        real = getattr(passes, looked)
+        monkeypatch.setattr(passes, looked, lambda *given, real=real: (walks.append(1), real(*given))[1])
+    with torch.no_grad(), Launches() as launches:
+        assert target.start(prompt, 100, 16).cache.passes is begun
+    assert not walks and launches.number <= expected.number + 5 * LAYERS + 100
+    model.model.layers[0].register_forward_hook(lambda *_: None)
+    assert target.start(prompt, 100, 16).cache.passes is not begun and walks, "the model runs other code"

@@ -3,7 +3,7 @@
 Guarantee: none; every report says so.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -12,12 +12,13 @@ from mmspec.core.manifest import SYNTHETIC
 from mmspec.core.noise import Round, Substream
 from mmspec.core.rules.rule import DraftsAfresh, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.registry.options import option
 
 
 @dataclass(frozen=True)
 class SyntheticOptions:
-    rate: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.7, metadata={"help": "chance of each drafted node, given that its parent was accepted"}
+    rate: Annotated[float, Field(ge=0, le=1)] = option(
+        0.7, "chance of each drafted node, given that its parent was accepted"
     )
 
 

@@ -7,7 +7,7 @@ greedily, and the state of torch's generator is restored. One row only, as in tr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.registry.options import option
 from mmspec_text.specs import CANDIDATES
 
 GeneratorFactory = Callable[[State, Any], CandidateGenerator]
@@ -38,15 +39,13 @@ _COUNTS = ("num_assistant_tokens", "num_output_tokens")
 class CandidatesOptions:
     """Options of `candidates`."""
 
-    kind: Literal["prompt-lookup", "assistant", "cross-tokenizer"] = field(
-        default="prompt-lookup", metadata={"help": "which of transformers' generators"}
+    kind: Literal["prompt-lookup", "assistant", "cross-tokenizer"] = option(
+        "prompt-lookup", "which of transformers' generators"
     )
-    model: Any = field(default=None, metadata={"help": "the assistant: a shipped name, a folder, a hub name or live"})
-    tokenizer: Any = field(
-        default=None, metadata={"help": "cross-tokenizer: the target's tokenizer, live or a model's name"}
-    )
-    assistant_tokenizer: Any = field(
-        default=None, metadata={"help": "cross-tokenizer: the assistant's; default: the one beside a named assistant"}
+    model: Any = option(None, "the assistant: a shipped name, a folder, a hub name or live")
+    tokenizer: Any = option(None, "cross-tokenizer: the target's tokenizer, live or a model's name")
+    assistant_tokenizer: Any = option(
+        None, "cross-tokenizer: the assistant's; default: the one beside a named assistant"
     )
 
     def __post_init__(self) -> None:

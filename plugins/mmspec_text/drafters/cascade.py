@@ -16,7 +16,7 @@ Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (d
 and cost a pass of the target each time).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from mmspec.core.drafters.cascade import CascadeDrafter
 from mmspec.core.protocols import Drafter, Target
 from mmspec.hosts.budget import BudgetedTarget, Retrieval
 from mmspec.hosts.target import TransformersTarget
+from mmspec.registry.options import option
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 from mmspec_text.drafters.token_recycling import TokenRecycling
 from mmspec_text.specs import CASCADE
@@ -37,28 +38,21 @@ _INNER: dict[str, type] = {"token-recycling": TokenRecycling, "prompt-lookup": P
 class CascadeOptions:
     """Options of `cascade`."""
 
-    budget: Annotated[int, Field(ge=16)] = field(
-        default=512, metadata={"help": "slots of the middle level's cache; more is closer to the target, and slower"}
+    budget: Annotated[int, Field(ge=16)] = option(
+        512, "slots of the middle level's cache; more is closer to the target, and slower"
     )
-    cache: Literal["streaming", "retrieval"] = field(
-        default="streaming",
-        metadata={"help": "what it holds: the first and the latest slots, or chunks that the prompt's last unit sees"},
+    cache: Literal["streaming", "retrieval"] = option(
+        "streaming", "what it holds: the first and the latest slots, or chunks that the prompt's last unit sees"
     )
-    sinks: Annotated[int, Field(ge=0)] = field(
-        default=8, metadata={"help": "streaming: first slots of the text that always stay in it"}
+    sinks: Annotated[int, Field(ge=0)] = option(8, "streaming: first slots of the text that always stay in it")
+    chunk: Annotated[int, Field(ge=1, le=64)] = option(
+        8, "retrieval: slots that are scored and kept together; more is coarser"
     )
-    chunk: Annotated[int, Field(ge=1, le=64)] = field(
-        default=8, metadata={"help": "retrieval: slots that are scored and kept together; more is coarser"}
+    renew: Annotated[int, Field(ge=0)] = option(
+        0, "retrieval: rounds until chunks are chosen anew, which costs a pass; 0: never"
     )
-    renew: Annotated[int, Field(ge=0)] = field(
-        default=0, metadata={"help": "retrieval: rounds until chunks are chosen anew, which costs a pass; 0: never"}
-    )
-    inner: Literal["token-recycling", "prompt-lookup"] = field(
-        default="token-recycling", metadata={"help": "what drafts for the middle level"}
-    )
-    inner_k: Annotated[int, Field(ge=0, le=64)] = field(
-        default=3, metadata={"help": "units that are drafted for the middle level at once"}
-    )
+    inner: Literal["token-recycling", "prompt-lookup"] = option("token-recycling", "what drafts for the middle level")
+    inner_k: Annotated[int, Field(ge=0, le=64)] = option(3, "units that are drafted for the middle level at once")
 
 
 class Cascade(CascadeDrafter):

@@ -16,7 +16,7 @@ holds less likely, as the authors' `--confidence-threshold` does; 0, as theirs, 
 but not in captured rounds, which have one width. `keep` and `corpus` cut the output layer, as in `eagle`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -31,6 +31,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
+from mmspec.registry.options import option
 from mmspec_text.drafters.heads.block import Block
 from mmspec_text.drafters.heads.cache import CHUNK, Feed, HeadCache, Unknown, chain_path
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint, read_dflash
@@ -47,9 +48,8 @@ from mmspec_text.drafters.heads.vocabulary import TrimOptions
 class DFlashOptions(HeadOptions, TrimOptions):
     """Options of `dflash`."""
 
-    sure: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.0,
-        metadata={"help": "chain: a draft ends before a unit that DSpark's confidence head holds less likely"},
+    sure: Annotated[float, Field(ge=0, le=1)] = option(
+        0.0, "chain: a draft ends before a unit that DSpark's confidence head holds less likely"
     )
 
     def __post_init__(self) -> None:

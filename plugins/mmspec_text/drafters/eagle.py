@@ -12,7 +12,7 @@ texts longer than a head's training texts, `window` keeps its attention to the l
 `keep` and `corpus` cut the output layer to the ids that are frequent (VocabTrim, 2506.22694), where it scores many.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -21,6 +21,7 @@ from mmspec.core.drafters.shapes import Rerank, Shape
 from mmspec.core.hidden import FINAL, Lends
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.registry.options import option
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.drafter import HeadDrafter, HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
@@ -42,16 +43,13 @@ DEFAULTS = 3
 class EagleOptions(HeadOptions, TrimOptions):
     """Options of `eagle`."""
 
-    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = field(  # type: ignore[assignment]
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy, published: rules match and relaxed, the others: any"},
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = option(  # type: ignore[assignment]
+        "rerank", "which nodes to draft; rerank, greedy, published: rules match and relaxed, the others: any"
     )
-    window: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "latest tokens that the head attends to; None: what its config says, or all"}
+    window: Annotated[int, Field(ge=1)] | None = option(
+        None, "latest tokens that the head attends to; None: what its config says, or all"
     )
-    sinks: Annotated[int, Field(ge=0)] = field(
-        default=0, metadata={"help": "first tokens that it attends to beside the window"}
-    )
+    sinks: Annotated[int, Field(ge=0)] = option(0, "first tokens that it attends to beside the window")
 
     def build_shape(self) -> Shape:
         return replace(PUBLISHED, spread=self.spread) if self.form == "published" else super().build_shape()

@@ -12,7 +12,7 @@ Knobs: `form` is the shape of the draft; the assistant runs once a level, over a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from mmspec.hosts.attention import tree_attention
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.options import option
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.cache import Feed
 from mmspec_text.drafters.heads.drafter import GrowingDrafter
@@ -53,7 +54,7 @@ def is_assistant(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
 class AssistantOptions(TreeForm):
     """Options of `gemma4-assistant`."""
 
-    model: Any = field(default=None, metadata={"help": "the assistant: a folder or a hub name"})
+    model: Any = option(None, "the assistant: a folder or a hub name")
 
 
 class AllShared:

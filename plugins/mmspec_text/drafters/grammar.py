@@ -9,7 +9,7 @@ Guarantee: drafts are point masses; exact under every rule that takes chains of 
 Knobs: a higher `threshold` drafts less at choices and is accepted more often.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -20,6 +20,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions
 from mmspec_text.drafters.suffix_statistics import SuffixRow
 from mmspec_text.specs import GRAMMAR
@@ -29,8 +30,8 @@ from mmspec_text.specs import GRAMMAR
 class GrammarOptions:
     """Options of `grammar`."""
 
-    threshold: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=0.1, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
+    threshold: Annotated[float, Field(ge=0, lt=1)] = option(
+        0.1, "stop where a path's estimated probability falls below; higher drafts less"
     )
 
 

@@ -9,7 +9,7 @@ Knobs: `k` is the window. `init` fills slots that enter it: `lookup` copies what
 `last` repeats the last token (the papers pad, or repeat), `random` is any token.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,6 +23,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 from mmspec_text.drafters.prompt_lookup import PromptLookupOptions, copied
 from mmspec_text.specs import JACOBI_TEXT
 
@@ -31,8 +32,8 @@ from mmspec_text.specs import JACOBI_TEXT
 class JacobiTextOptions:
     """Options of `jacobi-text`."""
 
-    init: Literal["lookup", "last", "random"] = field(
-        default="lookup", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
+    init: Literal["lookup", "last", "random"] = option(
+        "lookup", "what fills slots that enter the window; exact whatever it is"
     )
 
 

@@ -24,6 +24,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
+from mmspec.registry.options import option
 from mmspec_text.specs import LLMCAD
 
 LEAST, MOST = 1e-6, 0.99
@@ -60,11 +61,11 @@ class FallsBack(Rerank):
 class LLMCadOptions(SmallModelOptions):
     """Options of `llmcad`."""
 
-    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
-        default=0.01, metadata={"help": "α at first: least probability of a branch behind which a draft goes on"}
+    threshold: Annotated[float, Field(gt=0, lt=1)] = option(
+        0.01, "α at first: least probability of a branch behind which a draft goes on"
     )
-    width: Annotated[int, Field(ge=1, le=64)] = field(default=3, metadata={"help": "children of a node"})
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(default=16, metadata={"help": "nodes that are verified"})
+    width: Annotated[int, Field(ge=1, le=64)] = option(3, "children of a node")
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(16, "nodes that are verified")
 
 
 @dataclass

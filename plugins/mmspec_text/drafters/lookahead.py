@@ -18,7 +18,7 @@ and are right less often); `guesses` (more n-grams are tried). Each adds nodes t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -30,6 +30,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_text.drafters.retrieval.rest import Node, drafted
 from mmspec_text.specs import LOOKAHEAD
 
@@ -113,11 +114,9 @@ def _hung(tree: Tree, parent: int | None, unit: int | None, wanted: bool) -> int
 class LookaheadOptions:
     """Options of `lookahead`."""
 
-    n: Annotated[int, Field(ge=2, le=16)] = field(default=4, metadata={"help": "units of an n-gram (N)"})
-    guesses: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4, metadata={"help": "n-grams that are verified in a round (G)"}
-    )
-    from_prompt: bool = field(default=True, metadata={"help": "whether the prompt's n-grams are guesses, too"})
+    n: Annotated[int, Field(ge=2, le=16)] = option(4, "units of an n-gram (N)")
+    guesses: Annotated[int, Field(ge=1, le=64)] = option(4, "n-grams that are verified in a round (G)")
+    from_prompt: bool = option(True, "whether the prompt's n-grams are guesses, too")
 
 
 @dataclass

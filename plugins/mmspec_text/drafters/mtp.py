@@ -22,6 +22,7 @@ from mmspec.core.state import State
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.options import option
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.drafter import GrowingDrafter
 from mmspec_text.drafters.heads.features import Features
@@ -85,7 +86,7 @@ class MtpOptions(TreeForm, TrimOptions):
             "optional": True,
         },
     )
-    probe: bool = field(default=True, metadata={"help": "whether the first call tries the layers on its prompt"})
+    probe: bool = option(True, "whether the first call tries the layers on its prompt")
 
 
 class Mtp(GrowingDrafter):

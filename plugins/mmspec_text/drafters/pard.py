@@ -14,7 +14,7 @@ target. The authors draft twelve units.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.options import option
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.eagle.checkpoint import mask_token
@@ -48,9 +49,8 @@ def is_pard(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
 class PardOptions(TreeForm, SmallModelOptions):
     """Options of `pard`."""
 
-    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = field(
-        default="chain",
-        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = option(
+        "chain", "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"
     )
 
 

@@ -19,7 +19,7 @@ Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,6 +39,7 @@ from mmspec.hosts.remote_code import refusing_code
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, stored_tensors, weight_files
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.options import option
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
@@ -127,26 +128,23 @@ RATES = (
 class PPDOptions(TreeForm):
     """Options of `ppd`."""
 
-    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "sparse"] = field(  # type: ignore[assignment]
-        default="rerank",
-        metadata={"help": "which nodes to draft; rerank, greedy, sparse: rules match and relaxed, the others: any"},
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "sparse"] = option(  # type: ignore[assignment]
+        "rerank", "which nodes to draft; rerank, greedy, sparse: rules match and relaxed, the others: any"
     )
-    budget: Annotated[int, Field(ge=2, le=512)] = field(
-        default=32, metadata={"help": "sparse: candidates and prompt tokens behind them in a pass"}
+    budget: Annotated[int, Field(ge=2, le=512)] = option(
+        32, "sparse: candidates and prompt tokens behind them in a pass"
     )
-    rates: tuple[tuple[Annotated[float, Field(ge=0, le=1)], ...], ...] = field(
-        default=RATES, metadata={"help": "sparse: chance of the unit of each rank, by depth, below an accepted one"}
+    rates: tuple[tuple[Annotated[float, Field(ge=0, le=1)], ...], ...] = option(
+        RATES, "sparse: chance of the unit of each rank, by depth, below an accepted one"
     )
-    step_costs: str = field(
-        default="", metadata={"help": "sparse: file of measured rounds, by which less of the budget may be used"}
+    step_costs: str = option("", "sparse: file of measured rounds, by which less of the budget may be used")
+    width: Annotated[int, Field(ge=1, le=64)] = option(
+        4, "rerank: nodes expanded per level, and children of each; beam: nodes per level"
     )
-    width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(
+        8, "rerank: nodes that are verified, each of them with all prompt tokens"
     )
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=8, metadata={"help": "rerank: nodes that are verified, each of them with all prompt tokens"}
-    )
-    model: Any = field(default=None, metadata={"help": "the prompt tokens: a folder or a hub name"})
+    model: Any = option(None, "the prompt tokens: a folder or a hub name")
 
     def __post_init__(self) -> None:
         super().__post_init__()

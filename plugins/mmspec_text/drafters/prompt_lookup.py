@@ -6,7 +6,7 @@ reaches the end of the text continues periodically, so that a loop is drafted in
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -20,6 +20,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_text.specs import PROMPT_LOOKUP
 
 
@@ -27,12 +28,8 @@ from mmspec_text.specs import PROMPT_LOOKUP
 class PromptLookupOptions:
     """Options of `prompt-lookup`."""
 
-    max_ngram: Annotated[int, Field(ge=1, le=32)] = field(
-        default=3, metadata={"help": "longest n-gram that is looked for"}
-    )
-    min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
-        default=2, metadata={"help": "shortest n-gram that is enough to draft"}
-    )
+    max_ngram: Annotated[int, Field(ge=1, le=32)] = option(3, "longest n-gram that is looked for")
+    min_ngram: Annotated[int, Field(ge=1, le=32)] = option(2, "shortest n-gram that is enough to draft")
 
     def __post_init__(self) -> None:
         if self.min_ngram > self.max_ngram:

@@ -13,7 +13,7 @@ Knobs: `nodes` (a number instead of timing passes), `rates` (what is expected at
 worth: higher changes the tree more slowly).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -28,6 +28,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Step
 from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
+from mmspec.registry.options import option
 from mmspec_text.specs import SEQUOIA
 
 
@@ -35,15 +36,14 @@ from mmspec_text.specs import SEQUOIA
 class SequoiaOptions(SmallModelOptions):
     """Options of `sequoia`."""
 
-    nodes: Annotated[int, Field(ge=1, le=255)] | None = field(
-        default=None, metadata={"help": "tokens per draft; by default as many as pay on this machine, measured once"}
+    nodes: Annotated[int, Field(ge=1, le=255)] | None = option(
+        None, "tokens per draft; by default as many as pay on this machine, measured once"
     )
-    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = field(
-        default=(0.6, 0.15, 0.06, 0.03),
-        metadata={"help": "chance of the child of each rank, before any is counted"},
+    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = option(
+        (0.6, 0.15, 0.06, 0.03), "chance of the child of each rank, before any is counted"
     )
-    prior: Annotated[float, Field(gt=0)] = field(
-        default=50.0, metadata={"help": "nodes that `rates` are worth; higher changes the tree more slowly"}
+    prior: Annotated[float, Field(gt=0)] = option(
+        50.0, "nodes that `rates` are worth; higher changes the tree more slowly"
     )
 
     def __post_init__(self) -> None:

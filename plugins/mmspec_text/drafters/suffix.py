@@ -14,7 +14,7 @@ alone.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -27,6 +27,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec.kits.text.corpus import read_corpus
+from mmspec.registry.options import option
 from mmspec_text.drafters.suffix_statistics import (
     Guess,
     NgramCounts,
@@ -43,28 +44,19 @@ from mmspec_text.specs import SUFFIX
 class SuffixOptions:
     """Options of `suffix`."""
 
-    max_match: Annotated[int, Field(ge=1, le=64)] = field(
-        default=8, metadata={"help": "longest suffix that is looked for; counts take memory in proportion"}
+    max_match: Annotated[int, Field(ge=1, le=64)] = option(
+        8, "longest suffix that is looked for; counts take memory in proportion"
     )
-    min_match: Annotated[int, Field(ge=1, le=64)] = field(
-        default=1, metadata={"help": "shortest suffix that is enough to draft"}
+    min_match: Annotated[int, Field(ge=1, le=64)] = option(1, "shortest suffix that is enough to draft")
+    threshold: Annotated[float, Field(ge=0, lt=1)] = option(
+        0.1, "stop where a path's estimated probability falls below; higher drafts less"
     )
-    threshold: Annotated[float, Field(ge=0, lt=1)] = field(
-        default=0.1, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
+    remember: Annotated[int, Field(ge=0)] = option(
+        0, "tokens of earlier calls' output to keep counts of; 0: every call by itself"
     )
-    remember: Annotated[int, Field(ge=0)] = field(
-        default=0, metadata={"help": "tokens of earlier calls' output to keep counts of; 0: every call by itself"}
-    )
-    siblings: bool = field(
-        default=True,
-        metadata={"help": "whether rows of one prompt (num_return_sequences) draft from each other's text"},
-    )
-    corpus: Any = field(
-        default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
-    )
-    tokenizer: Any = field(
-        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
-    )
+    siblings: bool = option(True, "whether rows of one prompt (num_return_sequences) draft from each other's text")
+    corpus: Any = option(None, "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids")
+    tokenizer: Any = option(None, "for a corpus of text: the target's tokenizer, live or a model's name")
 
     def __post_init__(self) -> None:
         if self.min_match > self.max_match:

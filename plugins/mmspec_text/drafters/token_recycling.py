@@ -16,7 +16,7 @@ temperature 0.8; the mean of the four (rank 0: 0.35, 0.15, 0.55, 0.33; rank 1: 0
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import moved, on_device
 from mmspec.core.types import Draft, Step
+from mmspec.registry.options import option
 from mmspec_text.specs import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
@@ -44,12 +45,8 @@ Levels = Sequence[tuple[Tensor, Tensor]]
 class TokenRecyclingOptions:
     """Options of `token-recycling`."""
 
-    nodes: Annotated[int, Field(ge=1, le=256)] = field(
-        default=8, metadata={"help": "tokens per draft: more accept more and cost more per pass"}
-    )
-    width: Annotated[int, Field(ge=1, le=32)] = field(
-        default=8, metadata={"help": "successors that are remembered for every token"}
-    )
+    nodes: Annotated[int, Field(ge=1, le=256)] = option(8, "tokens per draft: more accept more and cost more per pass")
+    width: Annotated[int, Field(ge=1, le=32)] = option(8, "successors that are remembered for every token")
 
 
 class TokenRecycling:

@@ -29,7 +29,7 @@ from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.loading import header
-from mmspec.registry.options import build
+from mmspec.registry.options import build, option
 from mmspec.registry.suggest import unknown
 from mmspec_text import specs
 from mmspec_text.head_specs import HEAD_DRAFTERS
@@ -47,19 +47,18 @@ KEPT = 0.9
 class UnitedOptions:
     """Options of `united`."""
 
-    model: Any = field(default=None, metadata={"help": "the head or smaller model: a folder, a hub name, or live"})
-    first: str | None = field(
-        default=None,
-        metadata={"help": "what drafts with it: eagle, mtp, draft-tree, …; by default what its files call for"},
+    model: Any = option(None, "the head or smaller model: a folder, a hub name, or live")
+    first: str | None = option(
+        None, "what drafts with it: eagle, mtp, draft-tree, …; by default what its files call for"
     )
-    beside: Literal["suffix", "prompt-lookup", "rest"] = field(
-        default="suffix", metadata={"help": "what copies; prompt-lookup drafts on the device, in captured rounds too"}
+    beside: Literal["suffix", "prompt-lookup", "rest"] = option(
+        "suffix", "what copies; prompt-lookup drafts on the device, in captured rounds too"
     )
-    nodes: Annotated[int, Field(ge=1, le=512)] | None = field(
-        default=None, metadata={"help": "nodes that are verified; by default as many as the model drafts, or 2 k"}
+    nodes: Annotated[int, Field(ge=1, le=512)] | None = option(
+        None, "nodes that are verified; by default as many as the model drafts, or 2 k"
     )
-    depth: Annotated[int, Field(ge=1)] | None = field(
-        default=None, metadata={"help": "units that the model drafts per path; by default what it was trained for"}
+    depth: Annotated[int, Field(ge=1)] | None = option(
+        None, "units that the model drafts per path; by default what it was trained for"
     )
     first_options: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "further options of `first`"})
     beside_options: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "options of `beside`"})

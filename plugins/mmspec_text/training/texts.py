@@ -1,4 +1,4 @@
-"""What a drafter is trained on: sources, the sequences that are cut from them, and the batch of a step.
+"""The texts that a drafter is trained on: sources, the sequences that are cut from them, and the batch of a step.
 
 The target's own text is what a drafter meets when it is used, and text of other authors keeps it from learning the
 target's habits alone: a recipe mixes sources by their shares. Of an answer there is one row, with all that was said

@@ -1,6 +1,6 @@
 """The common part of drafters with a trained head: rounds, options, the fit of head and target, a trial on a prompt."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
+from mmspec.registry.options import option
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.trial import Loaded, Trial, report, trial_ids, try_head
@@ -61,8 +62,8 @@ class GrowingDrafter:
 class HeadOptions(TreeForm):
     """The head, and the form of its drafts."""
 
-    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
-    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
+    model: Any = option(None, "the head: a folder or a hub name")
+    probe: bool = option(True, "whether the first call tries the head on its prompt")
 
 
 class HeadDrafter(GrowingDrafter):

@@ -4,7 +4,7 @@ The map is `d2t`, which is added to a draft id, and `t2d`, which marks the ids t
 ids than pay keeps the rows of the most frequent ones (VocabTrim, arXiv 2506.22694); the layer may be the target's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -14,23 +14,20 @@ from torch import Tensor, nn
 from mmspec.core.protocols import Target
 from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.kits.text.small_model import special_ids, target_tokenizer
+from mmspec.registry.options import option
 
 
 @dataclass(frozen=True)
 class TrimOptions:
     """Options of drafters whose output layer may be cut."""
 
-    keep: Annotated[int, Field(ge=1)] | None = field(
-        default=None,
-        metadata={"help": "ids that are scored, the most frequent of the corpus; fewer are faster, and draft worse"},
+    keep: Annotated[int, Field(ge=1)] | None = option(
+        None, "ids that are scored, the most frequent of the corpus; fewer are faster, and draft worse"
     )
-    corpus: Any = field(
-        default=None,
-        metadata={"help": "what is counted for keep: a UTF-8 text file, a file of ids (.json, .safetensors), or ids"},
+    corpus: Any = option(
+        None, "what is counted for keep: a UTF-8 text file, a file of ids (.json, .safetensors), or ids"
     )
-    tokenizer: Any = field(
-        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
-    )
+    tokenizer: Any = option(None, "for a corpus of text: the target's tokenizer, live or a model's name")
 
     def kept(self, target: Target) -> Tensor | None:
         """The target's ids that are scored, ascending, the special ones among them; None: all."""

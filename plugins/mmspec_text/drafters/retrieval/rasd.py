@@ -8,12 +8,13 @@ Guarantee: drafts are point masses, and the small model chooses nodes by their u
 Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes beside the model's own number).
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mmspec.kits.text.small_model import SmallModelOptions
+from mmspec.registry.options import option
 from mmspec_text.drafters.draft_model import DraftTreeOptions, TextDraftTree
 from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
 from mmspec_text.drafters.united import United
@@ -24,15 +25,13 @@ from mmspec_text.specs import RASD
 class RasdOptions(Datastore, SmallModelOptions):
     """Options of `rasd`."""
 
-    form: Literal["rerank", "greedy"] = field(default="rerank", metadata={"help": "the small model's tree"})
-    width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=4, metadata={"help": "the small model's nodes expanded per level, and children of each"}
+    form: Literal["rerank", "greedy"] = option("rerank", "the small model's tree")
+    width: Annotated[int, Field(ge=1, le=64)] = option(
+        4, "the small model's nodes expanded per level, and children of each"
     )
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=12, metadata={"help": "nodes that the small model drafts"}
-    )
-    retrieved: Annotated[int, Field(ge=1, le=512)] = field(
-        default=8, metadata={"help": "nodes that are verified beside so many: of the datastore, or the model"}
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(12, "nodes that the small model drafts")
+    retrieved: Annotated[int, Field(ge=1, le=512)] = option(
+        8, "nodes that are verified beside so many: of the datastore, or the model"
     )
 
 

@@ -12,7 +12,7 @@ Knobs: a larger datastore of the same kind of text finds longer suffixes; `min_m
 accepted less); `nodes` (more are accepted, and each costs in the target's pass).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec.kits.text.corpus import read_corpus
+from mmspec.registry.options import option
 from mmspec_text.drafters.suffix_statistics import SuffixArray
 from mmspec_text.specs import REST
 
@@ -34,21 +35,11 @@ from mmspec_text.specs import REST
 class Datastore:
     """Options that say what is looked up, and where."""
 
-    corpus: Any = field(
-        default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
-    )
-    tokenizer: Any = field(
-        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
-    )
-    max_match: Annotated[int, Field(ge=1, le=64)] = field(
-        default=16, metadata={"help": "longest suffix that is looked for"}
-    )
-    min_match: Annotated[int, Field(ge=1, le=64)] = field(
-        default=2, metadata={"help": "shortest suffix that is enough to draft"}
-    )
-    matches: Annotated[int, Field(ge=1)] = field(
-        default=5000, metadata={"help": "most places whose continuations are counted; more take longer"}
-    )
+    corpus: Any = option(None, "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids")
+    tokenizer: Any = option(None, "for a corpus of text: the target's tokenizer, live or a model's name")
+    max_match: Annotated[int, Field(ge=1, le=64)] = option(16, "longest suffix that is looked for")
+    min_match: Annotated[int, Field(ge=1, le=64)] = option(2, "shortest suffix that is enough to draft")
+    matches: Annotated[int, Field(ge=1)] = option(5000, "most places whose continuations are counted; more take longer")
 
     def __post_init__(self) -> None:
         if self.min_match > self.max_match:
@@ -59,7 +50,7 @@ class Datastore:
 class RestOptions(Datastore):
     """Options of `rest`."""
 
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(default=16, metadata={"help": "units that are verified at most"})
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(16, "units that are verified at most")
 
 
 class Node(NamedTuple):
