@@ -1,4 +1,4 @@
-"""What a head of any family drafts: the distributions of its forward written out, round after round.
+"""The drafts of heads of all families: the distributions of their forwards written out, round after round.
 
 Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch of three, after
 rounds that accepted nothing, a part and all: positions, features, the states that are fed back.

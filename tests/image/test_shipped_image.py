@@ -27,7 +27,7 @@ def pipe() -> Any:
 
 @pytest.fixture(scope="module")
 def plain(pipe: Any) -> Any:
-    """What plain decoding draws: by caption and seed, each row alone or not, since that changes nothing."""
+    """The codes of plain decoding: by caption and seed, each row alone or not, since that changes nothing."""
     drawn: dict[int, torch.Tensor] = {}
 
     def of(places: range) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a trained head drafted in successive rounds, and whether a forward written out says the same.
+"""Drafts of successive rounds, compared with a forward written out.
 
 Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch, after rounds that
 accepted nothing, a part and all.

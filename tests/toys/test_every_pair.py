@@ -1,4 +1,4 @@
-"""What holds for every discrete toy, every drafter and every rule that takes it."""
+"""Promises that hold for every discrete toy, every drafter and every rule that takes it."""
 
 import itertools
 from dataclasses import replace
