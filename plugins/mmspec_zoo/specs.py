@@ -175,7 +175,7 @@ RELEASED: Mapping[DrafterSpec, Mapping[str, Any]] = {
     SWIFT: {"k": 25, "defaults": {"nodes": 250}},  # max_step_draft of model/swift/utils.py, and all of its candidates
     RAPID: {"k": 10, "defaults": {"eta": 10.0}},  # speculative_margin of the README, num_assistant_tokens of eval/
 }
-"""What their authors run the methods of drafters with, where it is not what the drafters have."""
+"""Values that authors run the methods of these drafters with, where the drafters have others."""
 COMPONENTS = (
     XLNET,
     ASSD,
