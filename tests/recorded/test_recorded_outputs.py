@@ -151,7 +151,7 @@ def loaded() -> Callable[[str], Any]:
 
 
 def described(units: Tensor, report: Any) -> dict[str, Any]:
-    """What is kept of an output: its hash or its means, and how it came about."""
+    """The record of an output: its hash or its means, and how it came about."""
     counts = {"shape": list(units.shape), "rounds": report.rounds, "accepted": report.accepted}
     if units.is_floating_point():
         parts = units.double().flatten().tensor_split(16)
