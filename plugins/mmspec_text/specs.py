@@ -203,7 +203,7 @@ METHODS = (
         name="dyspec",
         needs=TEXT,
         k=10,
-        defaults={"form": "heap", "nodes": 64},  # the paper's smallest tree: of 64 to 768 nodes, 10 to 30 deep
+        defaults={"form": "heap", "nodes": 64},  # notes on the paper: 64 to 768 nodes, 10 to 30 deep
         paper="https://arxiv.org/abs/2410.11744",
     ),
     DRAFT_TREE.method(

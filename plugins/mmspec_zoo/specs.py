@@ -171,11 +171,11 @@ DRAFTERS = {
 }
 """Drafters of texts, and what their methods are, which have their names."""
 RELEASED: Mapping[DrafterSpec, Mapping[str, Any]] = {
-    MIRROR_SD: {"k": 7, "defaults": {"branches": 8}},  # the paper's γ and κ
+    MIRROR_SD: {"k": 7, "defaults": {"branches": 8}},  # the paper's γ and κ, from notes on it
     SWIFT: {"k": 25, "defaults": {"nodes": 250}},  # max_step_draft of model/swift/utils.py, and all of its candidates
     RAPID: {"k": 10, "defaults": {"eta": 10.0}},  # speculative_margin of the README, num_assistant_tokens of eval/
 }
-"""What their authors run the methods of drafters with, where it is not what the drafters have."""
+"""Values that authors run the methods of these drafters with, where the drafters have others."""
 COMPONENTS = (
     XLNET,
     ASSD,

@@ -7,7 +7,7 @@ from norm((p' - q)+), p' being p with the mass of A(x) moved onto x. In a tree s
 masses.
 Guarantee: none; with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds the mass that each x moves, not the bias
 of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
-Knobs, of which `k` and `delta` are as released: `k`, `delta`, `lam` (larger: accepts more, alters more), `residual`, `measure`.
+Knobs: `k`, `delta` (both as released), `lam` (larger: accepts more, alters more), `residual`, `measure`.
 """
 
 from dataclasses import dataclass, replace
