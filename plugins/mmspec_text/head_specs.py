@@ -127,7 +127,10 @@ HEAD_METHODS = (
     PPD.method(
         "A few trained embeddings in the target's own pass draft; no model beside it.",
         needs=TEXT,
-        defaults={"form": "sparse", "budget": 63},  # the released tree_length, which its README raises to 105 on an A100
+        defaults={
+            "form": "sparse",
+            "budget": 63,
+        },  # the released tree_length, which its README raises to 105 on an A100
     ),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
