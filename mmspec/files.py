@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SIDE = ".part"
-"""Mark in the temporary names, which begin with a dot."""
-SEAL = ".written.json"
-"""The file in a folder that has the digests of all others."""
+SIDE = ".part"  # mark in the temporary names, which begin with a dot
+SEAL = ".written.json"  # the file in a folder that has the digests of all others
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 """The system's error in an error of a library that is written in Rust, as safetensors is."""
 _TEMPORARY = re.compile(r"\..*\.\d+(\.old|\.mode)?\.part.*")

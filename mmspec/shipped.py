@@ -13,8 +13,7 @@ from typing import Any
 from mmspec.packaged import MODELS, cache
 from mmspec.registry.suggest import unknown
 
-PACKAGE = "mmspec_models"
-"""The namespace package that the second distribution installs: files, no code."""
+PACKAGE = "mmspec_models"  # the namespace package that the second distribution installs: files, no code
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
 BENCHES = (".bench.json", ".further.bench.json")
 """Ends of the names of a model's benchmark beside its card, and of a second one, of methods that the first left out."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from mmspec.registry.printable import shown
 
-LARGEST = 32_000_000
-"""Most bytes of a JSON file; the index of the largest published model has a tenth of it."""
+LARGEST = 32_000_000  # most bytes of a JSON file; the index of the largest published model has a tenth of it
 
 
 def read_json_lines(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:

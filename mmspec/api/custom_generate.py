@@ -1,6 +1,7 @@
 """`model.generate(..., custom_generate=mmspec.custom_generate("prompt-lookup"))`: one call, nothing left behind."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from mmspec.api.stopping import with_stop_strings
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
+from mmspec.core.report import Report
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
 """Arguments of `custom_generate` that `Pipeline.use` does not have; for suggestions in error messages."""
@@ -31,7 +33,7 @@ def custom_generate(
     streamer: Any = None,
     tokenizer: Any = None,
     **options: Any,
-) -> Callable[..., Any]:
+) -> "CustomGenerate":
     """A decoding function for one call of transformers' `generate`; arguments as in `mmspec.enable`, and two more.
 
     transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
@@ -43,7 +45,7 @@ def custom_generate(
     function itself was passed as `custom_generate=`, which is an error.
 
     Returns:
-        The function to pass as `custom_generate=`.
+        The function to pass as `custom_generate=`; its `report` is the latest call's.
 
     Raises:
         TypeError: This function was passed to `generate` instead of what it returns.
@@ -52,6 +54,7 @@ def custom_generate(
         ```python
         lookup = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
         model.generate(**inputs, custom_generate=lookup, stop_strings="END")
+        print(lookup.report)
         ```
     """
     if uncalled or not isinstance(method, str):
@@ -64,11 +67,20 @@ def custom_generate(
     def decoder_of(model: Any) -> Decoder:
         return decoder_for(model, method, **parts, options=options, beside=BESIDE)
 
-    run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
+    return CustomGenerate(partial(runner, decoder_of, noise=noise, seed=seed, streamer=streamer), tokenizer)
+
+
+class CustomGenerate:
+    """A decoding function for transformers' `generate`, as `custom_generate` makes it."""
+
+    def __init__(self, make: Callable[[Callable[[Report], None]], Callable[..., Any]], tokenizer: Any) -> None:
+        self.report: Report | None = None  # of the latest call; None before the first
+        self._run, self._tokenizer = make(self._keep), tokenizer
 
     # transformers passes on arguments that this signature names and its own sampling does not: here stop_strings. It
     # would else look for the tokenizer, which it has dropped.
-    def generate(
+    def __call__(
+        self,
         model: Any,
         input_ids: Tensor,
         logits_processor: Any,
@@ -77,7 +89,9 @@ def custom_generate(
         stop_strings: str | list[str] | None = None,
         **extra: Any,
     ) -> Any:
-        criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)
-        return run(model, input_ids, logits_processor, criteria, generation_config, **extra)
+        """Decode a call, for transformers' `generate`."""
+        criteria = with_stop_strings(stopping_criteria, stop_strings, self._tokenizer)
+        return self._run(model, input_ids, logits_processor, criteria, generation_config, **extra)
 
-    return generate
+    def _keep(self, report: Report) -> None:
+        self.report = report

@@ -133,11 +133,13 @@ def resolve(
     )
 
 
-def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False) -> Choice:
+def choose(
+    model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False, device: str = ""
+) -> Choice:
     """Choose for a live model.
 
     `draft_model` and `rule` say that the user gave them (a rule may take chains only), `pipeline` that a pipeline runs
-    the model, and not its own `generate`.
+    the model, and not its own `generate`; `device` is the kind of device it is for, by default the model's.
     """
     if draft_model:
         return _chosen(with_model(target), target)
@@ -150,7 +152,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         faster = f"which mmspec tune found to be the fastest here ({found.speedup:.2f} × plain decoding)"
         why = f"{_with(found.method, found.drafter)}, {faster}"
         return Choice(found.method, why, found.drafter, found.policy, found.k, found.options, found.compile or None)
-    device = device_of(model).type
+    device = device or device_of(model).type
     usual = default_of(target, *run, "", device)
     name = known_name(model) if device == "cpu" or usual is None else ""  # cards have what was measured on a CPU
     card = card_of(name.removeprefix(PREFIX)) if name else {}

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import torch
 import typer
 
 from mmspec import shipped
@@ -120,8 +121,8 @@ def _refuse_slots(config: Any) -> None:
 def _fit(
     registry: Registry, method: MethodSpec, target: TargetSpec, seen: Outline, refused: str, results: list[Result]
 ) -> Fit:
-    ours = method.qualified == f"{HOME}:{AUTO}"
-    chosen = choose(seen.model, target, draft_model=False, rule=False) if ours else None
+    ours, here = method.qualified == f"{HOME}:{AUTO}", "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = choose(seen.model, target, draft_model=False, rule=False, device=here) if ours else None
     if chosen and chosen.method != AUTO:
         own = registry.get("method", chosen.method, (target.owner, HOME))
         fit = _fit(registry, own, target, seen, refused, results)
@@ -224,6 +225,10 @@ def first(found: Fits, order: list[str]) -> list[Fit]:
 
 def _print(found: Fits, every: bool) -> None:
     console = terminal()
+    auto = next((fit for fit in found.methods if fit.method == AUTO and fit.fits), None)
+    if auto is not None and auto.why:
+        known = f"; {'; '.join(_numbers(auto).splitlines())}" if auto.expected else ""
+        line(console, f"auto takes {auto.why}{known}; measure it here: mmspec tune {found.model}")
     line(console, f"{found.model}: {found.parameters:,} parameters; target {found.target}\n")
     if found.refused:
         line(console, f"No method fits: {found.refused}")
@@ -232,8 +237,7 @@ def _print(found: Fits, every: bool) -> None:
         listed = first(found, [method.name for method in installed().components("method")])
         rows = [(fit.method, _numbers(fit), fit.needs) for fit in listed]
         table(console, ("try first", "measured", "needs"), rows, whole={"try first"})
-        auto = next((fit.why for fit in found.methods if fit.method == AUTO and fit.fits), "")
-        line(console, f"\nauto takes {auto}" if auto else "")
+        console.print()
         more = sum(fit.fits for fit in found.methods) - len(listed)
         line(console, f"{more} more methods fit: mmspec methods --for {found.model} --all")
         for note in _facts(found):

@@ -38,6 +38,8 @@ def methods(
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
     _table(rows)
+    if name and rows[0]["paper"]:
+        typer.echo(f"\nPaper: {rows[0]['paper']}")
     if name and not adapters and "error" not in rows[0]:
         _options(pair(registry, chosen[0]))
 

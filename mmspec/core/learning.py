@@ -45,7 +45,8 @@ class Learning:
     Attributes:
         every: Calls between lessons.
         steps: Optimiser steps of a lesson.
-        rate: Learning rate of AdamW, constant. A trained drafter forgets at a larger one (1e-3) before it learns.
+        rate: Learning rate of AdamW, constant; the authors' online runs have the same. A trained drafter forgets at a
+            larger one (1e-3) before it learns.
         batch: Rows of a step: the latest one, and others drawn from those that are kept.
         capacity: Rows that are kept; the oldest are dropped.
         length: Units of a row that are kept, the latest ones.
@@ -59,7 +60,7 @@ class Learning:
 
     every: int = 1
     steps: int = 1
-    rate: float = 1e-4
+    rate: float = 1e-5
     batch: int = 2
     capacity: int = 64
     length: int = 256

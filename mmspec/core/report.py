@@ -62,7 +62,7 @@ class Promise:
     rounded: bool
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """Filled by the decoder; read after the call."""
 
@@ -254,6 +254,8 @@ class Report:
             f"{self.method} ({self.promise}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
+
+    __repr__ = __str__
 
 
 def _add(a: Tensor, b: Tensor) -> Tensor:

@@ -235,27 +235,28 @@ class BudgetedTarget:
 
     def _cut_down(self, whole: SlotCache, more: int, rankings: Sequence[Ranking | None] = ()) -> SlotCache:
         """A cache of the chosen slots, with `more` free slots behind them."""
-        kept = whole.length.clamp(max=self.budget)
-        order = torch.arange(self.budget, device=kept.device)
+        budget = min(self.budget, whole.capacity)  # a short text is kept whole, and takes no more than it has
+        kept = whole.length.clamp(max=budget)
+        order = torch.arange(budget, device=kept.device)
         sinks = 0 if rankings else self.sinks
         latest = (order >= sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
-        slots = SlotCache(self.target.model_info.layers(), len(kept), self.budget + more, kept.device)
-        slots.reserve(self.budget + more)
+        slots = SlotCache(self.target.model_info.layers(), len(kept), budget + more, kept.device)
+        slots.reserve(budget + more)
         owning = whole.owning
         chosen = dict(zip(map(id, owning), rankings or [None] * len(owning), strict=True))
         for small, large in zip(slots.layers, whole.layers, strict=True):
             if large in owning:
                 ranking = chosen[id(large)]
-                where = source if ranking is None else ranking.kept(whole.length, self.budget)
+                where = source if ranking is None else ranking.kept(whole.length, budget)
                 keys, values = large.read(where.clamp(max=whole.capacity - 1))
                 small.lazy_initialization(keys, values)
                 small.write(order.expand(len(kept), -1), keys, values)
         for number, layer in whole.recurrent.items():
             slots.recurrent[number].copy(layer)
-        slots.length, slots.longest = kept, min(whole.longest, self.budget)
+        slots.length, slots.longest = kept, min(whole.longest, budget)
         if whole.holes is not None:
             holes = whole.holes.gather(1, source)
-            slots.holes = torch.nn.functional.pad(holes, (0, slots.capacity - self.budget))
+            slots.holes = torch.nn.functional.pad(holes, (0, slots.capacity - budget))
         slots.shift = whole.shift + whole.length - kept
         return slots

@@ -1,13 +1,10 @@
-"""The beginning of a call of a transformers model: its slots are made, and the prompt is read in one of three ways.
+"""The beginning of a call of a transformers model: its slots are made, and the prompt is read (`mmspec.hosts.prefill`).
 
-Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
-else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
-`mmspec.hosts.prefill`.
-
-Rows of one prompt (`num_return_sequences=n` of transformers): it is read once, and what is kept of it is copied to each
-of them. The copies are a row's own: rows do not share memory, because they go on with texts of their own. What is kept
-is to the bit what a batch of the distinct prompts keeps. It equals a prefill of all rows up to rounding, which may
-depend on how many rows a pass has, as it does in every batch.
+Ids go through our own passes, and so does what follows an earlier turn of a model with recurrent layers; all else
+(pictures, embeddings, holes in the mask) goes through the model's own prefill.
+Rows of one prompt (`num_return_sequences=n`) are read once, and what is kept is copied to each: to the bit what a batch
+of the distinct prompts keeps, and what a prefill of all rows keeps up to rounding, which may depend on how many rows a
+pass has, as it does in every batch.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,10 @@
 """Products of expert layers in decoding: batched ones where stock decoding makes these, and under one shape.
 
-transformers has several ways to multiply with experts. `grouped_mm` sorts units by expert: what a unit gets may round
-by how many others chose the same expert. `batched_mm` copies the weights of every chosen expert for every unit and
-rounds each by itself. Stock `generate` prefills with grouped products and, on every device but the CPU, decodes with
-batched ones. So do passes over drafts here; under one shape they do on the CPU, too, since only then a unit's scores do
-not depend on the others. Copies cost memory in proportion to the nodes of a pass: above `MOST` bytes a layer, products
-stay grouped.
+`grouped_mm` of transformers sorts units by expert: what a unit gets may round by how many others chose the same one.
+`batched_mm` copies the weights of every chosen expert for every unit and rounds each by itself. Stock `generate`
+prefills with grouped products and, on every device but the CPU, decodes with batched ones. So do passes over drafts
+here; under one shape they do on the CPU, too, since only then a unit's scores do not depend on the others. Copies cost
+memory in proportion to the nodes of a pass: above `MOST` bytes a layer, products stay grouped.
 """
 
 import inspect

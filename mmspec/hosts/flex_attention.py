@@ -1,14 +1,12 @@
 """Attention of captured passes on CUDA, through torch's FlexAttention: it reads live slots only, and makes no mask.
 
-`mmspec.hosts.attention.packed_attention` needs a mask with an entry for every node and slot of every row, most of
-them equal, and reads all slots that are allocated. The kernel that torch's compiler makes of this function evaluates
-the mask inside: a pass keeps the committed length of every row, and for every node its ancestors as bits of 64-bit
-words; which blocks of slots are read follows from the lengths by arithmetic. The work of a pass then follows how long
-its rows are, and not how many slots are allocated, although no shape depends on it. Without the compiler
-FlexAttention computes all scores at once, so that eager passes go on with the packed function.
-
-Blocks of slots are visited in ascending order, and none is declared to be seen whole: so sums over a row's slots have
-one order, whatever the length of the row in the pass that computes them.
+The packed function needs a mask with an entry for every node and slot, and reads all slots that are allocated. The
+kernel that torch's compiler makes of this one evaluates the mask inside, of the committed length of every row, and of
+the ancestors of every node as bits of 64-bit words; which blocks of slots are read follows from the lengths by
+arithmetic. So the work of a pass follows how long its rows are, although no shape depends on it. Without the compiler
+FlexAttention computes all scores at once: eager passes go on with the packed function.
+Blocks are visited in ascending order, and none is declared to be seen whole: so sums over a row's slots have one order,
+whatever the length of the row in the pass that computes them.
 """
 
 from collections.abc import Callable

@@ -1,15 +1,14 @@
 """Quantised linear layers, whose rounding two right passes need not share.
 
 Layers that quantise activations on the fly (int8, fp8) are staircases: a difference in the last bit of float32 moves an
-input to its next step, and behind a few layers two right passes of different widths differ by as much as the
-quantisation itself. In some kernels the height of a step follows the largest input of the whole pass, in whatever row.
-Layers of 4 bits may compute in half precision inside of a float32 model. So logits of whole models cannot tell this
-rounding from a wrong mask. Two comparisons can, because the rounding cancels in them:
+input to its next step, and behind a few layers two right passes differ by as much as the quantisation itself; in some
+kernels the height of a step follows the largest input of the whole pass, in whatever row. Layers of 4 bits may compute
+in half precision. So logits of whole models cannot tell this rounding from a wrong mask. Two comparisons can:
 
 - A layer is run on its own, twice at one width, with its rows in another order: every row has to come out the same, and
   other rows beside it may move it by a rounding only.
 - The model around the layers is run with stand-ins, linear maps of the same sizes whose rows know nothing of each
-  other. There masks, positions and commits are seen to the precision of the model's dtype, and in less time.
+  other: masks, positions and commits are seen to the precision of the model's dtype, and in less time.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,8 @@
 """The specs of the image plugin; its classes read their facts here. Imports no torch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmspec.kits.text.manifest import DEFAULT_METHODS
 from mmspec.registry import DefaultMethod, DrafterSpec, RuleSpec, TargetSpec
 
@@ -102,6 +105,8 @@ RELAXED = RuleSpec.row(
     "https://arxiv.org/abs/2410.03355",
     exactness="lossy",
 )
+# The released scripts of SJD for Lumina-mGPT and Emu3, which GSD's repeats; for LlamaGen SJD's has init=left.
+_RELEASED: Mapping[str, Any] = {"k": 16, "defaults": {"redraw": "independent", "init": "random"}}
 METHODS = (
     JACOBI.method(
         "Jacobi windows with shared noise: the plain picture for that seed, faster.",
@@ -123,7 +128,7 @@ METHODS = (
         rule="rejection",
         needs={"codebook"},
         exactness="lossless",
-        defaults={"redraw": "independent"},
+        **_RELEASED,
     ),
     SJD_PAC.method(
         "Jacobi windows with siblings at the front, redrawn by recursive rejection.",
@@ -139,6 +144,7 @@ METHODS = (
         name="gsd",
         rule="grouped",
         exactness="lossy",
+        **_RELEASED,
         paper="https://arxiv.org/abs/2508.07747",
     ),
     JACOBI.method(

@@ -9,7 +9,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "sequoia": {"k": 3, "drafter": DRAFTER, "nodes": 7},
     "llmcad": {"k": 4, "drafter": DRAFTER, "width": 2, "nodes": 7},
     "s2d": {"k": 4, "drafter": DRAFTER},
-    "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "dyspec": {"k": 3, "drafter": DRAFTER, "form": "greedy", "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
     "lookahead": {"k": 4, "n": 3, "guesses": 2},

@@ -124,7 +124,14 @@ HEAD_METHODS = (
     DFLASH.method("A trained head drafts a block at once from the target's features.", needs=TEXT),
     P_EAGLE.method("A trained head of the EAGLE family drafts all of its units at once.", needs=TEXT),
     FALCON.method("A trained head of the EAGLE family drafts blocks of units, one pass a block.", needs=TEXT),
-    PPD.method("A few trained embeddings in the target's own pass draft; no model beside it.", needs=TEXT),
+    PPD.method(
+        "A few trained embeddings in the target's own pass draft; no model beside it.",
+        needs=TEXT,
+        defaults={
+            "form": "sparse",
+            "budget": 63,
+        },  # the released tree_length, which its README raises to 105 on an A100
+    ),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
     CLOVER_2.method("Clover-2's cell steps along the path behind decoder layers, and drafts a tree.", needs=TEXT),

@@ -202,7 +202,8 @@ METHODS = (
         "A smaller model's likeliest nodes, in a tree of whatever form they have.",
         name="dyspec",
         needs=TEXT,
-        defaults={"form": "greedy"},
+        k=10,
+        defaults={"form": "heap", "nodes": 64},  # notes on the paper: 64 to 768 nodes, 10 to 30 deep
         paper="https://arxiv.org/abs/2410.11744",
     ),
     DRAFT_TREE.method(
@@ -232,7 +233,8 @@ METHODS = (
         "Three levels, for long texts; the middle one sees the chunks that matter.",
         name="triforce",
         needs=TEXT,
-        defaults={"cache": "retrieval"},
+        k=6,
+        defaults={"cache": "retrieval", "budget": 4096},  # the released test/on_chip.py: gamma, budget
     ),
 )
 COMPONENTS = (TRANSFORMERS, *DRAFTERS, *METHODS)

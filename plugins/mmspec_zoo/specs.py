@@ -1,5 +1,8 @@
 """The specs of the zoo; its classes read their facts here. Imports no torch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
 TEXT = frozenset({"text"})
@@ -73,6 +76,7 @@ RAPID = DrafterSpec.row(
     "→ chain q",
     "A model, or the target itself, on the retrieved part of a long prompt.",
     "https://arxiv.org/abs/2502.20330",
+    wrt="p̂, mixed with the distribution behind the short prompt",
 )
 
 # The target drafts for itself.
@@ -166,6 +170,12 @@ DRAFTERS = {
     OMNIDRAFT: "A smaller model with another tokenizer, and n-grams that translate its tokens.",
 }
 """Drafters of texts, and what their methods are, which have their names."""
+RELEASED: Mapping[DrafterSpec, Mapping[str, Any]] = {
+    MIRROR_SD: {"k": 7, "defaults": {"branches": 8}},  # the paper's γ and κ, from notes on it
+    SWIFT: {"k": 25, "defaults": {"nodes": 250}},  # max_step_draft of model/swift/utils.py, and all of its candidates
+    RAPID: {"k": 10, "defaults": {"eta": 10.0}},  # speculative_margin of the README, num_assistant_tokens of eval/
+}
+"""Values that authors run the methods of these drafters with, where the drafters have others."""
 COMPONENTS = (
     XLNET,
     ASSD,
@@ -174,7 +184,7 @@ COMPONENTS = (
     JUDGE,
     TYPICAL,
     FLY,
-    *(drafter.method(summary, needs=TEXT) for drafter, summary in DRAFTERS.items()),
+    *(drafter.method(summary, needs=TEXT, **RELEASED.get(drafter, {})) for drafter, summary in DRAFTERS.items()),
     ASSD.method(
         "An any-order model drafts several blanks at once and verifies them in order.",
         rule="rejection",

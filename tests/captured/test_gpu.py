@@ -50,7 +50,7 @@ def pair(model: Any, method: str, compile: bool | None) -> tuple[Decoder, Decode
 
 
 def captured(found: Any) -> bool:
-    """Whether a call ran on graphs."""
+    """True if a call ran on graphs."""
     return bool(found.report.compiled or found.report.recorded)
 
 

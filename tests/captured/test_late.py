@@ -58,7 +58,7 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What happened: `launch` of a captured round, and `read` of its counts."""
+    """The events of a call: `launch` of a captured round, and `read` of its counts."""
     happened: list[str] = []
     launch, read = CapturedRound.launch, own_rounds.Counts.read
     monkeypatch.setattr(CapturedRound, "launch", lambda *a: (happened.append("launch"), launch(*a))[1])
@@ -67,7 +67,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def at_once(events: list[str]) -> bool:
-    """Whether every round was read before the next one."""
+    """True if every round was read before the next one."""
     return bool(events) and events == ["launch", "read"] * (len(events) // 2)
 
 

@@ -313,7 +313,7 @@ def test_seeds_of_64_bits_are_taken(seed: str, capsys: pytest.CaptureFixture[str
 
 
 class OwnError(Exception):
-    """What no user causes."""
+    """An error that no user causes."""
 
 
 @pytest.mark.parametrize(

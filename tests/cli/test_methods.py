@@ -37,6 +37,12 @@ def test_methods_says_what_each_promises_and_who_brings_it() -> None:
     assert "invariant" in table and "prompt-lookup" in table
 
 
+def test_a_method_and_an_adapter_name_their_papers() -> None:
+    assert "\nPaper: https://arxiv.org/abs/2411.04975\n" in mmspec("methods", "suffix").stdout
+    assert "\nPaper: https://arxiv.org/abs/2501.05370\n" in mmspec("methods", "speculative-denoising").stdout
+    assert "Paper" not in mmspec("methods", "plain").stdout
+
+
 @pytest.mark.parametrize("command", ["methods", "plugins"])
 def test_answers_without_importing_what_is_heavy(command: str) -> None:
     script = (

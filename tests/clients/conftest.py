@@ -49,7 +49,7 @@ def tokenizer(folder: Path) -> Any:
 
 
 def answer(ask: Callable[[], Any], seed: int) -> tuple[Any, torch.Tensor]:
-    """What `ask()` returns, and the generator's state when the threads that it began are over."""
+    """The result of `ask()`, and the generator's state when the threads that it began are over."""
     torch.manual_seed(seed)
     before = threading.enumerate()
     made = ask()

@@ -15,7 +15,8 @@ from mmspec.testing import Example
 from mmspec.testing.conformance.benches import bench_of, grid
 from mmspec.testing.conformance.check import claimed
 from mmspec.testing.conformance.promise import Broken
-from mmspec.testing.conformance.rule_pairs import Pair
+from mmspec.testing.conformance.rule_trials import decode
+from mmspec.testing.conformance.subject import Trial
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 from tests.support.cases import GUIDANCE, VOCAB, grid_case
@@ -58,9 +59,9 @@ class Fails(MarkovChain):
 
 @pytest.mark.filterwarnings("ignore:drafter Fails failed")
 def test_a_drafter_that_fails_tries_nothing() -> None:
-    pair = Pair(grid(), "failing", lambda: Fails(torch.zeros(VOCAB, VOCAB, VOCAB)), rows=1)
+    trial = Trial(None, grid(), lambda: Fails(torch.zeros(VOCAB, VOCAB, VOCAB)), "failing", rows=1)
     with pytest.raises(Broken, match="with the drafter failing on grid, which fails: nothing is tried"):
-        pair.decode(Match())
+        decode(trial, Match())
 
 
 def promised(needs: str) -> set[str]:

@@ -14,7 +14,17 @@ from mmspec.registry import installed
 from tests.support import device_cases, device_latents, random_models
 
 pytestmark = pytest.mark.slow
-NEEDED = {"model", "corpus", "head", "condition", "tokenizer", "assistant_tokenizer", "memory_budget", "student"}
+NEEDED = {
+    "model",
+    "corpus",
+    "head",
+    "condition",
+    "tokenizer",
+    "assistant_tokenizer",
+    "memory_budget",
+    "student",
+    "rates",
+}
 """Options without which methods do not run; of the cases' others, the defaults are tried."""
 WITHOUT_DRAFTS = {"plain", "denoise-ahead", "speculative-denoising"}
 """Methods without drafts of units: the latter two draft steps of denoising, as their own tests count."""

@@ -70,7 +70,7 @@ def saved(change: Callable[[State], Any]) -> Callable[[Path, State], Path]:
 
 
 def of_bytes(change: Callable[[bytes], bytes], name: str = "bad.pt") -> Callable[[Path, State], Path]:
-    """What becomes of the bytes of a good file of that name."""
+    """The result of reading the bytes of a good file of that name."""
 
     def write(folder: Path, state: State) -> Path:
         file = folder / name

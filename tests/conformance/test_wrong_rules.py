@@ -16,9 +16,9 @@ from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.registry import RuleSpec
 from mmspec.testing import checks_of
-from mmspec.testing.conformance import benches, rule_pairs
+from mmspec.testing.conformance import benches, rule_trials
 from mmspec.testing.conformance.exactness import joint_of, judged, sample
-from mmspec.testing.conformance.rule_pairs import Pair
+from mmspec.testing.conformance.subject import Trial
 from mmspec.testing.lean import Leaning
 from mmspec.testing.statistics import total_variation
 
@@ -31,7 +31,7 @@ def few_toys(monkeypatch: pytest.MonkeyPatch) -> None:
         drafters={name: benches.markov().drafters[name] for name in ("chain", "tree without")},
         rows=10_000,
     )
-    monkeypatch.setattr(rule_pairs, "toys", lambda: [small])
+    monkeypatch.setattr(rule_trials, "toys", lambda: [small])
 
 
 class SaysInvariant(Rejection):
@@ -189,7 +189,7 @@ def test_two_percent_too_many_are_seen_by_thorough_checks(acme: Callable) -> Non
 def test_two_percent_too_many_of_a_reflection_are_seen_by_thorough_checks(
     acme: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_pairs, "toys", lambda: [benches.gaussian()])
+    monkeypatch.setattr(rule_trials, "toys", lambda: [benches.gaussian()])
     assert "KS p = " in thoroughly(acme, Rejection)
     mirror = reflection.mirror
     monkeypatch.setattr(reflection, "mirror", lambda off, apart, bound: mirror(off, apart, bound + math.log(1.02)))
@@ -200,7 +200,7 @@ def test_two_percent_too_many_of_a_reflection_are_seen_by_thorough_checks(
 def test_what_is_missed_is_smaller_than_what_a_check_says_that_it_sees() -> None:
     """Both numbers of a check, by what 150,000 rows show of the bias, against what 10,000 rows say that they see."""
     bench = benches.markov()
-    few, many = (Pair(bench, "chain", bench.drafters["chain"], rows) for rows in (10_000, 150_000))
+    few, many = (Trial(None, bench, bench.drafters["chain"], "chain", rows) for rows in (10_000, 150_000))
     leaning = Leaning(TwoPercent())
     missed = total_variation(sample(many, leaning, 1), joint_of(bench)), leaning.lean.excess / leaning.lean.count
     evidence = judged(few, TwoPercent())

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 import mmspec
-from mmspec import shipped
-from mmspec.kits.pictures.prompts import tokens_of
 from mmspec_continuous.commands import CAPTIONS, GUIDANCE
-from tools.bench.pictures.quality import load_quality
+from tests.support.shipped import assert_its_card_names, assert_shows_what_was_asked_for, assert_small
 
 NAME = "mmspec/emoji-continuous"
 DRAWN = (
@@ -61,24 +59,7 @@ def test_tokens_have_the_distribution_of_plain_decoding(pipe: Any) -> None:
     assert ((plain.mean(0) - ours.mean(0)) / error).abs().max() < 4.6
 
 
-def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
-    """Pictures are nearer to their own captions than to others', by a network that learned both from real pictures."""
-    captions = list(DRAWN)
-    pictures = pipe(captions, guidance_scale=GUIDANCE, seed=0, output_type="pt").images * 2 - 1
-    quality = load_quality(shipped.asset("emoji-continuous"))
-    words = tokens_of(captions, pipe.tokenizer, pipe.transformer.config.cls_token_num)
-    own = quality.caption_score(pictures, *words)
-    others = [quality.caption_score(pictures, *(w.roll(turn, 0) for w in words)) for turn in range(1, len(captions))]
-    assert own > max(others) + 0.2
-
-
-def test_the_card_says_how_it_is_used(pipe: Any) -> None:
-    decoder = pipe.decoder()
-    assert decoder.name == "reflection" and decoder.rule.exactness == "lossless"
-    assert decoder.why == f"reflection, because the card of {NAME} names it"
-
-
-def test_all_of_it_is_small() -> None:
-    files = [file for file in shipped.asset("emoji-continuous").rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= 14_000_000
-    assert not [file for file in files if file.suffix in {".bin", ".pt", ".ckpt"}], "weights are safetensors"
+def test_it_is_small_draws_what_was_asked_for_and_its_card_says_how(pipe: Any) -> None:
+    assert_shows_what_was_asked_for(pipe, "emoji-continuous", list(DRAWN), GUIDANCE)
+    assert_its_card_names(pipe, NAME, "reflection", "lossless")
+    assert_small("emoji-continuous", 14_000_000)

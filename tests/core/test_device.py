@@ -150,7 +150,7 @@ CHECKS = (
 
 
 def child(*arguments: str) -> str:
-    """What a process with our code prints; the device changes torch, so that it has a process of its own."""
+    """The output of a process with our code; the device changes torch, so that it has a process of its own."""
     path = os.pathsep.join(map(str, (ROOT, ROOT / "plugins", os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path, "MMSPEC_STRICT": "1"}
     ran = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -159,7 +159,7 @@ def child(*arguments: str) -> str:
 
 
 def excess(figures: dict[str, Any], waits: int, launches: int) -> str:
-    """What is wrong with a case; "" if nothing is."""
+    """The fault of a case; "" if nothing is."""
     if "error" in figures:
         return str(figures["error"])
     most = max(figures["waits"]), max(figures["launches"])
@@ -173,7 +173,7 @@ def excess(figures: dict[str, Any], waits: int, launches: int) -> str:
 
 
 def figures_of(*arguments: str) -> dict[str, dict[str, Any]]:
-    """What a process on the device found, by case or check."""
+    """The findings of a process on the device, by case or check."""
     lines = child("-W", "ignore", *arguments).splitlines()
     return {figures.pop("name"): figures for figures in map(json.loads, lines)}
 

@@ -1,6 +1,5 @@
 """A smaller model with a cache of its own, beside a target whose distribution depends on its whole history."""
 
-import itertools
 import warnings
 from contextlib import nullcontext
 
@@ -16,10 +15,10 @@ from mmspec.core.drafters.shapes import Beam, Branching, Chain, Heap, Rerank
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.torch_noise import TorchSource
-from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.cycle import Cycle
 from tests.support.laws import assert_follows
 
 LARGE = HistoryTarget.random(3, seed=3)
@@ -27,22 +26,6 @@ SMALL = LARGE.near(4)
 UNCOUNTED = [Chain(), Branching((3, 2, 1)), Beam(2), Rerank(2, 3, 5)]  # on the CPU, `Heap` counts promising nodes
 SHAPES = [*UNCOUNTED, Heap(3, 5)]
 RAGGED = (torch.tensor([[0, 0, 1, 2], [2, 1, 1, 0], [0, 0, 0, 2]]), torch.tensor([1, 0, 3]))
-
-
-class Cycle:
-    """Budgets in turn, empty rounds among them."""
-
-    def __init__(self, *budgets: int) -> None:
-        self.budgets = itertools.cycle(budgets)
-
-    def budget(self) -> int:
-        return next(self.budgets)
-
-    def trim(self, draft: Draft) -> Draft:
-        return draft
-
-    def observe(self, depth: int, emitted: object, seconds: float) -> None:
-        pass
 
 
 PLAIN = Decoder(LARGE).generate(RAGGED, 40, seed=1).units

@@ -68,7 +68,7 @@ def _room(module: str) -> str:
 
 @pytest.fixture(scope="module")
 def graph() -> dict[str, set[str]]:
-    """What every module imports; not made where tests are only collected."""
+    """The imports of every module; not made where tests are only collected."""
     return {module: set(imported(module)) for module in MODULES}
 
 

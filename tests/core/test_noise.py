@@ -43,7 +43,7 @@ def test_no_compiler_takes_large_numbers_for_indices(drawn: str) -> None:
         return noise.exponential(9) if drawn == "exponential" else noise.uniform()
 
     def indices(node: torch.fx.Node) -> bool:
-        """Whether a node's numbers are a function of places alone, by arithmetic that an index may have."""
+        """True if a node's numbers are a function of places alone, by arithmetic that an index may have."""
         if node.op != "call_function" or "bitwise" in str(node.target):
             return False
         return "arange" in str(node.target) or any(map(indices, node.all_input_nodes))

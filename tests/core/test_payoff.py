@@ -6,17 +6,8 @@ import random
 import pytest
 import torch
 
-from mmspec.api.build import decoder_for
-from mmspec.core import decoder as core
-from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.payoff import FORGOTTEN, Payoff, PayoffOptions
-from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft
-from mmspec.testing.oracles import exact_joint
-from mmspec.testing.toys.history import HistoryTarget
-from tests.core.test_goodput import Clock
-from tests.support.laws import assert_follows
 
 
 def chain(*chances, rows=1):
@@ -119,44 +110,3 @@ def test_a_batch_ends_with_its_last_row():
 def test_trees_are_left_whole():
     draft = Draft.tree(torch.zeros(1, 3, dtype=torch.long), [-1, -1, 0], score=torch.full((1, 3), -9.0))
     assert Payoff(3).trim(draft) is draft
-
-
-LARGE = HistoryTarget.random(3, seed=3)
-PROMPT = torch.tensor([[0, 1], [2, 2], [1, 0]])
-
-
-def test_output_does_not_change_under_match(monkeypatch):
-    monkeypatch.setattr(core, "time", Clock())
-    decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), k=4, policy=Payoff(4, PayoffOptions(gain=0)))
-    depths = set()
-    for seed in range(4):
-        state = decoder.start(PROMPT, 60, seed=seed)
-        while not state.finished:
-            decoder.advance(state)
-            depths.add(state.step.draft.index.deepest)
-        plain = Decoder(LARGE).generate(PROMPT, 60, seed=seed).units
-        assert all(torch.equal(a, b) for a, b in zip(plain, state.output(), strict=True))
-    assert len(depths) > 2, "the clock must make it try some"
-
-
-def test_distribution_does_not_change_under_rejection(monkeypatch):
-    """What is known before a node's own draw decides whether it is verified."""
-    monkeypatch.setattr(core, "time", Clock())
-    policy = Payoff(3, PayoffOptions(gain=0))
-
-    def sample(seed, rows):
-        decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), Rejection(), k=3, policy=policy)
-        return torch.stack(decoder.generate(PROMPT[:1].expand(rows, -1), 5, seed=seed).units)
-
-    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3), rows=60_000)
-
-
-def test_is_found_by_name():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
-    policy = decoder_for(model, "suffix", k=6, policy="payoff", options={"memory": 9, "gain": 0.2}).policy
-    assert isinstance(policy, Payoff) and policy.budget() == 6 and policy.options.memory == 9
-    with pytest.raises(ValueError, match="'gain' is 2"):
-        decoder_for(model, "suffix", policy="payoff", options={"gain": 2})

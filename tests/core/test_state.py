@@ -1,4 +1,4 @@
-"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are not finite."""
+"""The units that a row emits: ends inside the accepted path, the limit, finished rows; scores that are not finite."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def emitted(state: State) -> list[list[int]]:
 
 
 def append(state: State, drafted: Draft, decided: Verdict, most: int | None = None) -> torch.Tensor:
-    """What a round appends: the counts."""
+    """The counts of units that a round appends."""
     state.reserve(drafted.index.deepest + 1)
     state.live, count = state.live.appended(drafted, decided, most)
     return count

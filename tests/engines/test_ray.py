@@ -36,7 +36,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=[TEXT, EMOJI], ids=["text", "emoji"])
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What computes the rows, their table, and the rows as one machine computes them."""
+    """The function that computes the rows, their table, and the rows as one machine computes them."""
     name, how = request.param
     table = Table(".jsonl", ["id", "prompt"], [{"id": f"r{i}", "prompt": WORDS[i % 8]} for i in range(ROWS)])
     rows, out = mmspec.Rows(name, **how), tmp_path_factory.mktemp("runs") / "here"

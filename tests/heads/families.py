@@ -201,7 +201,12 @@ def of_two_layers(layout: Any) -> Callable[[Path, Any, str], Path]:
 
 def on_a_path(name: str) -> Published:
     def save(folder: Path, model: Any, architecture: str) -> Path:
-        return LAYOUTS[name].save(folder, width(model), model.config.vocab_size)
+        ends = (
+            ("lm_head.weight", model.get_output_embeddings()),
+            ("model.embed_tokens.weight", model.get_input_embeddings()),
+        )
+        copies = {key: end.weight.detach().clone() for key, end in ends if key in LAYOUTS[name].extra}
+        return LAYOUTS[name].save(folder, width(model), model.config.vocab_size, **copies)
 
     def live(folder: str, **form: Any) -> Any:
         return LAYOUTS[name].drafter(PathOptions(model=folder, probe=False, **form))

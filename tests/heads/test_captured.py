@@ -84,7 +84,8 @@ def test_every_round_equals_the_eager_loops(both: Any, rows: dict[str, Tensor]) 
 
 @pytest.mark.parametrize("warp", [GREEDY, pytest.param(SAMPLED, marks=pytest.mark.slow)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
-    ("form", "rule"), [(CHAIN, Match), pytest.param(TREE, Match, marks=pytest.mark.slow), (CHAIN, Rejection)]
+    ("form", "rule"),
+    [*(pytest.param(form, Match, marks=pytest.mark.slow) for form in (CHAIN, TREE)), (CHAIN, Rejection)],
 )
 def test_rounds_are_read_one_round_late(
     both: Any, rows: dict[str, Tensor], form: Any, rule: Any, warp: Any, monkeypatch: pytest.MonkeyPatch

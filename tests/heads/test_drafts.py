@@ -1,4 +1,4 @@
-"""What a head of any family drafts: the distributions of its forward written out, round after round.
+"""The drafts of heads of all families: the distributions of their forwards written out, round after round.
 
 Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch of three, after
 rounds that accepted nothing, a part and all: positions, features, the states that are fed back.
@@ -18,7 +18,8 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.families import FAMILIES
-from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.cycle import Cycle
+from tests.support.draft_rounds import ROUNDS, assert_distributions, assert_dynamic_tree, played
 
 
 def families(check: str) -> list[Any]:
@@ -66,7 +67,7 @@ def test_rounds_without_a_draft_are_caught_up(name: str, rows: dict[str, Tensor]
     """A head that was not asked for some rounds reads all of their features before its next draft."""
     family = FAMILIES[name]
     ours = family.decoder(tmp_path, Rejection(), form="chain")
-    ours.policy = Budgets()
+    ours.policy = Cycle(2, 0, 0, 4, 0, 3)
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert tuple(draft.units.shape[1] for _, _, draft in recorded) == family.late
     assert assert_distributions(recorded, family.expected) > 0

@@ -1,4 +1,4 @@
-"""How an EAGLE head is read: maps of ids, latent attention, which states its ids of layers mean, long texts."""
+"""Reading an EAGLE head: maps of ids, latent attention, which states its ids of layers mean, long texts."""
 
 import json
 from dataclasses import replace

@@ -17,14 +17,13 @@ from transformers import Gemma4ForCausalLM, Gemma4TextConfig, PreTrainedModel
 
 import mmspec
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters import growing
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.gemma4_assistant import Assistant, AssistantOptions, Gemma4Assistant, read_assistant
-from tests.heads.test_published import FOLDER, TOLERANCE, opened, paths, rounds_of, started, stored
+from tests.heads.test_published import FOLDER, compare, opened, stored
 from tests.support.examples.heads import assistant, gemma4
 from tests.support.zoo import build
 
@@ -63,23 +62,7 @@ def test_drafts_are_those_of_transformers_class(
     tensors, about = fixture(name)
     page = (Path(__file__).parents[2] / "docs/models/heads.md").read_text()
     assert f"`{about['path']}` of huggingface/transformers | {about['commit']} |" in page
-    scored: list[Tensor] = []
-    warped = growing.warped
-
-    def watched(rows: Any, output: Any, *args: Any) -> Any:
-        scored.append(output.logits[0])
-        return warped(rows, output, *args)
-
-    monkeypatch.setattr(growing, "warped", watched)
-    decoder, state = started(target(), tensors, about, heads[name])
-    for key, draft in rounds_of(tensors, decoder, state):
-        logits = tensors[f"{key}.logits"]
-        largest = float(logits[logits.isfinite()].abs().max())
-        torch.testing.assert_close(torch.cat(scored), logits, atol=TOLERANCE * largest, rtol=0)
-        parents = (draft.index.parent[0, 1:] - 1).tolist()
-        drafted = tensors[f"{key}.draft"].tolist()
-        assert paths(draft.drafted[0].tolist(), parents) == paths(drafted, tensors[f"{key}.parents"].tolist())
-        scored.clear()
+    compare(target(), tensors, about, heads[name], monkeypatch)
 
 
 def decoder(head: Any, model: Any, rule: Any = None, **how: Any) -> Decoder:

@@ -19,7 +19,8 @@ from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
 from tests.heads.conftest import KEPT, MAPS, SAMPLED, features_of, written_out
-from tests.support.draft_rounds import Budgets, Expected, assert_distributions, played
+from tests.support.cycle import Cycle
+from tests.support.draft_rounds import Expected, assert_distributions, played
 from tests.support.eagle_forward import WrittenOut
 from tests.support.examples.heads import THIRD, random_checkpoint
 from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
@@ -91,7 +92,7 @@ def test_rounds_without_a_draft_are_caught_up_in_pieces(rows: dict[str, Tensor],
     for place in ("mmspec_text.drafters.heads.memory", "mmspec_text.drafters.heads.cache"):
         monkeypatch.setattr(f"{place}.CHUNK", 2)
     ours = decoder("whole", Rejection(), form="chain")
-    ours.policy = Budgets()
+    ours.policy = Cycle(2, 0, 0, 4, 0, 3)
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
     assert_distributions(recorded, expected("whole"))

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from mmspec.api.build import decoder_for
 from mmspec.core.drafters import growing
@@ -82,12 +82,10 @@ def rounds_of(tensors: dict[str, Tensor], decoder: Any, state: Any) -> Iterator[
             rest, pending = rest[state.host_emitted[0] - before :], None
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_drafts_are_those_of_the_authors_class(
-    name: str, target: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def compare(
+    target: PreTrainedModel, tensors: dict[str, Tensor], about: dict[str, str], head: str, patch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the prompt, behind accepted units, and where nothing was accepted: every logit, and every drafted unit."""
-    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    """Play the recorded rounds with a head: every logit, and every drafted unit."""
     scored: list[Tensor] = []
     warped = growing.warped
 
@@ -95,8 +93,8 @@ def test_drafts_are_those_of_the_authors_class(
         scored.append(output.logits[0])
         return warped(rows, output, *args)
 
-    monkeypatch.setattr(growing, "warped", watched)
-    decoder, state = started(target, tensors, about, stored(tensors, about, tmp_path))
+    patch.setattr(growing, "warped", watched)
+    decoder, state = started(target, tensors, about, head)
     for key, draft in rounds_of(tensors, decoder, state):
         logits, units = tensors[f"{key}.logits"], tensors[f"{key}.draft"].tolist()
         largest = float(logits[logits.isfinite()].abs().max()) if len(logits) else 0.0
@@ -104,6 +102,15 @@ def test_drafts_are_those_of_the_authors_class(
         parents = (draft.index.parent[0, 1:] - 1).tolist()
         assert paths(draft.drafted[0].tolist(), parents) == paths(units, tensors[f"{key}.parents"].tolist())
         scored.clear()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_are_those_of_the_authors_class(
+    name: str, target: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the prompt, behind accepted units, and where nothing was accepted."""
+    tensors, about = opened(FOLDER / f"{name}.safetensors")
+    compare(target, tensors, about, stored(tensors, about, tmp_path), monkeypatch)
 
 
 METHODS = sorted({opened(FOLDER / f"{name}.safetensors")[1]["method"] for name in NAMES} | {"mtp", "gemma4-assistant"})

@@ -97,7 +97,7 @@ def with_entry(config: Mapping[str, Any], place: tuple[str, ...], change: Callab
 
 
 def seen(folder: Path, read: Callable[[str], Any]) -> tuple[Any, str]:
-    """What is read of a head, and what is said: warnings, or the refusal."""
+    """A head as it is read, and what is said of it: warnings, or the refusal."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

@@ -71,7 +71,7 @@ def test_blocks_of_kept_ids(name: str, rows: dict[str, Tensor]) -> None:
 
 
 def logits_of(decoder: Decoder, rows: dict[str, Tensor]) -> Tensor:
-    """What the head says of some states, once a call joined it to its target."""
+    """The logits of some states, once a call joined it to its target."""
     decoder.generate(rows, 2, seed=0)
     network: Any = decoder.drafter.network  # type: ignore[attr-defined]
     states = torch.randn(1, 4, network.architecture.hidden, generator=torch.Generator().manual_seed(1))

@@ -129,7 +129,7 @@ def test_nothing_is_left_half_written(saved, tmp_path, monkeypatch):
 
 
 def message(monkeypatch, capsys, *arguments):
-    """What a user's mistake prints: one line, exit code 2."""
+    """The output of a user's mistake: one line, exit code 2."""
     monkeypatch.setattr(sys, "argv", ["mmspec", "generate", "image", *arguments])
     with pytest.raises(SystemExit) as exit:
         cli.main()

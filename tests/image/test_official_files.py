@@ -139,7 +139,7 @@ SEEN = 96
 
 
 def sampled(pipe, size, theirs, scale, do_sample=True, **how):
-    """What `generate` of the converted model draws with the noise that the authors' program drew."""
+    """The codes that `generate` of the converted model draws with the noise that the authors' program drew."""
     null = pipe.null_ids(Ids(theirs["prompt"], torch.ones_like(theirs["prompt"]))).ids
     grid = chameleon_grid(pipe.model, theirs["prompt"], *size)
     torch.manual_seed(5)

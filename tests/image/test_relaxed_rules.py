@@ -93,7 +93,7 @@ RULES = {
 
 
 def expected(rule, p, q):
-    """What comes out of one node, by the slow oracle."""
+    """The distribution of what one node emits, by the slow oracle."""
     options, book = rule.options, Book(len(p)).codebook
     if isinstance(rule, Grouped):
         groups = ranked_groups(p, options.size, options.difference, options.distance, book)

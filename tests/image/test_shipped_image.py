@@ -6,14 +6,12 @@ import pytest
 import torch
 
 import mmspec
-from mmspec import shipped
 from mmspec.api.build import decoder_for
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.bench import CAPTIONS, SEEN
-from mmspec.kits.pictures.prompts import tokens_of
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.same_units import assert_same_units, lost_by
-from tools.bench.pictures.quality import load_quality
+from tests.support.shipped import assert_its_card_names, assert_shows_what_was_asked_for, assert_small
 
 INITS = ("random", "left", "above")
 GUIDED = Warp.sampling(1.0, guidance=2.0)
@@ -29,7 +27,7 @@ def pipe() -> Any:
 
 @pytest.fixture(scope="module")
 def plain(pipe: Any) -> Any:
-    """What plain decoding draws: by caption and seed, each row alone or not, since that changes nothing."""
+    """The codes of plain decoding: by caption and seed, each row alone or not, since that changes nothing."""
     drawn: dict[int, torch.Tensor] = {}
 
     def of(places: range) -> list[torch.Tensor]:
@@ -87,23 +85,9 @@ def test_siblings_at_the_front_save_passes(pipe: Any, plain: Any) -> None:
 
 @pytest.mark.slow  # the codes of two captions are those on file: tests/recorded
 def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
-    """Pictures are nearer to their own captions than to others', by a network that learned both from real pictures."""
-    captions = list(SEEN[:8])
-    pictures = pipe(captions, guidance_scale=2.0, seed=0, output_type="pt").images * 2 - 1
-    quality = load_quality(shipped.asset("emoji"))
-    words = tokens_of(captions, pipe.tokenizer, pipe.transformer.config.cls_token_num)
-    own = quality.caption_score(pictures, *words)
-    others = [quality.caption_score(pictures, *(w.roll(turn, 0) for w in words)) for turn in range(1, len(captions))]
-    assert own > max(others) + 0.2
+    assert_shows_what_was_asked_for(pipe, "emoji", list(SEEN[:8]), 2.0)
 
 
-def test_the_card_says_how_it_is_used(pipe: Any) -> None:
-    decoder = pipe.decoder()
-    assert decoder.name == "gs-sjd" and decoder.rule.exactness == "invariant"
-    assert decoder.why == f"gs-sjd, because the card of {NAME} names it"
-
-
-def test_all_of_it_is_small() -> None:
-    files = [file for file in shipped.asset("emoji").rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= 16_000_000
-    assert not [file for file in files if file.suffix in {".bin", ".pt", ".ckpt"}], "weights are safetensors"
+def test_it_is_small_and_its_card_says_how_it_is_used(pipe: Any) -> None:
+    assert_its_card_names(pipe, NAME, "gs-sjd", "invariant")
+    assert_small("emoji", 16_000_000)

@@ -33,7 +33,7 @@ def place(tiny: TextToImagePipeline, saved: Path) -> Iterator[str]:
 
 
 def drawn(one: Any, **how: Any) -> list[list[dict[str, Any]]]:
-    """What both pictures' messages were, to their end."""
+    """The messages of both pictures, to their end."""
     one.tell(**{"type": "draw", "caption": "red heart", "seed": 1, "guidance": 2.0, "method": "gs-sjd", **how})
     panes: list[list[dict[str, Any]]] = [[] for _ in one.hear("begun")["panes"]]
     while not all(pane and pane[-1]["type"] == "done" for pane in panes):

@@ -32,7 +32,7 @@ PROMPT, CODES = 9, 16
 
 
 class Writes(NamedTuple):
-    """How a model writes pictures."""
+    """The form in which a model writes pictures."""
 
     model: Callable[[], Any]  # makes the tiny model
     grid: Callable[..., GridConstraint]  # makes the constraint of a call

@@ -31,6 +31,7 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.assd import Assd
+from tests.support.cycle import Cycle
 from tests.support.killed import Check, with_the_bug, without_the_bug
 from tests.support.laws import assert_normal
 from tests.support.mutants import MUTANTS
@@ -260,27 +261,10 @@ class Blind(DraftModel):
         return memory.lag
 
 
-class Skipping:
-    """Drafts three units in two of three rounds, none in the third."""
-
-    def __init__(self) -> None:
-        self.round = 0
-
-    def budget(self) -> int:
-        self.round += 1
-        return 0 if self.round % 3 == 0 else 3
-
-    def trim(self, draft: Draft) -> Draft:
-        return draft
-
-    def observe(self, depth: int, emitted: object, seconds: float) -> None:
-        pass
-
-
 def drafts_after_the_true_history(rows: int, seed: int) -> float:
     """The distribution of every draft, against a recomputation from the known units."""
     drafter, equal = Blind(MIDDLE), True
-    decoder = Decoder(LARGE, drafter, Rejection(), k=3, policy=Skipping())
+    decoder = Decoder(LARGE, drafter, Rejection(), k=3, policy=Cycle(3, 3, 0))
     state = decoder.start(torch.tensor([PROMPT] * 64), 30, seed=seed)
     while not state.finished:
         known, root, active = state.known - 1, state.root, ~state.done

@@ -1,4 +1,4 @@
-"""What a pipeline draws with is what it holds: parts that are replaced, batches, places, numbers that are none."""
+"""A pipeline draws with the parts that it holds: parts that are replaced, batches, places, numbers that are none."""
 
 import copy
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_an_enabled_model_travels(name: str) -> None:
 
 
 def drawn(name: str, pipe: Any) -> Tensor:
-    """What a spawned process draws."""
+    """The picture of a spawned process."""
     return written(pipe) if name == "enabled" else CALLS[name](pipe)
 
 

@@ -37,7 +37,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "token-recycling": {"k": 4},
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},
-    "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8},
+    "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8, "form": "greedy"},
     "sequoia": {"drafter": SMALL, "k": 3, "nodes": 8},
     "rest": {"corpus": __file__, "tokenizer": SMALL, "k": 6},
     "rasd": {"drafter": SMALL, "corpus": __file__, "tokenizer": SMALL, "k": 3},
@@ -54,21 +54,24 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "jacobi-text": {"k": 8},
     "lookahead": {"k": 6},
     "layer-skip": {"k": 3, "exit": 4},
-    "swift": {"k": 6},
+    "swift": {"k": 6, "nodes": 16},
     "del": {"k": 4},
     "pearl": {"drafter": SMALL, "k": 4},
     "saguaro": {"drafter": SMALL, "k": 4},
-    "mirror-sd": {"drafter": SMALL, "k": 4},
+    "mirror-sd": {"drafter": SMALL, "k": 4, "branches": 2},
     "llmcad": {"drafter": SMALL, "k": 6},
     "s2d": {"drafter": SMALL, "k": 4},
-    "rapid": {"k": 3, "first": 1, "chunk": 8, "chunks": 2, "end": 8},
+    "rapid": {"k": 3, "eta": 0, "first": 1, "chunk": 8, "chunks": 2, "end": 8},
     "ambedkar": {"drafter": SMALL, "condition": "All persons are equal before the law.\n", "k": 3},
     "vocab-trim": {"drafter": SMALL, "corpus": range(1024), "k": 3},
     "omnidraft": {"drafter": SMALL, "k": 3},
     "specmemo": {"drafter": SMALL, "k": 3, "memory_budget": "8MB"},
 }
 IMAGE: dict[str, dict[str, Any]] = {
-    name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")
+    **{name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "mc-sjd", "sjd-pac")},
+    "sjd": {"k": 16, "init": "above"},
+    "gsd": {"k": 16, "init": "above", "redraw": "coupled"},
+    "lantern": {"k": 16, "rule.k": 10},
 }
 CONTINUOUS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -148,7 +151,7 @@ def loaded() -> Callable[[str], Any]:
 
 
 def described(units: Tensor, report: Any) -> dict[str, Any]:
-    """What is kept of an output: its hash or its means, and how it came about."""
+    """The record of an output: its hash or its means, and how it came about."""
     counts = {"shape": list(units.shape), "rounds": report.rounds, "accepted": report.accepted}
     if units.is_floating_point():
         parts = units.double().flatten().tensor_split(16)

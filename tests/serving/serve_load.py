@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass
 class Seen:
-    """What the clients saw."""
+    """The answers that the clients saw."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: list[Asked] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Load:
 
 
 def held(process: int) -> tuple[float, int]:
-    """What a process holds: megabytes of memory, and threads (Linux)."""
+    """The holdings of a process: megabytes of memory, and threads (Linux)."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines)
     return int(found["VmRSS"].split()[0]) / 1024, int(found["Threads"])

@@ -1,4 +1,4 @@
-"""What a recurrent model says at the nodes of a tree: what it says behind each path, read from the start.
+"""The scores of a recurrent model at the nodes of a tree: those behind each path, read from the start.
 
 The models are the zoo's with weights near those they are initialised with: their scores are of size 1, so that 1e-5 is
 rounding and nothing else.

@@ -9,6 +9,7 @@ import mmspec
 from mmspec import shipped
 from mmspec.compare.equality import Stock, assert_same, stock
 from mmspec.hosts.loading import load_model, load_tokenizer
+from tests.support.shipped import assert_small
 
 TEXTS = ("class Stack:\n    def push(self, item):\n        ", "KING RICHARD II:\nWhat say you, ", "import os\n\n\ndef ")
 CALLS: dict[str, dict[str, Any]] = {
@@ -108,6 +109,4 @@ def test_the_drafter_of_the_text_target_drafts_for_it(model: Any) -> None:
 
 
 def test_it_is_small() -> None:
-    files = [file for file in shipped.asset("ssm-5m").rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= 12_000_000
-    assert not [file for file in files if file.suffix in {".bin", ".pt", ".ckpt"}], "weights are safetensors"
+    assert_small("ssm-5m", 12_000_000)

@@ -10,7 +10,7 @@ from mmspec_text.drafters.heads.head import Head
 
 
 def cached_states(head: Head, features: Tensor, units: Tensor) -> Tensor:
-    """What a head returns `[batch, row, hidden]` at rows with true features `[batch, row, width]` and units."""
+    """The states of a head `[batch, row, hidden]` at rows with true features `[batch, row, width]` and units."""
     rows, columns = units.shape
     slots = HeadCache(head, rows, columns, units.device).slots
     slots.open(0, columns)

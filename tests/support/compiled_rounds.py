@@ -29,7 +29,7 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Again:
-    """How a test runs the second time."""
+    """The second run of a test."""
 
     reasons: tuple[str, ...] = ()  # words of `REASONS`: why calls may run eagerly
     inductor: bool = False  # whether rounds are compiled, and not only traced

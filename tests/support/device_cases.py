@@ -1,4 +1,4 @@
-"""What runs on the logical device: methods of the text, image and recurrent plugins on tiny models.
+"""Cases for the logical device: methods of the text, image and recurrent plugins on tiny models.
 
 Imported after the device has replaced functions of torch. On latents and frames: `tests.support.device_latents`.
 """
@@ -57,7 +57,7 @@ class Call(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether no round is left."""
+        """True if no round is left."""
         ...
 
     @property
@@ -138,7 +138,7 @@ class Units:
 
     @property
     def finished(self) -> bool:
-        """Whether all rows are done."""
+        """True if all rows are done."""
         return self.state.finished
 
     @property

@@ -1,4 +1,4 @@
-"""What runs on the logical device: methods on continuous tokens, on frames of codes and on denoised frames.
+"""Cases for the logical device: methods on continuous tokens, on frames of codes and on denoised frames.
 
 Imported by `tests.support.device_run` only, after the device has replaced functions of torch.
 """
@@ -113,7 +113,7 @@ class Shown:
 
     @property
     def finished(self) -> bool:
-        """Whether all frames were shown."""
+        """True if all frames were shown."""
         return self.play.shown == self.play.length
 
     @property

@@ -64,7 +64,7 @@ def run(case: Runnable, float64: bool = True) -> dict[str, Any]:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether units are equal; latents up to rounding, as packed layers run on the CPU only."""
+    """True if units are equal; latents up to rounding, as packed layers run on the CPU only."""
     return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-4, atol=1e-4)
 
 

@@ -21,7 +21,7 @@ def everything(root: int, row: int, other: int) -> bool:
 
 @dataclass(frozen=True)
 class BlockFlags:
-    """What differs between heads."""
+    """The settings in which heads differ."""
 
     heads: int
     key_heads: int

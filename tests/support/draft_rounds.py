@@ -1,4 +1,4 @@
-"""What a trained head drafted in successive rounds, and whether a forward written out says the same.
+"""Drafts of successive rounds, compared with a forward written out.
 
 Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch, after rounds that
 accepted nothing, a part and all.
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical
-from mmspec.core.policies import Fixed
 from mmspec.core.types import Draft
 
 ROUNDS = 8
@@ -108,14 +107,3 @@ def candidates(expected: Expected, known: Tensor, width: int, depth: int) -> lis
         scores += [score for score, _ in children]
         frontier = sorted(children, key=lambda child: -child[0])[:width]
     return sorted(scores, reverse=True)
-
-
-class Budgets(Fixed):
-    """Six rounds, some of them without a draft."""
-
-    def __init__(self) -> None:
-        super().__init__(4)
-        object.__setattr__(self, "left", iter([2, 0, 0, 4, 0, 3]))
-
-    def budget(self) -> int:
-        return next(self.left)  # type: ignore[attr-defined]

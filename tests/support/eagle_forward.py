@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Flags:
-    """What differs between the versions."""
+    """The settings in which versions differ."""
 
     hidden: int
     heads: int
@@ -71,7 +71,7 @@ class WrittenOut:
         return norm(x, self.w[f"{name}.weight"], self.f.eps)
 
     def state(self, feature: Tensor) -> Tensor:
-        """What becomes of a target's feature."""
+        """The state that a target's feature becomes."""
         f, feature = self.f, feature.double()
         if not f.third or not f.has_fc:
             return feature

@@ -31,7 +31,7 @@ class FalconForward(WrittenOut):
         return x
 
     def run(self, rows: Sequence[Row], seen: Sequence[int]) -> list[Tensor]:
-        """What the head predicts at every row; row i sees the first `seen[i]` rows."""
+        """The prediction of the head at every row; row i sees the first `seen[i]` rows."""
         us = [self.joined(state.double(), unit) for state, unit in rows]
         number = 0
         while f"layers.{number}.self_attn.q_proj.weight" in self.w:

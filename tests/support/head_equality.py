@@ -1,4 +1,4 @@
-"""Whether a model with a trained head writes what it writes without one."""
+"""Assertions that a model with a trained head writes what it writes without one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a mutant is killed: a check passes on the code as it is, and fails with the bug put back.
+"""Killing a mutant: a check passes on the code as it is, and fails with the bug put back.
 
 A check takes a number of rows and a seed, and returns a p-value. Few rows show most bugs; all rows are taken where
 these show nothing, so that a mutant that lives does so in spite of all of them.

@@ -60,7 +60,7 @@ class Page:
 
 
 def eventually(true: Any) -> bool:
-    """Whether something becomes true while one waits."""
+    """True if something becomes true while one waits."""
     until = time.monotonic() + PATIENCE
     while not true() and time.monotonic() < until:
         time.sleep(0.01)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Flags:
-    """What differs between families."""
+    """The settings in which families differ."""
 
     hidden_first: bool = False
     zeroed: bool = False

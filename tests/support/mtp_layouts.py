@@ -73,7 +73,7 @@ class Stored:
 
     @property
     def whole(self) -> tuple[Any, ...]:
-        """What the deep model is made of."""
+        """The parts of the deep model."""
         return self.recipe, self.depths, self.kind, self.mlp, self.parts
 
     def place(self, name: str, depth: int) -> str:

@@ -51,6 +51,6 @@ def bare(kind: Any, **parts: Any) -> Any:
 
 
 def seeded(call: Callable[[], Any]) -> tuple[Any, Tensor]:
-    """What a call returns after a fixed seed, and the state in which it leaves torch's generator."""
+    """The result of a call after a fixed seed, and the state in which it leaves torch's generator."""
     torch.manual_seed(7)
     return call(), torch.get_rng_state()

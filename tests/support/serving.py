@@ -24,7 +24,7 @@ CHAT = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 
 
 class Plain:
-    """What a model writes alone, plainly, in this process."""
+    """The text that a model writes alone, plainly, in this process."""
 
     def __init__(self, name: str) -> None:
         self.model, self.tokenizer = load_model(name), load_tokenizer(name)

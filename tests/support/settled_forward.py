@@ -117,7 +117,7 @@ class SettledBlock(BlockWrittenOut):
         return (flags.from_root or flags.sequel is not None) and not self.given.get("dspark_bonus_anchor")
 
     def seen(self, number: int, known: int) -> Tensor:
-        """What the rows of a block see of known rows and one another, `[row, known + row]` bool."""
+        """The view of the rows of a block over known rows and one another, `[row, known + row]` bool."""
         given, rows = self.given, torch.arange(self.f.block)[:, None] + known
         others, window = torch.arange(known + self.f.block), None
         swa = given.get("use_swa") and SLIDING not in (given.get("layer_types") or ())
@@ -144,7 +144,7 @@ class SettledBlock(BlockWrittenOut):
         return list(x + leaving(s.mlp(number, rows)))
 
     def entered(self, name: str, rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What enters a part of a layer of DFlash2, and the convolution of what leaves it."""
+        """The input of a part of a layer of DFlash2, and the convolution of what leaves it."""
         base, taps = self.w[f"{name}.base_kernel"], int(self.given["conv_kernel_size"])
         groups = rows.shape[1] // int(self.given["conv_group_size"])
         kernels = self.s.linear(f"{name}.kernel_projection", rows).chunk(2, -1)

@@ -35,7 +35,7 @@ class Unlike(Exception):
 
 
 class Settled:
-    """What a config says of decoder layers with weights `w`, by keys that begin with `prefix` and a number."""
+    """The settings of decoder layers in a config, with weights `w`, by keys that begin with `prefix` and a number."""
 
     def __init__(
         self, given: Mapping[str, Any], w: Mapping[str, Tensor], prefix: str = "layers.", base: float | None = None
@@ -102,12 +102,12 @@ class Settled:
 
     @property
     def slides(self) -> bool:
-        """Whether windows are on, where layers have some."""
+        """True if windows are on, where layers have some."""
         return bool(self.given.get("use_sliding_window", self.given.get("model_type") not in CLASSES))
 
     @cached_property
     def kinds(self) -> list[str]:
-        """What each layer attends over."""
+        """The reach of each layer."""
         if not self.slides:
             return [FULL] * self.layers
         if self.given.get("use_sliding_window") and "layer_types" not in self.given:
@@ -217,7 +217,7 @@ class Settled:
         return query, key, value, yarn_apply_mscale(found | {"rope_type": kind_of(found)}, query.shape[-1] ** -0.5)
 
     def causal(self, number: int, rows: int) -> Tensor:
-        """What rows of a text see of one another in a layer, `[row, row]` bool."""
+        """The view of rows of a text over one another in a layer, `[row, row]` bool."""
         far = torch.arange(rows)[:, None] - torch.arange(rows)
         window = self.window(number)
         return (far >= 0) & (far < (rows if window is None else window))

@@ -15,7 +15,7 @@ from mmspec_zoo.overlap.continuation import Beginning, Continuation
 
 @dataclass(frozen=True)
 class Costs:
-    """What passes cost."""
+    """The costs of passes."""
 
     draft: float  # seconds of a pass of the draft model
     verify: float  # seconds of a pass of the target

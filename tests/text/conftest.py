@@ -18,7 +18,7 @@ VOCAB, CONTEXT = 131, 512
 
 
 class Ours(NamedTuple):
-    """What an enabled model made of a call."""
+    """The result of a call of an enabled model."""
 
     ids: Tensor
     state: Tensor

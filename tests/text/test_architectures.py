@@ -43,7 +43,7 @@ LONG = ["draft-model", "draft-tree", "prompt-lookup", "token-recycling", "suffix
 
 
 class Ours(NamedTuple):
-    """What an enabled model made of a call."""
+    """The result of a call of an enabled model."""
 
     ids: Tensor
     state: Tensor

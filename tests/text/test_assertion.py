@@ -20,7 +20,7 @@ def run(request: pytest.FixtureRequest, target: Any, prompts: Callable, theirs: 
 
 
 def chances(run: Stock, position: int) -> torch.Tensor:
-    """What every token of `[batch, vocab]` scored at a step, from the definition of multinomial."""
+    """The scores of every token of `[batch, vocab]` at a step, from the definition of multinomial."""
     if not run.do_sample:
         return run.scores[position]
     torch.manual_seed(run.seed)

@@ -37,7 +37,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def rows(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str]]]:
-    """What is given and what is the answer, of every row of a conversation."""
+    """The given part and the answer of every row of a conversation."""
 
     def of(
         messages: list[Any], template: str = byte_llama.CHAT, variables: Any = None, **more: Any

@@ -81,7 +81,7 @@ def test_weights_of_another_dtype(folder: Path) -> None:
 
 
 def message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a user's mistake prints: one line, exit code 2."""
+    """The output of a user's mistake: one line, exit code 2."""
     monkeypatch.setattr(sys, "argv", ["mmspec", "generate", "text", *arguments])
     with pytest.raises(SystemExit) as exit:
         cli.main()

@@ -1,4 +1,4 @@
-"""What a drafter is trained on: the target's own answers, a drafter's own ends, chosen tokens, counted vocabularies."""
+"""The data of a drafter: the target's own answers, a drafter's own ends, chosen tokens, counted vocabularies."""
 
 import copy
 import json

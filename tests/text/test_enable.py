@@ -334,3 +334,11 @@ def test_half_precision_says_what_it_promises(make_llama: Callable, prompts: Cal
         quiet.generate(**call)
         assert spec.report.promise == "invariant"
         assert ("to the bit with plain of width 4" in str(spec.report)) == (shape == "one")
+
+
+def test_a_custom_function_keeps_its_latest_report(target: Any, prompts: Callable) -> None:
+    lookup = mmspec.custom_generate("prompt-lookup")
+    assert lookup.report is None
+    target.generate(**prompts(2), max_new_tokens=6, do_sample=False, eos_token_id=None, custom_generate=lookup)
+    assert lookup.report is not None and lookup.report.emitted == 2 * 6
+    assert repr(lookup.report) == str(lookup.report)

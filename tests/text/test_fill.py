@@ -37,7 +37,7 @@ def some_units(rows: int = 2, length: int = 9) -> Tensor:
 
 
 def behind(model: Any, known: Tensor, fillers: Tensor) -> Tensor:
-    """What a model says at fillers behind `known [unit]`, in a pass of their own, `[filler, vocab]`."""
+    """The logits of a model at fillers behind `known [unit]`, in a pass of their own, `[filler, vocab]`."""
     embedded = torch.cat([model.get_input_embeddings()(known), fillers])
     with torch.no_grad():
         return model(inputs_embeds=embedded[None], use_cache=False).logits[0, len(known) :]

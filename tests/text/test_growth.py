@@ -1,4 +1,4 @@
-"""What a call allocates follows what it writes, not what it might write: the cache, and the history of units."""
+"""The room of a call, its cache and its history of units, follows the text that it writes, not the longest one."""
 
 from typing import Any
 

@@ -44,7 +44,7 @@ class Written:
 
 
 def followed(known: list[int]) -> list[int]:
-    """What followed the latest occurrence of the last three tokens, or else two, going on periodically."""
+    """The units that followed the latest occurrence of the last three tokens, or else two, going on periodically."""
     for n in (3, 2):
         for end in range(len(known) - 1, n - 1, -1):
             if known[end - n : end] == known[-n:]:

@@ -31,7 +31,7 @@ def written(runs: Runs) -> list[list[int]]:
     return [ids for run in runs.values() for ids in run.ids.tolist()]
 
 
-PART = {"first": 1, "chunk": 3, "chunks": 1, "end": 5}
+PART = {"eta": 0, "first": 1, "chunk": 3, "chunks": 1, "end": 5}
 METHODS: dict[str, tuple[dict[str, Any], float, float, Callable[[PreTrainedModel, Runs], dict[str, Any]]]] = {
     # name: how it samples, how wrong its draft model is, units a round, its options for a model whose texts are known
     "llmcad": (HOT, 0.05, 1.3, lambda model, runs: {"nodes": 8, "threshold": 0.3, "k": 5}),

@@ -24,7 +24,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process decodes, and what each of two ranks decodes."""
+    """The texts of one process, and of each of two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     model = random_model(LlamaConfig(**{**SIZES, "num_key_value_heads": 2}), head=8.0)
     small = noisy(model, 0.1)

@@ -28,7 +28,7 @@ WORDS = {"AutoTokenizer": ["evil.Words", None], "AutoProcessor": "evil.Words"}
 
 @pytest.fixture
 def sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the code would leave behind; and whoever is asked on the terminal says yes."""
+    """The trace that the code would leave; and whoever is asked on the terminal says yes."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 99))
     return tmp_path / "sprung"
 

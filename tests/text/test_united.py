@@ -182,7 +182,11 @@ def decoder_of(options: UnitedOptions) -> Decoder:
     return Decoder(TransformersTarget(tiny_models.llama()), UnitedWithModel(options), k=6, shape=None, compile=True)
 
 
-@pytest.mark.parametrize("warp", [Warp.sampling(temperature=0), Warp.sampling(0.8)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "warp",
+    [pytest.param(Warp.sampling(temperature=0), marks=pytest.mark.slow), Warp.sampling(0.8)],
+    ids=["greedy", "sampled"],
+)
 @pytest.mark.parametrize(
     ("first", "beside"),
     [
@@ -217,6 +221,7 @@ def length(tokens: Tensor, expected: Tensor | None, method: str, **options: Any)
     return spec.report.acceptance_length, ids
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("first", "model"), [("draft-tree", "mmspec/text-1m"), ("eagle", "mmspec/text-14m-eagle3")])
 @pytest.mark.parametrize("beside", ["suffix", "prompt-lookup"])
 def test_on_text_that_repeats_itself_nothing_is_lost(first: str, model: str, beside: str) -> None:

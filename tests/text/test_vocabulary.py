@@ -1,6 +1,5 @@
 """Draft models with another vocabulary: what is a token of one in the other, and drafting across."""
 
-import itertools
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap, alike
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.cycle import Cycle
 from tests.support.laws import assert_follows
 
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text().splitlines()
@@ -171,22 +171,6 @@ RAGGED = {
     "input_ids": torch.tensor([[0, 1, 1, 2], [2, 1, 3, 0], [0, 0, 0, 2]]),
     "attention_mask": torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]]),
 }
-
-
-class Cycle:
-    """Budgets in turn, empty rounds among them."""
-
-    def __init__(self, *budgets):
-        self.budgets = itertools.cycle(budgets)
-
-    def budget(self):
-        return next(self.budgets)
-
-    def trim(self, draft):
-        return draft
-
-    def observe(self, depth, emitted, seconds):
-        pass
 
 
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1, 2)])

@@ -20,6 +20,7 @@ STEPS = {
     "profile_round": [],
     "pictures": ["--only", "large-default"],
     "repeat": [],
+    "real": [],
 }
 
 

@@ -89,7 +89,7 @@ def test_the_tour_passes_all_landmarks_and_comes_back():
 
 
 def in_sight(pose, court):
-    """Whether a landmark is near, and in the middle half of what is seen."""
+    """True if a landmark is near, and in the middle half of what is seen."""
     x, y = (there - here for there, here in zip(court.corner, (pose.x, pose.y), strict=True))
     off = (math.degrees(math.atan2(y, x)) - pose.degrees + 180) % 360 - 180
     return abs(off) < 20 and math.hypot(x, y) < courts.COURT

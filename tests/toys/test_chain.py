@@ -2,8 +2,7 @@
 form.
 """
 
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,36 +13,12 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import EarlierDistribution, LeftDistribution
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Match, Rejection
+from tests.support.cycle import Cycle
 from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.toys.copy_left import CopyLeft
 from tests.support.white import white_p_value, whitened
 
 STEPS, WIDTH, LEVEL = 3, 3, 1e-4
-
-
-@dataclass(frozen=True)
-class CopyLeft:
-    """The root, copied: point masses, which no continuous draw ever hits."""
-
-    reach = 0
-
-    def fill(self, live, window, noise):
-        return live.root[:, None].expand_as(window.units), None
-
-
-class Alternating:
-    """2, 0, 4, 1, … units: windows that grow and shrink, and rounds without one."""
-
-    def __init__(self):
-        self.turn = itertools.cycle((2, 0, 4, 1))
-
-    def budget(self):
-        return next(self.turn)
-
-    def trim(self, draft):
-        return draft
-
-    def observe(self, depth, emitted, seconds):
-        pass
 
 
 def target_of(dim, **options):
@@ -79,7 +54,7 @@ def test_the_joint_of_neighbours_is_kept(dim, k, rows, length, init):
 
 
 def test_windows_that_change_their_width_keep_the_joint():
-    decoder = Decoder(target_of(1), Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=4, policy=Alternating())
+    decoder = Decoder(target_of(1), Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=4, policy=Cycle(2, 0, 4, 1))
     p, report = follows(decoder, 20_000, 6)
     assert p > LEVEL and report.acceptance_length > 1.1
 

@@ -1,4 +1,4 @@
-"""What holds for every discrete toy, every drafter and every rule that takes it."""
+"""Promises that hold for every discrete toy, every drafter and every rule that takes it."""
 
 import itertools
 from dataclasses import replace
@@ -13,6 +13,7 @@ from mmspec.core.warp import Warp
 from mmspec.testing.oracles import greedy
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 from tests.support.cases import CASES, RULES
+from tests.support.cycle import Cycle
 
 ROWS, LIMIT = 24, 12
 
@@ -48,23 +49,8 @@ def test_match_equals_plain_for_every_drafter(case, plain):
 
 
 def test_policies_never_change_the_output_under_match(case, plain):
-    class Alternating:
-        """0, 3, 1, 2, 0, … units: empty rounds and changing windows."""
-
-        def __init__(self):
-            self.turn = itertools.cycle((0, 3, 1, 2))
-
-        def budget(self):
-            return next(self.turn)
-
-        def trim(self, draft):
-            return draft
-
-        def observe(self, depth, emitted, seconds):
-            pass
-
     for name, make in case.drafters.items():
-        for policy in (Fixed(0), Fixed(2), Confidence(3, 0.4), Alternating()):
+        for policy in (Fixed(0), Fixed(2), Confidence(3, 0.4), Cycle(0, 3, 1, 2)):
             decoder = Decoder(case.target, make(), k=3, policy=policy)
             output = decoder.generate(case.prompt(ROWS), LIMIT, seed=7, warp=case.warp)
             assert equal(output.units, plain), f"{name}, {policy}"

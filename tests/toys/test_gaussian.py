@@ -2,8 +2,6 @@
 form.
 """
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
@@ -13,18 +11,9 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from tests.support.laws import assert_normal
+from tests.support.toys.copy_left import CopyLeft
 
 SIGMA = 0.5
-
-
-@dataclass(frozen=True)
-class CopyLeft:
-    """The root, copied: point masses, which no continuous draw ever hits."""
-
-    reach = 0
-
-    def fill(self, live, window, noise):
-        return live.root[:, None].expand_as(window.units), None
 
 
 @pytest.mark.parametrize(("dim", "k", "rows", "tokens"), [(1, 0, 100_000, 3), (1, 3, 200_000, 4), (4, 8, 100_000, 2)])

@@ -9,6 +9,7 @@ from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from tests.support.cases import VOCAB, recurrence_case
+from tests.support.cycle import Cycle
 from tests.support.laws import assert_follows
 
 LENGTH = 3
@@ -69,22 +70,7 @@ def test_padded_prompts_equal_bare_ones():
 
 
 def test_200_commits_with_empty_rounds_equal_recomputation():
-    class EveryThird:
-        """No draft in every third round."""
-
-        turn = 0
-
-        def budget(self):
-            self.turn += 1
-            return 3 * (self.turn % 3 > 0)
-
-        def trim(self, draft):
-            return draft
-
-        def observe(self, depth, emitted, seconds):
-            pass
-
-    decoder = Decoder(TARGET, MarkovTree(CASE.drafters["chain"]().table), k=3, policy=EveryThird())
+    decoder = Decoder(TARGET, MarkovTree(CASE.drafters["chain"]().table), k=3, policy=Cycle(3, 3, 0))
     prompt = torch.tensor([[2, 0, 1], [-1, 1, 1]])
     state = decoder.start(prompt, 1200, seed=0)
     depths = set()

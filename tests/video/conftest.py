@@ -109,6 +109,6 @@ def asked():
 
 @pytest.fixture(scope="session")
 def first_frames(dit):
-    """What every clip of `shown` begins with, and what led to each; `ACTIONS` stands for "not known"."""
+    """The frames with which every clip of `shown` begins, and what led to each; `ACTIONS` stands for "not known"."""
     frames = torch.randn(1, GIVEN, *dit.frame_shape, generator=torch.Generator().manual_seed(0))[0]
     return list(frames), [ACTIONS] + [0] * (GIVEN - 1)

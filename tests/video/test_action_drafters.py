@@ -1,4 +1,4 @@
-"""What is guessed of a player: repeats, habits, several at once."""
+"""Guesses of a player: repeats, habits, several at once."""
 
 from dataclasses import replace
 

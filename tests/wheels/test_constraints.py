@@ -1,4 +1,4 @@
-"""What the constraints files pin: each package once, since pip refuses two versions of one."""
+"""The pins of the constraints files: each package once, since pip refuses two versions of one."""
 
 from collections import Counter
 from pathlib import Path

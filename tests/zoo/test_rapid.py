@@ -175,7 +175,7 @@ def p_hat(z: Tensor, q: Tensor, eta: float) -> Tensor:
 
 
 def released(p: Tensor, q: Tensor, hat: Tensor) -> Tensor:
-    """What the released rule emits in the place of a draft from q: neither p nor p̂."""
+    """The distribution that the released rule emits in the place of a draft from q: neither p nor p̂."""
     kept = torch.minimum(q, hat)
     residual = torch.maximum(p - q, p - hat).clamp(min=0)
     return kept + (1 - kept.sum()) * residual / residual.sum()

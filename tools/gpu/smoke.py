@@ -102,6 +102,8 @@ def main() -> None:
     step.section("attention", lambda: attention(step))
     step.failed = False  # without the two above the other steps can run
     step.section("first tokens", lambda: first_tokens(step))
+    if complete and not step.failed:
+        step.say("done")
     sys.exit(0 if complete and not step.failed else 1)
 
 

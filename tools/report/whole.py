@@ -63,6 +63,7 @@ def everything(result: WholeResult) -> list[View]:
         modes(result),
         *limits(result),
         rounds(result),
+        chosen(result),
     ]
     return [view for view in tables if view.rows]
 
@@ -127,6 +128,17 @@ def forced(result: WholeResult) -> View:
     cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
     rows = [(name, *(cells[text].get(name, "") for text in texts)) for name in methods]
     return View(f"Acceptance length on held-out {result.piece} whose truth is forced", ("method", *texts), rows)
+
+
+def chosen(result: WholeResult) -> View:
+    """The options that each method was given, so that a row says what was run whatever defaults become."""
+    given = {row.method: row.options for setting in result.settings for row in real(result, setting)}
+    rows = [
+        (name, ", ".join(f"{option}={value}" for option, value in options.items() if option != "method"))
+        for name, options in given.items()
+        if options
+    ]
+    return View("Options of the rows", ("method", "options"), rows, "Rows that are not here have defaults alone.")
 
 
 def modes(result: WholeResult) -> View:

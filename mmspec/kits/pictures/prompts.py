@@ -1,13 +1,10 @@
 """Captions as the transformer reads them: features, padded on the left, and a mask that is False at padding.
 
-There are two kinds of encoders: our small one, and T5 as in the published models for captions. For T5, features of
-padding are zero and moved from the right to the left, and captions are cleaned by the rules of DeepFloyd IF's training,
-which PixArt and LlamaGen took over. Of the library ftfy, which the published code calls, `cleaned` has composed
-characters (NFC) alone: broken encodings, ligatures and wide letters stay.
-
-A sub-word tokenizer encodes any word, also one that no caption had, and the model would draw something arbitrary. So
-our tokenizers list the words of their training captions: the setting `words` of `tokenizer_config.json`, one text with
-spaces between words.
+Of T5, as in the published models for captions, features of padding are zero and moved from the right to the left, and
+captions are cleaned by the rules of DeepFloyd IF's training, which PixArt and LlamaGen took over; of the library ftfy,
+which the published code calls, `cleaned` has composed characters (NFC) alone. Our own small tokenizers list the words
+of their training captions (`words` of `tokenizer_config.json`, one text with spaces): a sub-word tokenizer encodes any
+word, also one that no caption had, and the model would draw something arbitrary.
 """
 
 import difflib

@@ -141,7 +141,7 @@ def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
 
 def _runs(trial: Trial) -> int:
     """The number of runs of a statistical trial."""
-    return 1 if trial.example.rows else max(1, trial.subject.rows(trial.bench) // trial.bench.rows)
+    return 1 if trial.example.rows else max(1, trial.rows // trial.bench.rows)
 
 
 def _drawn(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:

@@ -18,8 +18,8 @@ from mmspec.core.rules import Rule
 from mmspec.testing.conformance.benches import Bench, gaussian
 from mmspec.testing.conformance.play import plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, claims, has_options, promise
-from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
-from mmspec.testing.conformance.subject import Subject
+from mmspec.testing.conformance.rule_trials import LIMIT, ROWS, decode, rule_trials
+from mmspec.testing.conformance.subject import Subject, Trial
 from mmspec.testing.lean import Leaning
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import (
@@ -43,17 +43,17 @@ TOKENS = 5
 def output_equals_plain(subject: Subject) -> str:
     """`invariant`: with the same seed, the output is that of plain decoding, with every shape of draft."""
     rows = 0
-    for pair in pairs(subject):
-        expected = plain(pair.bench, [ROWS], limit=LIMIT)
-        units = list(pair.decode(subject.rule()))
-        rows += refuse_differing(units, expected, f"with the drafter {pair}, rows are not the plain ones")
-    return f"0 of {rows} rows differ, {len(pairs(subject))} drafters"
+    for trial in rule_trials(subject):
+        expected = plain(trial.bench, [ROWS], limit=LIMIT)
+        units = list(decode(trial, subject.rule()))
+        rows += refuse_differing(units, expected, f"with the drafter {trial}, rows are not the plain ones")
+    return f"0 of {rows} rows differ, {len(rule_trials(subject))} drafters"
 
 
 @promise("rule", when=claims("lossless"))
 def output_follows_the_distribution(subject: Subject) -> str:
     """`lossless`: the joint of several units is the target's own, with every shape of draft."""
-    found = [follows(pair, subject.rule()) for pair in known(subject)]
+    found = [follows(trial, subject.rule()) for trial in known(subject)]
     return f"{min(found).number}, the smallest of {len(found)}"
 
 
@@ -61,14 +61,14 @@ def output_follows_the_distribution(subject: Subject) -> str:
 def lossy_says_so(subject: Subject) -> str:
     """`lossy`: reports of runs under it say so; the number is the distance of its joint from the target's."""
     rule, worst = subject.rule(), (0.0, "")
-    for pair in known(subject):
-        if pair.bench.next_distribution is not None:
-            units, joint = sample(pair, rule, 0), joint_of(pair.bench)
+    for trial in known(subject):
+        if trial.bench.next_distribution is not None:
+            units, joint = sample(trial, rule, 0), joint_of(trial.bench)
             noise = 0.4 * (joint.numel() / len(units)) ** 0.5
             distance = total_variation(units, joint)
-            worst = max(worst, (distance, f"total variation {distance:.3f} (chance alone ≤ {noise:.3f}) with {pair}"))
+            worst = max(worst, (distance, f"total variation {distance:.3f} (chance alone ≤ {noise:.3f}) with {trial}"))
         elif not worst[1]:
-            worst = (0.0, judged(pair, rule).number)
+            worst = (0.0, judged(trial, rule).number)
     _report_says(subject, "lossy", worst[1])
     return worst[1]
 
@@ -80,7 +80,7 @@ def strict_end_is_exact(subject: Subject) -> str:
     for settings in _ends(subject):
         rule: Rule = subject.instance(subject.examples[0], settings)
         said = ", ".join(f"{name} = {value}" for name, value in settings.items())
-        found = min(judged(pair, rule) for pair in known(subject))
+        found = min(judged(trial, rule) for trial in known(subject))
         if found.p > LEVEL:
             return f"{said}: {found.number}"
         best = max(best, Evidence(found.p, f"{said}: {found.number}"))
@@ -96,17 +96,21 @@ def synthetic_says_so(subject: Subject) -> str:
 
 def _report_says(subject: Subject, word: str, number: str) -> Report:
     """A report of a run under the rule."""
-    pair = pairs(subject)[0]
-    decoder = Decoder(pair.bench.target, pair.drafter(), subject.rule(), k=4)
-    report = decoder.generate(pair.bench.prompt(ROWS), LIMIT).report
+    trial = rule_trials(subject)[0]
+    decoder = Decoder(trial.bench.target, trial.drafter(), subject.rule(), k=4)
+    report = decoder.generate(trial.bench.prompt(ROWS), LIMIT).report
     if report.exactness != word or word not in str(report):
         raise Broken(f"a report says {report.exactness!r}", number or report.exactness)
     return report
 
 
-def known(subject: Subject) -> list[Pair]:
-    """The pairs whose joint distribution is known."""
-    found = [pair for pair in pairs(subject) if pair.bench.next_distribution is not None or pair.bench is gaussian()]
+def known(subject: Subject) -> list[Trial]:
+    """The trials whose joint distribution is known."""
+    found = [
+        trial
+        for trial in rule_trials(subject)
+        if trial.bench.next_distribution is not None or trial.bench is gaussian()
+    ]
     if not found:
         raise Untried("no distribution to compare with: give an example with a target of at most 8 units")
     return found
@@ -120,29 +124,29 @@ class Evidence:
     number: str  # both tests in words, each with the smallest bias that it sees in 95 of 100 runs
 
 
-def follows(pair: Pair, rule: Rule) -> Evidence:
+def follows(trial: Trial, rule: Rule) -> Evidence:
     """Evidence that the units follow the joint."""
-    evidence = judged(pair, rule)
+    evidence = judged(trial, rule)
     if evidence.p <= LEVEL:
         raise Broken("units do not follow the target's distribution", evidence.number)
     return evidence
 
 
-def judged(pair: Pair, rule: Rule) -> Evidence:
+def judged(trial: Trial, rule: Rule) -> Evidence:
     """Evidence for or against the joint; a first seed that says no is followed by a second one."""
-    evidence = _of_seed(pair, rule, 0)
-    return evidence if evidence.p > LEVEL else _of_seed(pair, rule, OTHER_SEED)
+    evidence = _of_seed(trial, rule, 0)
+    return evidence if evidence.p > LEVEL else _of_seed(trial, rule, OTHER_SEED)
 
 
-def _of_seed(pair: Pair, rule: Rule, seed: int) -> Evidence:
+def _of_seed(trial: Trial, rule: Rule, seed: int) -> Evidence:
     leaning = Leaning(rule)
-    units = sample(pair, leaning, seed)
-    p, number = _normal(pair.bench, units) if pair.bench is gaussian() else _discrete(pair.bench, units)
+    units = sample(trial, leaning, seed)
+    p, number = _normal(trial.bench, units) if trial.bench is gaussian() else _discrete(trial.bench, units)
     lean = leaning.lean
     if lean.count:
         p = min(p, lean.p_value)
         number += f"; lean to the draft p = {lean.p_value:.2g} ({lean.count:,} units: sees a bias ≥ {lean.sees:.2%})"
-    return Evidence(p, f"{number} with {pair}")
+    return Evidence(p, f"{number} with {trial}")
 
 
 def _discrete(bench: Bench, units: Tensor) -> tuple[float, str]:
@@ -160,12 +164,12 @@ def _normal(bench: Bench, units: Tensor) -> tuple[float, str]:
     return p, f"KS p = {p:.2g} ({len(units):,} rows: sees a bias ≥ {sees:.2%}){where}"
 
 
-def sample(pair: Pair, rule: Rule, seed: int) -> Tensor:
+def sample(trial: Trial, rule: Rule, seed: int) -> Tensor:
     """Units of many equal rows: `[rows, length, *unit]`."""
-    length = TOKENS if pair.bench is gaussian() else joint_of(pair.bench).dim()
-    most = pair.bench.rows
-    pieces = [range(first, min(first + most, pair.rows)) for first in range(0, pair.rows, most)]
-    return torch.cat([pair.decode(rule, [0] * len(p), seed=seed + i, limit=length) for i, p in enumerate(pieces)])
+    length = TOKENS if trial.bench is gaussian() else joint_of(trial.bench).dim()
+    most = trial.bench.rows
+    pieces = [range(first, min(first + most, trial.rows)) for first in range(0, trial.rows, most)]
+    return torch.cat([decode(trial, rule, [0] * len(p), seed=seed + i, limit=length) for i, p in enumerate(pieces)])
 
 
 def joint_of(bench: Bench) -> Tensor:

@@ -13,7 +13,6 @@ from mmspec.testing.conformance.benches import gaussian
 from mmspec.testing.conformance.exactness import follows
 from mmspec.testing.conformance.play import K, Player, plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, claims, is_exact, promise
-from mmspec.testing.conformance.rule_pairs import Pair
 from mmspec.testing.conformance.subject import Subject, Trial
 
 NEW = 20
@@ -38,9 +37,7 @@ def sampled_follows_the_distribution(subject: Subject) -> str:
     for trial in subject.trials:
         known = trial.bench.next_distribution is not None or trial.bench is gaussian()
         if known and (trial.example.rows or 2) > 1:
-            rows = subject.rows(trial.bench)
-            pair = Pair(trial.bench, subject.component.name, lambda t=trial: t.drafter(), rows)  # type: ignore[misc]
-            found.append(follows(pair, subject.rule()))
+            found.append(follows(trial, subject.rule()))
     if not found:
         raise Untried("no distribution to compare with: give its target's example at most 8 units")
     return f"{min(found).number}, the smallest of {len(found)}"

@@ -20,7 +20,7 @@ from mmspec.core.warp import Warp
 from mmspec.testing.conformance.benches import markov
 from mmspec.testing.conformance.play import K, differing, plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, is_exact, promise
-from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, pairs
+from mmspec.testing.conformance.rule_trials import LIMIT, ROWS, decode, rule_trials
 from mmspec.testing.conformance.subject import Subject, remembered
 from mmspec.testing.conformance.watch import Log, Snapshot
 from mmspec.testing.lean import Around
@@ -32,22 +32,22 @@ from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 def log(subject: Subject) -> Log:
     """The record of runs with every drafter, in which some units have probability 0."""
     seen = Log()
-    for pair in pairs(subject):
-        warp = pair.bench.warp
-        if pair.bench.discrete:
+    for trial in rule_trials(subject):
+        warp = trial.bench.warp
+        if trial.bench.discrete:
             warp = replace(Warp.sampling(top_k=2), guidance=warp.guidance)
         rule = WatchedRule(subject.rule(), seen)
-        units = pair.decode(rule, warp=warp)
-        runs = {"same-seed-same-output": [pair.decode(rule, warp=warp)]}
+        units = decode(trial, rule, warp=warp)
+        runs = {"same-seed-same-output": [decode(trial, rule, warp=warp)]}
         # The nodes of a reranked draft depend on the longest row of a batch: only `match` promises equal rows then.
-        if "rerank" not in pair.drafter().needs or rule.exactness == "invariant":
-            runs["rows-are-independent"] = [pair.decode(rule, [row], warp=warp) for row in ROWS[:3]]
+        if "rerank" not in trial.drafter().needs or rule.exactness == "invariant":
+            runs["rows-are-independent"] = [decode(trial, rule, [row], warp=warp) for row in ROWS[:3]]
         for check, batches in runs.items():
             other = [row for batch in batches for row in batch]
             wrong = differing(list(units)[: len(other)], other)
             seen.count[check] += len(other)
             if wrong:
-                seen.wrong[check].append(f"with the drafter {pair}, {wrong} of {len(other)} rows differ")
+                seen.wrong[check].append(f"with the drafter {trial}, {wrong} of {len(other)} rows differ")
     return seen
 
 
@@ -97,11 +97,11 @@ def emits_nothing_impossible(subject: Subject) -> str:
 def greedy_at_zero(subject: Subject) -> str:
     """Where the target's distribution is its likeliest unit, the output is greedy decoding."""
     rows = 0
-    for pair in pairs(subject):
-        if pair.bench.discrete:
-            units = list(pair.decode(subject.rule(), warp=pair.bench.greedy))
-            expected = plain(pair.bench, [ROWS], limit=LIMIT, sample=False)
-            rows += refuse_differing(units, expected, f"not with the drafter {pair}")
+    for trial in rule_trials(subject):
+        if trial.bench.discrete:
+            units = list(decode(trial, subject.rule(), warp=trial.bench.greedy))
+            expected = plain(trial.bench, [ROWS], limit=LIMIT, sample=False)
+            rows += refuse_differing(units, expected, f"not with the drafter {trial}")
     if not rows:
         raise Untried("its units are not discrete")
     return f"0 of {rows} rows differ"

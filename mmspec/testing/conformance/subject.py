@@ -1,8 +1,8 @@
 """A component under test: how instances are made, and on which benches it is tried."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from mmspec.core.decoder import Decoder
@@ -24,15 +24,17 @@ UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: py
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to try a drafter or a method."""
+    """A drafter on a bench: one way to try a drafter, a method or a rule."""
 
     subject: "Subject"
     bench: Bench
-    example: Example
+    drafter: Callable[[], Any]  # makes a new drafter; None for a method without drafts
+    shape: str  # the drafter's name; names of the kit's drafters begin with the shape of their drafts
+    rows: int  # rows of a statistical trial
+    example: Example = field(default_factory=Example)
 
-    def drafter(self) -> Drafter | None:
-        """A new drafter; None for a method without drafts."""
-        return self.subject.drafter(self.example)
+    def __str__(self) -> str:
+        return f"{self.shape} on {self.bench.name}"
 
     def rule(self, fresh: bool = False) -> Rule:
         """A new rule for the drafter: `match` where it can be; if `fresh`, one with fresh noise in every round."""
@@ -172,9 +174,9 @@ class Subject:
         return found + others, refused + more
 
     def _fitting(self, benches: Iterable[Bench], example: Example) -> tuple[list[Trial], list[str]]:
-        found, refused = [], []
+        found, refused, make = [], [], partial(self.drafter, example)
         for bench in benches:
-            trial = Trial(self, bench, example)
+            trial = Trial(self, bench, make, self.component.name, self.rows(bench), example)
             try:
                 self._pair(trial)
             except ValueError as error:

@@ -7,7 +7,7 @@ from norm((p' - q)+), p' being p with the mass of A(x) moved onto x. In a tree s
 masses.
 Guarantee: none; with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds the mass that each x moves, not the bias
 of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
-Knobs: `k`, `delta`, `lam` (larger: accepts more, alters more), `residual`, `measure`.
+Knobs: `k`, `delta` (both as released), `lam` (larger: accepts more, alters more), `residual`, `measure`.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ FEW = 1 << 18  # most products of vocabulary and neighbours for which the bias o
 @dataclass(frozen=True)
 class RelaxedOptions:
     k: Annotated[int, Field(ge=0)] = option(
-        10, "nearest codes that may stand in; 0 is exact, more accept more and alter more"
+        1000, "nearest codes that may stand in; 0 is exact, more accept more and alter more"
     )
     delta: Annotated[float, Field(ge=0, le=1)] = option(
         0.1, "most mass of the codes that stand in; 0 is exact, larger alters more"

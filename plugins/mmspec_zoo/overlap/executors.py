@@ -1,13 +1,9 @@
 """The executors of draft models, and the lane that every call has in one of them.
 
 An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
-So an executor decides about speed alone, never about the output.
-
-* `Serial` answers at once: the reference.
-* `Streams` runs the draft model in a thread of this process, on CUDA on a stream of its own. Nothing is copied between
-  processes, and models on a GPU need no second one. The host's work for both models shares Python's lock, so that what
-  runs side by side is what they compute: worth it where passes are long beside their launches.
-* `process.Process`, beside this file, runs it in a process of its own.
+So an executor decides about speed alone, never about the output. `Serial` answers at once: the reference. `Streams` is
+a thread of this process, on CUDA a stream of its own: nothing is copied, but the host's work for both models shares
+Python's lock, so that it is worth it where passes are long beside their launches. `process.Process` is another process.
 """
 
 from collections.abc import Callable

@@ -6,8 +6,8 @@ more.) The κ likeliest units at each of these nodes are the outcomes of the rou
 the target runs its other layers: "so many units are accepted, then this one comes". If the round ends in one of them,
 its draft is ready; if not, the row waits for a new one.
 A round takes t_e + max(t_v - t_e, γ · t_d), where t_e is the time up to the exit.
-The paper could not be read here in full: the hypotheses are a reconstruction. Its other parts are not built: the
-target's own corrections of drafts ahead, and the draft model's several units in a pass.
+What the exit says corrects drafts ahead, as in the paper. Not built is its speculative streaming: a draft model of
+several units a pass.
 Guarantee: `match`'s, also where the process dies or does not answer: what the exit says chooses drafts, and never
 output.
 Knobs: `k`; `exit` (layers of the target before it: earlier leaves the small model more time, later says more);

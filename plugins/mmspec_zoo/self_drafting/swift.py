@@ -127,8 +127,9 @@ def _matern(a: Tensor, b: Tensor) -> Tensor:
     return (1 + distance + distance.square() / 3) * (-distance).exp()
 
 
-CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
-"""Published numbers of candidates of a depth, the chain's own node included, by the least confidence they are for."""
+LEAST = (0.95, 0.8, 0.5, 0.0)
+GREEDY, SAMPLED = (3, 5, 8, 10), (1, 3, 5, 10)
+"""Published numbers of candidates of a depth, the chain's own node included, by the `LEAST` confidence they are for."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,7 @@ class Comb:
     """
 
     nodes: int = 24  # nodes that are verified
-    # Pairs of a confidence and a number, from the highest confidence to 0
-    candidates: Sequence[tuple[float, int]] = CANDIDATES
+    vocab: int = 10  # most candidates
     spread: float = 0.75  # as in `rerank`
 
     offers = frozenset({"tree"})
@@ -149,7 +149,7 @@ class Comb:
 
     @property
     def widest(self) -> int:
-        return max(number for _, number in self.candidates)
+        return min(max(GREEDY), self.vocab)
 
     def levels(self, k: int) -> int:
         return min(k, self.nodes)
@@ -167,19 +167,20 @@ class Comb:
         best, own = (each[:, 0] for each in likeliest(frontier, self.widest, self.spread))  # [batch, candidate]
         confidence = frontier.distribution.confidence().exp()  # [batch, 1]
         rank = torch.arange(best.shape[1], device=best.device)
-        score = torch.where(rank < self._number(confidence), frontier.score + own, -torch.inf)
+        score = torch.where(rank < candidates(confidence, frontier.greedy), frontier.score + own, -torch.inf)
         parent, chain = torch.zeros_like(best[:1]), torch.zeros_like(best[:1, :1])
         return Level(best, parent, score, score > -torch.inf, frontier=chain, carried=confidence)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return best_nodes(score, self.nodes)
 
-    def _number(self, confidence: Tensor) -> Tensor:
-        """Candidates at nodes where the drafter is so sure: `[batch, 1]`."""
-        number = torch.zeros_like(confidence, dtype=torch.int64)
-        for least, candidates in self.candidates:
-            number = torch.where((number == 0) & (confidence >= least), candidates, number)
-        return number
+
+def candidates(confidence: Tensor, greedy: bool) -> Tensor:
+    """Candidates at nodes where the drafter is so sure: as `confidence`."""
+    number = torch.zeros_like(confidence, dtype=torch.int64)
+    for least, many in zip(LEAST, GREEDY if greedy else SAMPLED, strict=True):
+        number = torch.where((number == 0) & (confidence >= least), many, number)
+    return number
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Swift:
             raise ValueError(f"swift keeps the first and the last layer, and the target has {self._own.layers} layers")
         assert self._own.sublayers.parts, "a layer has two"
         assert target.vocab is not None, "the target is discrete"
-        self.shape = Comb(self.options.nodes, [(least, min(n, target.vocab)) for least, n in self.shape.candidates])
+        self.shape = Comb(self.options.nodes, target.vocab)
         self._own.target.keep_all = True  # a set is measured from further back than a ring may reach
         self.search = SkipSearch(self._own.layers, round(self.options.skip * len(inner)))
 

@@ -1,4 +1,4 @@
-"""What the conformance kit tries our own components on, by qualified name; a file a plugin, or a large part of it.
+"""Examples of our own components for the conformance kit, by qualified name; a file a plugin, or a large part of it.
 
 A stranger's plugin has its examples in its own package (`mmspec.testing.Example` says how); ours need not be shipped.
 """

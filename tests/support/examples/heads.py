@@ -179,8 +179,9 @@ def ppd() -> list[Example]:
     """Random prompt tokens."""
     embeddings = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), device="cpu")
     prompts = Prompts("random", embeddings * 0.02)
-    sparse: dict[str, Any] = {"form": "sparse", "budget": 18, "rates": ((0.5, 0.2, 0.1), (0.6, 0.2), (0.6, 0.2))}
-    return [*in_every_form(PPDOptions, prompts), Example(options=PPDOptions(model=prompts, **sparse))]
+    rates = ((0.5, 0.2, 0.1), (0.6, 0.2), (0.6, 0.2))
+    sparse = Example(options=PPDOptions(model=prompts, form="sparse", budget=18, rates=rates))
+    return [*in_every_form(PPDOptions, prompts, rates=rates), sparse]
 
 
 def mtp() -> list[Example]:

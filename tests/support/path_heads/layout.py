@@ -19,7 +19,7 @@ HIDDEN, VOCAB = 16, 7
 
 @dataclass(frozen=True)
 class Given:
-    """What a forward is given."""
+    """The input of a forward."""
 
     weights: Mapping[str, Tensor]  # the tensors, in float64, by the keys of the layout
     config: Mapping[str, Any]  # the entries of `config.json`
@@ -77,7 +77,7 @@ class PathLayout:
         return folder
 
     def given(self, model: Any, hidden: int = HIDDEN, vocab: int = VOCAB) -> Given:
-        """What the forward is given, for a Llama as the target."""
+        """The input of the forward, for a Llama as the target."""
         ends = (model.model.embed_tokens.weight, model.lm_head.weight)
         weights = {
             key: value.double() if value.is_floating_point() else value

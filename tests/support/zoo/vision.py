@@ -37,7 +37,7 @@ class VisionRecipe:
 
     @property
     def family(self) -> str:
-        """What the architecture stands for."""
+        """The family for which the architecture stands."""
         return self.recipe.family
 
     def model(self, seed: int = 0) -> PreTrainedModel:

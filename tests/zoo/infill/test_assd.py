@@ -159,7 +159,7 @@ def test_match_is_plain_decoding_in_the_same_order(k: int) -> None:
 
 
 class FromBase:
-    """What the causal toy drafts in order: the root's successor, then tokens without a known neighbour."""
+    """The drafts of the causal toy, in order: the root's successor, then tokens without a known neighbour."""
 
     offers, needs = MarkovChain.offers, MarkovChain.needs
 

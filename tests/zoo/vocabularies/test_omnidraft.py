@@ -1,6 +1,5 @@
 """omnidraft: two rounds by hand, the n-gram cache, what the small model's cache holds, and the text."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions
 from tests.support import random_models
+from tests.support.cycle import Cycle
 from tests.support.examples.zoo import letters
 from tests.support.zoo import VOCAB, build
 
@@ -164,22 +164,6 @@ def test_a_unit_behind_a_joined_one_has_its_own_noise() -> None:
     decoder.advance(state)
     assert state.step.draft.units[:, 1].tolist() == [AB] * rows
     assert (state.step.verdict.length == 2).all() and len(state.step.draft.units[:, 2].unique()) == 2
-
-
-class Cycle:
-    """Budgets in turn, empty rounds among them."""
-
-    def __init__(self, *budgets: int) -> None:
-        self.budgets = itertools.cycle(budgets)
-
-    def budget(self) -> int:
-        return next(self.budgets)
-
-    def trim(self, draft: Any) -> Any:
-        return draft
-
-    def observe(self, depth: int, emitted: int, seconds: float) -> None:
-        pass
 
 
 SPELLINGS = ([2], [0, 1, 3], [0], [1, 3], [1], [3])

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the drafter on: it finds this by the attribute `example`."""
+"""The examples on which the conformance kit tries the drafter: it finds this by the attribute `example`."""
 
 from mmspec.authors import Example
 from mmspec_backoff.drafter import BackoffOptions

@@ -1,4 +1,4 @@
-"""What this plugin offers: a drafter, two methods, a command. This module imports no torch."""
+"""The offer of this plugin: a drafter, two methods, a command. This module imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this plugin offers: a command. Its model is one of transformers, for which mmspec has a target already."""
+"""The offer of this plugin: a command. Its model is one of transformers, for which mmspec has a target already."""
 
 from __future__ import annotations
 
