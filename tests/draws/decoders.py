@@ -139,7 +139,8 @@ def draw_decoder(dice: Dice) -> Case:
     """A decoder, up to three settings that change numbers of long texts, and a text whose length is near a threshold.
 
     Decoders are dealt, and keys of each: in two of three turns a key with up to two others, in the third a switch with
-    all large lengths in reach of a text. `idle` are settings that were asked as well and change nothing.
+    all large lengths in reach of a text. A text is drawn around the length from which a setting changes numbers, which
+    is asked of the unmodified model. `idle` are settings that were asked as well and change nothing.
     """
     name, turn = dice.dealt(list(RECIPES), dice.number), dice.number // len(RECIPES)
     spread = dice.choice([SOFTER.get(name, SPREAD)] * 3 + [0.2])
@@ -150,8 +151,8 @@ def draw_decoder(dice: Dice) -> Case:
     more = [*switches, *(key for key in known if LENGTH.search(key))]
     first = dice.dealt([*switches, ""], place) if small else dice.dealt([*known, *more], 2 * place + kind)
     found: Case = {"decoder": name, "length": dice.randint(4, 60), "text": dice.randrange(1000), "spread": spread}
-    for turn in range(TRIES):
-        if turn >= TRIES // 2 and not small:  # this one changes nothing
+    for attempt in range(TRIES):
+        if attempt >= TRIES // 2 and not small:  # this one changes nothing
             first = dice.choice([*known])
         settings = _with(dice, name, in_reach(known, dice), [first]) if small else _beside(dice, name, first)
         lengths = [key for key in settings if LENGTH.search(key)] if small else []

@@ -141,7 +141,8 @@ class Heads(Claim):
             if not any(is_named(key, case, str(error)) for key in otherwise):
                 raise Broken(f"refused, and what is otherwise is not named: {error}") from error
             return "refused"
-        warned = {key for key in otherwise if key.startswith("config.") and key.rpartition(".")[2] in said}
+        words = {*re.findall(r"\w+", said)}
+        warned = {key for key in otherwise if key.startswith("config.") and key.rpartition(".")[2] in words}
         silent = sorted(key for key in otherwise - warned if not self._known(key, case))
         if silent:
             raise Broken(f"taken, and neither read nor named: {', '.join(silent)}")
