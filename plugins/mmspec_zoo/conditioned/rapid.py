@@ -3,8 +3,9 @@
 RAPID (arXiv 2502.20330; its released code). Where prompts are long, the pass of a target is its cache's reading; a
 draft model that reads what was retrieved from the prompt has a short cache, and may be the target itself, or
 even a larger model. The two prompts are kept in step: both models read what was emitted.
-With `eta` above 0 the target is mixed with the model on the shortened prompt: long prompts distract models, which the
-paper's better answers are due to. It is another text than the target's own, and reports say so. With z the target's
+With `eta` above 0, as released and in the method, the target is mixed with the model on the shortened prompt: long
+prompts distract models, which the paper's better answers are due to. It is another text than the target's own, and
+reports say so; `eta=0` leaves the target as it is. With z the target's
 scores, p = softmax(z), q the other's distribution, and g = p - q where q is at least `alpha` times its largest value,
 else 0, the mixed distribution is p̂ = softmax(z - eta · g): what the other finds likelier than the target becomes
 likelier, and the reverse. p̂ is a distribution of the text so far alone: it depends on no draft, so that every rule is
