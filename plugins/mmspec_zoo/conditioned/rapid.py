@@ -14,7 +14,7 @@ refused unit from norm(max(p - q, p - p̂, 0)), and the unit behind an accepted 
 The call's temperature and other processors act on the scores z - eta · g. It costs a pass of the second model beside
 every pass of the first one.
 What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens.
-Here chunks are scored by BM25 over token ids: what is kept decides how much is accepted and never the output, ids are
+Here chunks are scored by BM25 over token ids: where `eta` is 0, what is kept never decides the output, ids are
 all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
 numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
 in their order. Those that share no token with the end are left out.
