@@ -31,7 +31,7 @@ from mmspec.core.promise import (
 from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of
-from mmspec.core.report import Promise, Report
+from mmspec.core.report import Report
 from mmspec.core.round import Pending, decided, verified, with_truth
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
@@ -169,19 +169,12 @@ class Decoder:
         warp = self._law(warp)
         way = self._way(warp, source)
         nodes = self._one_width(way)  # the same for every limit
-        if way == "recorded" and nodes is not None and isinstance(self.policy, Clocked):
-            warn(f"recorded rounds take equally long, whatever {type(self.policy).__name__} drafts: use policy='fixed'")
-        k = longest_draft(self.target, self.k, limit if nodes is None else None)
-        budget = Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
-        wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
-        report = Report(self.name, wrt=wrt, k=k, k_from=self.k_from, half=in_half_precision(self.target))
-        self.ranks.meet(inputs, self.name, limit, k, budget.width)
+        budget = self._budget(limit, nodes)
+        report = Report(self.name, k=budget.k, k_from=self.k_from, half=in_half_precision(self.target))
+        self.ranks.meet(inputs, self.name, limit, budget.k, budget.width)
         with report.phase("prefill"):
             prefill = self._prefill(inputs, limit, budget)
-        report.take(self._promise(prefill, nodes, warp))
-        report.prompts, report.products = prefill.prompts, prefill.products
-        if report.rounded:
-            warn(prefill.rounding)
+        self._promise(report, prefill, nodes, warp)
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         if warp.forced is not None:  # a round that is recorded cannot send it
@@ -207,7 +200,15 @@ class Decoder:
         refusal = self.captures.refusal(warp, source) if way == "recorded" else ""
         if refusal:
             warn(f"this call is not recorded, and runs eagerly: {refusal}")
-        return None if refusal else way
+            return None
+        if way == "recorded" and isinstance(self.policy, Clocked) and self._one_width(way) is not None:
+            warn(f"recorded rounds take equally long, whatever {type(self.policy).__name__} drafts: use policy='fixed'")
+        return way
+
+    def _budget(self, limit: int, nodes: int | None) -> Budget:
+        """The bounds of a call's drafts, whose passes have so many nodes; None: any number."""
+        k = longest_draft(self.target, self.k, limit if nodes is None else None)
+        return Budget(k, nodes or self.drafter.width(k) + 1, nodes is not None)
 
     def _prefill(self, inputs: Any, limit: int, budget: Budget) -> Prefill:
         if not budget.fixed:
@@ -215,10 +216,15 @@ class Decoder:
         assert isinstance(self.target, OneShape)
         return self.target.start_fixed(inputs, limit, budget.width)
 
-    def _promise(self, prefill: Prefill, nodes: int | None, warp: Warp) -> Promise:
+    def _promise(self, report: Report, prefill: Prefill, nodes: int | None, warp: Warp) -> None:
+        """Say in the report what the call promises, and what its prefill found."""
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
         ours: dict[str, Any] = {"lone": self.captures.lone, "compile": self.compile, "prefill": prefill, "rows": rows}
-        return promised(self.target, self.drafter, self.rule, self.policy, nodes=nodes, **ours)
+        report.take(promised(self.target, self.drafter, self.rule, self.policy, nodes=nodes, **ours))
+        report.wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
+        report.prompts, report.products = prefill.prompts, prefill.products
+        if report.rounded:
+            warn(prefill.rounding)
 
     def _append_first(self, state: State, prefill: Prefill) -> None:
         """Emit the unit that the prefill's scores are of."""

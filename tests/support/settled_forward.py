@@ -31,6 +31,9 @@ class SettledEagle(WrittenOut):
         self, w: Mapping[str, Tensor], flags: Flags, embedding: Tensor, output: Tensor, given: Mapping[str, Any]
     ) -> None:
         super().__init__(w, flags, embedding, output)
+        if not flags.third and not {"norm.weight", "embedding_norm.weight"} & {*self.w}:
+            # A file without a last norm is one of EAGLE-1, whose first layer has no norm, whatever the file carries.
+            self.w = {key: value for key, value in self.w.items() if key != "layers.0.input_layernorm.weight"}
         self.s = Settled(given, self.w)
         named = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
         said: dict[str, Any] = {name: bool(given[name]) for name in named if given.get(name) is not None}

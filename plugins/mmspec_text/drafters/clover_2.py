@@ -27,13 +27,12 @@ from torch import Tensor, nn
 from mmspec.core.hidden import Lends
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.entries import Entries
+from mmspec_text.drafters.heads.entries import Entries, counted, part_numbers, positive
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import keys_of, stored_head
-from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 
 @dataclass(frozen=True, kw_only=True)

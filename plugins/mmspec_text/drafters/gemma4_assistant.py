@@ -32,11 +32,11 @@ from mmspec.registry.options import option
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.heads.cache import Feed
 from mmspec_text.drafters.heads.drafter import GrowingDrafter
+from mmspec_text.drafters.heads.entries import positive
 from mmspec_text.drafters.heads.layers import embedded
 from mmspec_text.drafters.heads.memory import of_prompt
 from mmspec_text.drafters.heads.pathwise.drafter import Last
 from mmspec_text.drafters.heads.stored import fitted, stored_head
-from mmspec_text.drafters.heads.values import positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 KINDS = ("gemma4_assistant", "gemma4_unified_assistant")

@@ -32,12 +32,11 @@ from mmspec.core.protocols import Target
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree, refuse_layers
+from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree, counted, part_numbers, positive, refuse_layers
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork, embedded
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 
 @dataclass(frozen=True)

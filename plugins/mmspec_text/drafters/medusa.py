@@ -27,12 +27,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree
+from mmspec_text.drafters.heads.entries import OF_LAYERS, Entries, agree, counted, number, part_numbers, positive
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, stored_head
-from mmspec_text.drafters.heads.values import counted, number, part_numbers, positive
 from mmspec_text.drafters.heads.vocabulary import over_target
 
 

@@ -35,12 +35,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec_text.drafters.heads.entries import Entries, agree
+from mmspec_text.drafters.heads.entries import Entries, agree, part_numbers, positive
 from mmspec_text.drafters.heads.layers import HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
 from mmspec_text.drafters.heads.pathwise.head import PathCheckpoint, PathSizes
 from mmspec_text.drafters.heads.stored import Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import part_numbers, positive
 
 EPS = 1e-6
 KNOWN = (*("method", "tie_weights", "tie_lstm_embs", "n_candidates", "num_lookahead_tokens", "top_k_tokens_per_head"),)

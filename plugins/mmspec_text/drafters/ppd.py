@@ -43,9 +43,9 @@ from mmspec.registry.options import option
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
+from mmspec_text.drafters.heads.entries import positive
 from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.heads.prompt_trees import ByState, PromptTrees, best_trees
-from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
 FILES = tuple(f"adapter_model{end}" for end in (SAFE, PICKLED[0]))

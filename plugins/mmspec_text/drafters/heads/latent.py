@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 from mmspec.hosts.attention import packed_attention
-from mmspec_text.drafters.heads.entries import agree
+from mmspec_text.drafters.heads.entries import agree, positive
 from mmspec_text.drafters.heads.layers import BlockSizes, turned
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import positive
 
 DOWN, UP = "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj"
 

@@ -16,10 +16,17 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
-from mmspec_text.drafters.heads.entries import agree, refuse_layers
+from mmspec_text.drafters.heads.entries import (
+    activation,
+    agree,
+    number,
+    part_numbers,
+    positive,
+    refuse_layers,
+    split_heads,
+)
 from mmspec_text.drafters.heads.positions import layer_kinds, rope
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import activation, number, part_numbers, positive, split_heads
 from mmspec_text.drafters.heads.vocabulary import Trimmed, over_target
 
 THETA = 10000.0

@@ -6,8 +6,7 @@ from typing import Any
 from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
-from mmspec_text.drafters.heads.entries import refuse_layers
-from mmspec_text.drafters.heads.values import number, positive
+from mmspec_text.drafters.heads.entries import number, positive, refuse_layers
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LENGTH, LENGTHS = "original_max_position_embeddings", "max_position_embeddings"

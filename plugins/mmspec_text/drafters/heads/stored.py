@@ -24,7 +24,7 @@ from mmspec.hosts.weight_files import (
 )
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
-from mmspec_text.drafters.heads.values import positive
+from mmspec_text.drafters.heads.entries import positive
 from mmspec_text.drafters.heads.vocabulary import mapped_ids
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -23,11 +23,9 @@ from mmspec_text.drafters.heads.dflash.family import (
     settings,
 )
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
-from mmspec_text.drafters.heads.entries import Entries, agree
-from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
-from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import (
+from mmspec_text.drafters.heads.entries import (
+    Entries,
+    agree,
     architectures,
     counted,
     drafted_ids,
@@ -36,6 +34,9 @@ from mmspec_text.drafters.heads.values import (
     part_numbers,
     positive,
 )
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 GATE = "layers.0.mlp.gate_proj.weight"

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmspec.registry.suggest import unknown
-from mmspec_text.drafters.heads.entries import Entries
+from mmspec_text.drafters.heads.entries import Entries, architectures, renamed
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import architectures, renamed
 
 Sequel = Literal["vanilla", "gated", "rnn"]
 

@@ -19,12 +19,9 @@ from mmspec_text.drafters.heads.eagle.family import (
     settings,
 )
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork, by_halves
-from mmspec_text.drafters.heads.entries import Entries, agree
-from mmspec_text.drafters.heads.latent import DOWN, Latent
-from mmspec_text.drafters.heads.layers import BlockSizes
-from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
-from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
-from mmspec_text.drafters.heads.values import (
+from mmspec_text.drafters.heads.entries import (
+    Entries,
+    agree,
     asked_length,
     counted,
     drafted_ids,
@@ -33,6 +30,10 @@ from mmspec_text.drafters.heads.values import (
     part_numbers,
     positive,
 )
+from mmspec_text.drafters.heads.latent import DOWN, Latent
+from mmspec_text.drafters.heads.layers import BlockSizes
+from mmspec_text.drafters.heads.positions import SLIDING, layer_kinds
+from mmspec_text.drafters.heads.stored import MAPS, HeadCheckpoint, Layout, Stored, keys_of, stored_head
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"

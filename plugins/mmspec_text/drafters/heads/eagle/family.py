@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmspec.registry.suggest import unknown
-from mmspec_text.drafters.heads.entries import Entries
+from mmspec_text.drafters.heads.entries import Entries, architectures, renamed
 from mmspec_text.drafters.heads.latent import DOWN, Latent
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.stored import Layout
-from mmspec_text.drafters.heads.values import architectures, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
