@@ -76,7 +76,7 @@ RAPID = DrafterSpec.row(
     "→ chain q",
     "A model, or the target itself, on the retrieved part of a long prompt.",
     "https://arxiv.org/abs/2502.20330",
-    wrt="p̂, mixed with the distribution behind the short prompt",
+    wrt="the target's distribution mixed with that behind the short prompt",
 )
 
 # The target drafts for itself.

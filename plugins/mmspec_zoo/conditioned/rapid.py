@@ -3,8 +3,9 @@
 RAPID (arXiv 2502.20330; its released code). Where prompts are long, the pass of a target is its cache's reading; a
 draft model that reads what was retrieved from the prompt has a short cache, and may be the target itself, or
 even a larger model. The two prompts are kept in step: both models read what was emitted.
-With `eta` above 0 the target is mixed with the model on the shortened prompt: long prompts distract models, which the
-paper's better answers are due to. It is another text than the target's own, and reports say so. With z the target's
+With `eta` above 0, as released and in the method, the target is mixed with the model on the shortened prompt: long
+prompts distract models, which the paper's better answers are due to. It is another text than the target's own, and
+reports say so; `eta=0` leaves the target as it is. With z the target's
 scores, p = softmax(z), q the other's distribution, and g = p - q where q is at least `alpha` times its largest value,
 else 0, the mixed distribution is p̂ = softmax(z - eta · g): what the other finds likelier than the target becomes
 likelier, and the reverse. p̂ is a distribution of the text so far alone: it depends on no draft, so that every rule is
@@ -13,7 +14,7 @@ refused unit from norm(max(p - q, p - p̂, 0)), and the unit behind an accepted 
 The call's temperature and other processors act on the scores z - eta · g. It costs a pass of the second model beside
 every pass of the first one.
 What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens.
-Here chunks are scored by BM25 over token ids: what is kept decides how much is accepted and never the output, ids are
+Here chunks are scored by BM25 over token ids: where `eta` is 0, what is kept never decides the output, ids are
 all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
 numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
 in their order. Those that share no token with the end are left out.
