@@ -202,7 +202,7 @@ class Decoder:
             warn(f"this call is not recorded, and runs eagerly: {refusal}")
             return None
         if way == "recorded" and isinstance(self.policy, Clocked) and self._one_width(way) is not None:
-            warn(f"recorded rounds take equally long, whatever {type(self.policy).__name__} drafts: use policy='fixed'")
+            warn("recorded rounds take equally long, however few units a policy drafts: compare with policy='fixed'")
         return way
 
     def _budget(self, limit: int, nodes: int | None) -> Budget:
@@ -217,7 +217,7 @@ class Decoder:
         return self.target.start_fixed(inputs, limit, budget.width)
 
     def _promise(self, report: Report, prefill: Prefill, nodes: int | None, warp: Warp) -> None:
-        """Say in the report what the call promises, and what its prefill found."""
+        """Say in the report what a call promises."""
         rows = len(prefill.prompt) * (1 if warp.guidance is None else 2)
         ours: dict[str, Any] = {"lone": self.captures.lone, "compile": self.compile, "prefill": prefill, "rows": rows}
         report.take(promised(self.target, self.drafter, self.rule, self.policy, nodes=nodes, **ours))

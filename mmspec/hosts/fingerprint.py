@@ -170,7 +170,6 @@ def rounding(model: Any) -> float:
 def _weights(model: nn.Module) -> int:
     """A fingerprint of the weights: the writes that torch has counted, and addresses, unless hooks move the weights."""
     moving = bool(hooks_of(model))
-    # As `parameters()`, in half the time: every call asks
     weights = (weight for module in model.modules() for weight in module._parameters.values() if weight is not None)
     return hash(tuple((0 if w.is_inference() else w._version, 0 if moving else _address(w)) for w in weights))
 

@@ -103,7 +103,8 @@ class Kernel:
         if torch.compiler.is_compiling():
             product: Tensor = torch.ops.mmspec.packed_linear(x, weight, bias)
             return product
-        packed = self.packed() if self.packed is not None and self.weight is weight else None
+        kept = self.packed  # read once: another call's beginning may drop it
+        packed = kept() if kept is not None and self.weight is weight else None
         if packed is None or not packed.matches(weight):
             packed = packed_of(weight)
             self.weight, self.packed = weight, ref(packed)

@@ -166,7 +166,7 @@ METHODS = (
         drafter="lookup-recycling",
         exactness="invariant",
         summary="What a given draft model or the card calls for; else drafts without a model.",
-        on_accelerator={"k": 10, "nodes": 32},  # see `token-recycling` below: 1.89, 2.09, 2.19 tokens a pass
+        on_accelerator={"k": 10, "nodes": 32},  # nodes as of `token-recycling` below
     ),
     MethodSpec(
         name="plain",

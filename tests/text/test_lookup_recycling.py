@@ -104,5 +104,8 @@ def test_a_policy_that_measures_is_said_to_only_cost_in_recorded_rounds(device: 
     model = tiny_models.llama()
     prompt = torch.tensor([[1, 2, 3, 4, 1, 2]])
     expected = model.generate(prompt, max_new_tokens=12, do_sample=False)
-    with mmspec.enable(model, "prompt-lookup", policy="goodput"), pytest.warns(UserWarning, match="use policy='fixed'"):
+    with (
+        mmspec.enable(model, "prompt-lookup", policy="goodput"),
+        pytest.warns(UserWarning, match="with policy='fixed'"),
+    ):
         assert torch.equal(model.generate(prompt, max_new_tokens=12, do_sample=False), expected)

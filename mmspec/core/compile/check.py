@@ -36,8 +36,7 @@ def checked_round(
     target: Capturable, held: Buffers, state: State, plan: Plan, passes: Passes, only_if_faster: bool
 ) -> CapturedRound | None:
     """A new captured round over buffers, which load the call; None if it is slower than eager ones, and must not be.
-
-    If it cannot be compiled, or is wrong, the cache may have a second way to compute.
+    For what cannot be compiled, or is wrong, the cache may have a second way to compute.
     """
     eager, expected = timed(lambda: _eager_round(target, state, plan))
     if plan.index is not None:

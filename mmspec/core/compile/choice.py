@@ -205,15 +205,14 @@ class Captures:
         call = type(self.target), self.target.capture_key(state.cache), columns, len(state.live.ends), state.context
         plan = replace(plan, call=call, frozen=self.pool.frozen and plan.compiled)
         target, passes = copy(self.target), self.pool.passes  # the target as it is now
-        held = self.pool.lend(plan.buffers, state, lambda: Buffers(target, state, plan, columns))
-        key = "compiled" if plan.compiled else "recorded", plan.key, state.warp.key, drafter
-        only_if_faster = self.compile == "auto"
-        captured = self.pool.captured(
-            held, key, lambda: checked_round(target, held, state, plan, passes, only_if_faster)
+        key, only_if_faster = (plan.buffers[0], plan.key, state.warp.key, drafter), self.compile == "auto"
+        return self.pool.lend(
+            plan.buffers,
+            key,
+            state,
+            make=lambda: Buffers(target, state, plan, columns),
+            capture=lambda held: checked_round(target, held, state, plan, passes, only_if_faster),
         )
-        if captured is not None:
-            held.load(state)
-        return captured
 
 
 def _recordable(target: Target) -> bool:

@@ -32,8 +32,7 @@ STATELESS = (Match, Rejection, RecursiveRejection, Block)
 """Rules without options: whose instance a round holds is all the same."""
 
 
-Key = tuple[Hashable, ...]
-"""The first part is how rounds are captured."""
+Key = tuple[str, *tuple[Hashable, ...]]  # the first part is how rounds are captured
 
 
 class Pool:
@@ -77,42 +76,45 @@ class Pool:
             del self._shapes[key]
         self._eager = {key for key in self._eager if way not in (None, key[0])}
 
-    def lend(self, key: Key, state: State, make: Callable[[], Buffers]) -> Buffers:
-        """The buffers of such calls, for this call alone, which it has to load; `make` makes them anew.
+    def lend(
+        self,
+        shape: Key,
+        key: Key,
+        state: State,
+        make: Callable[[], Buffers],
+        capture: Callable[[Buffers], CapturedRound | None],
+    ) -> CapturedRound | None:
+        """The round `key` over buffers of a shape, lent to this call alone, which they load; None if there is none.
 
-        A call may have several, and go back to one of them.
-        """
-        with self._lock:
-            lent = self._shapes[key] = self._shapes.pop(key, [])  # the latest one
-            for oldest in [other for other in self._shapes if other[0] == key[0]][: -MOST[str(key[0])]]:
-                del self._shapes[oldest]
-            if lent and not any(_free(call, state) for _, call in lent):
-                gc.collect()  # calls that ended may be part of a cycle
-            free = next((order for order, (_, call) in enumerate(lent) if _free(call, state)), None)
-            if free is not None:
-                lent[free] = lent[free][0], weakref.ref(state)
-                return lent[free][0]
-        held = make()
-        lent.append((held, weakref.ref(state)))
-        return held
-
-    def captured(self, held: Buffers, key: Key, capture: Callable[[], CapturedRound | None]) -> CapturedRound | None:
-        """The round over lent buffers that is `key`; None if there is none.
-
-        `capture` captures it anew, or returns None if the eager loop is faster; where it failed, it is not asked again.
+        A call keeps its buffers. `make` makes new ones. `capture` captures a round over some anew, or returns None if
+        the eager loop is faster; where it failed, it is not asked again.
         """
         if key in self._eager:
             return None
-        found = held.rounds.pop(key, None)
+        with self._lock:
+            lent = self._shapes[shape] = self._shapes.pop(shape, [])  # the latest one
+            for oldest in [other for other in self._shapes if other[0] == shape[0]][: -MOST[shape[0]]]:
+                del self._shapes[oldest]
+            if lent and not any(_free(call, state) for _, call in lent):
+                gc.collect()  # calls that ended may be part of a cycle
+            lent.sort(key=lambda each: each[1]() is not state)  # its own come first
+            free = next((order for order, (_, call) in enumerate(lent) if _free(call, state)), None)
+            held = None if free is None else lent[free][0]
+            if free is not None:
+                lent[free] = lent[free][0], weakref.ref(state)
+        new = make() if held is None else held
+        found = new.rounds.pop(key, None)
         if found is None:
             self._eager.add(key)
-            found = capture()
+            found = capture(new)
             if found is None:
                 return None
             self._eager.discard(key)
-        held.rounds[key] = found  # the latest one
-        for oldest in [*held.rounds][: -MOST[str(key[0])]]:
-            del held.rounds[oldest]
+        new.rounds[key] = found  # the latest one
+        new.rounds = dict([*new.rounds.items()][-MOST[key[0]] :])
+        if held is None:
+            lent.append((new, weakref.ref(state)))
+        new.load(state)
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":

@@ -84,7 +84,7 @@ class Plan:
         return self.buffers, self.deepest, None if self.index is None else self.index.listed
 
     @property
-    def buffers(self) -> tuple[Hashable, ...]:
+    def buffers(self) -> tuple[str, *tuple[Hashable, ...]]:
         """A key that the plans of two calls must share for the same buffers to serve both."""
         return "compiled" if self.compiled else "recorded", self.call, self.rows, self.nodes
 
