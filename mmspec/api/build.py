@@ -46,7 +46,7 @@ def built(plan: Plan, model: Any, hidden: Sequence[int] = ()) -> Decoder:
     # Asked later, and only by some policies: the drafter is not bound yet.
     widths = {} if drafter is None else {"width": partial(_width, drafter)}
     return Decoder(
-        _giving(plan.target.load()(model), hidden, drafter),
+        _giving(plan.target.load()(model, **plan.given), hidden, drafter),
         drafter,
         _made(plan.pairing.rule, plan.options.get("rule")) if rule is None else rule,
         k=k,

@@ -141,12 +141,17 @@ class Pipeline(DiffusionPipeline):
         """
         self.fit()
         parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-        parts["options"] = options
         model = getattr(self, self.target_module)
-        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **parts)
-        self._use_arguments = {"method": method, **parts}
+        how = {**parts, "options": {**self.beside_target, **options}}
+        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **how)
+        self._use_arguments = {"method": method, **parts, "options": options}
         self._bound_device, self._bound_parts = self._execution_device, self._held_parts()
         return self
+
+    @property
+    def beside_target(self) -> Mapping[str, Any]:
+        """The objects that the target asks for beside its model: `vq` and `codes`, of a language model over codes."""
+        return {}
 
     def fit(self) -> None:
         """Let the parts know of each other; runs when a pipeline is made, and when a part was replaced.
