@@ -18,7 +18,7 @@ from torch import Generator
 from mmspec.api.build import decoder_for, rebound
 from mmspec.api.refusals import naming_arguments
 from mmspec.api.saved import draft_model_of, save_method
-from mmspec.api.stored import Stored, pipeline_of, refuse_names
+from mmspec.api.stored import Stored, advice_on, advising, pipeline_of, refuse_names
 from mmspec.core.compile.choice import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
@@ -82,10 +82,16 @@ class Pipeline(DiffusionPipeline):
         """
         if how.pop("trust_remote_code", False):
             raise ValueError("mmspec runs no code that comes with a model: leave out trust_remote_code=True")
-        name = str(name)
+        with advising(str(name)):
+            return cls._from(str(name), **how)
+
+    @classmethod
+    def _from(cls, name: str, **how: Any) -> Any:
         stored = Stored.named(name, None if cls is Pipeline else cls)
         kind = pipeline_of(stored, name) if cls is Pipeline else cls
         if kind is None:
+            if advice := advice_on(name):  # transformers has a language model for it, which would write no pictures
+                raise ValueError(advice)
             numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
             how["model"] = model = load_model(name, how.pop("device", "cpu"), numbers)
             target = installed().target_for(model)
