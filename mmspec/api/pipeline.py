@@ -82,24 +82,21 @@ class Pipeline(DiffusionPipeline):
         """
         if how.pop("trust_remote_code", False):
             raise ValueError("mmspec runs no code that comes with a model: leave out trust_remote_code=True")
-        with advising(str(name)):
-            return cls._from(str(name), **how)
-
-    @classmethod
-    def _from(cls, name: str, **how: Any) -> Any:
-        stored = Stored.named(name, None if cls is Pipeline else cls)
-        kind = pipeline_of(stored, name) if cls is Pipeline else cls
-        if kind is None:
-            if advice := advice_on(name):  # transformers has a language model for it, which would write no pictures
-                raise ValueError(advice)
-            numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
-            how["model"] = model = load_model(name, how.pop("device", "cpu"), numbers)
-            target = installed().target_for(model)
-            if target is None:
-                known = "see `mmspec plugins`"
-                raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; {known}")
-            kind = target.load_pipeline()
-        return kind._load(stored, name, **how)
+        name = str(name)
+        with advising(name):
+            stored = Stored.named(name, None if cls is Pipeline else cls)
+            kind = pipeline_of(stored, name) if cls is Pipeline else cls
+            if kind is not None:
+                return kind._load(stored, name, **how)
+        if advice := advice_on(name):  # transformers has a language model for it, which would write no pictures
+            raise ValueError(advice)
+        numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
+        how["model"] = model = load_model(name, how.pop("device", "cpu"), numbers)
+        target = installed().target_for(model)
+        if target is None:
+            known = "see `mmspec plugins`"
+            raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; {known}")
+        return target.load_pipeline()._load(stored, name, **how)
 
     @classmethod
     def _load(

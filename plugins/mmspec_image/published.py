@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.weight_files import CONFIG, INDEX
 from mmspec.untrusted import read_json
 from mmspec_image.official.words import KINDS
@@ -21,39 +22,24 @@ class Untaken:
 
 SCALES = "draws a whole scale of the picture in every pass, so that there is no next code to draft"
 SETS = "draws sets of places in every pass, in no order, so that there is no next code to draft"
+ORDERS = "draws codes row by row after a training in random orders, with layers for which there is no converter"
+HALVES = "writes every code as two parts, the second by a transformer of its own, for which there is no target"
+SPACE = "draws codes of films at positions of three dimensions, and its tokenizer is TorchScript, which is code"
+CODE = "has its layers in code that comes with its weights, which is not run"
 CLASSES = "LlamaGen draws classes (mmspec convert llamagen)"
 PROMPTS = "Janus-Pro draws from prompts (mmspec convert janus)"
+FILMS = "Oasis draws films (mmspec convert oasis)"
 UNTAKEN = (
     Untaken("VAR", r"FoundationVision/VAR\b|\bvar_d\d+\.pth|vae_ch160v4096z32", SCALES, CLASSES),
     Untaken("Infinity", r"FoundationVision/Infinity|\binfinity_(\w*\d+[bm]|vae)", SCALES, PROMPTS),
     Untaken("HART", r"\bhart-0\.7b", SCALES, PROMPTS),
-    Untaken(
-        "RAR",
-        r"yucornetto/RAR\b|\brar_(b|l|xl|xxl)\.bin|maskgit-vqgan-imagenet",
-        "draws codes row by row after a training in random orders, with layers for which there is no converter",
-        CLASSES,
-    ),
-    Untaken(
-        "Open-MAGVIT2",
-        r"Open-?MAGVIT2",
-        "writes every code as two parts, the second by a transformer of its own, for which there is no target",
-        CLASSES,
-    ),
+    Untaken("RAR", r"yucornetto/RAR\b|\brar_(b|l|xl|xxl)\.bin|maskgit-vqgan-imagenet", ORDERS, CLASSES),
+    Untaken("Open-MAGVIT2", r"Open-?MAGVIT2", HALVES, CLASSES),
     Untaken("Harmon", r"\bHarmon-\d_\d+B|\bharmon_[\d.]+b\.pth", SETS, PROMPTS),
-    Untaken(
-        "Cosmos",
-        r"Cosmos\S*Autoregressive|Cosmos-Predict1-(4|5|12|13)B",
-        "draws codes of films at positions of three dimensions, and its tokenizer is TorchScript, which is code",
-        "Oasis draws films (mmspec convert oasis)",
-    ),
-    Untaken(
-        "BAGEL",
-        r"BAGEL-7B-MoT|(?s:ema\.safetensors.*llm_config\.json)",
-        "draws pictures by a flow, and no codes",
-        PROMPTS,
-    ),
+    Untaken("Cosmos", r"Cosmos\S*Autoregressive|Cosmos-Predict1-(4|5|12|13)B", SPACE, FILMS),
+    Untaken("BAGEL", r"BAGEL-7B-MoT|(?s:ema\.safetensors.*llm_config\.json)", "draws by a flow, not codes", PROMPTS),
     Untaken("Show-o", r"showlab/show-o|\bshow-o(2-|-w-|-512)", SETS, PROMPTS),
-    Untaken("X-Omni", r"\bX-Omni-", "has its layers in code that comes with its weights, which is not run", PROMPTS),
+    Untaken("X-Omni", r"\bX-Omni-", CODE, PROMPTS),
 )
 
 
@@ -68,9 +54,8 @@ def advice(name: str) -> str | None:
         return None
     if INDEX in files:
         return None
-    if (there or "/" in name) and (
-        kind is None or str(kind) in KINDS
-    ):  # of transformers' own models, no other is looked into
+    looked_into = kind is None or str(kind) in KINDS  # no layout has the type of another model of transformers
+    if looked_into and (there or ("/" in name and not name.startswith(PREFIX))):
         from mmspec.kits.pictures.layouts import command_for, layouts
 
         if found := command_for(place) if there else "":

@@ -24,6 +24,7 @@ from mmspec.hosts.model_info import ModelInfo, unwrapped
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.registry import TargetSpec, installed
+from mmspec.registry.printable import shown
 from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.models.grid_language import BODIES
 from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE, OWN_PICTURES
@@ -162,7 +163,7 @@ def _checked_codes(codes: Any, entries: int, vocab: int) -> list[int]:
     try:
         ids = [*map(operator.index, codes)]
     except TypeError:
-        raise TypeError(f"codes= is the model's ids of the VQ's codes, {example}; not {codes!r}") from None
+        raise TypeError(f"codes= is the model's ids of the VQ's codes, {example}; not {shown(repr(codes))}") from None
     if len(ids) != entries or len(set(ids)) != len(ids):
         said = f"{len(ids)} ids, {len(set(ids))} of them different"
         raise ValueError(f"the VQ has {entries} entries, and codes= has {said}; it names one for each, {example}")
