@@ -92,7 +92,7 @@ def test_rules_that_draw_fresh_numbers(model: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
     how: dict[str, Any] = {"drafter": model, "k": 3, "rule": "rejection"}
     eager, recorded = (decoder_for(model, "draft-model", **how) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, recorded, ragged(), 20, seed=3, warp=Warp.sampling(0.9)) > 4
 
 

@@ -103,7 +103,7 @@ def both(model: Any, made: Callable[[], Decoder]) -> tuple[Decoder, Decoder]:
     """Two decoders of one width, of which the first runs the eager loop."""
     forget(model)
     eager, captured = made(), made()
-    eager.captures._refused = True
+    eager.captures.refused = True
     return eager, captured
 
 

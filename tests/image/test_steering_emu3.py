@@ -60,7 +60,7 @@ def steered(rows: int, drafter: Any, sample: bool) -> Tensor:
             known = state.history[:, state.prompt_length :][:, : at - 1]
             null = torch.tensor([null_of(row, AWAY[at]) for row in range(rows)])
             target.renew_null(state.cache, null, None, known)
-            state.capture.stale = True
+            state.player.renew()
     return torch.stack(state.output())
 
 

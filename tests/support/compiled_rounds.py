@@ -114,14 +114,14 @@ class Watch:
                 self._calls.append((decoder, state.report))
             return state
 
-        def choosing(captures: Any, state: Any, draft: Any) -> Any:
+        def choosing(captures: Any, state: Any, *given: Any) -> Any:
             del self._said[:]
-            found = round_for(captures, state, draft)
+            found = round_for(captures, state, *given)
             if self._said:
                 self._why[id(captures)] = self._said[-1]
             if captures.compile and not any(state.report is report for _, report in self._calls):
                 self._calls.append((captures, state.report))  # the caller counts in a report of its own
-            if found is None and (self._said or captures._refused):  # said once; the decoder remembers
+            if found is None and (self._said or captures.refused):  # said once; the decoder remembers
                 self._why.setdefault(id(state.report), self._why.get(id(captures), "nothing"))
             return found
 

@@ -165,7 +165,7 @@ def recorded_rounds() -> None:
                         meter.reset()
                         launched.clear()
                     assert state.report.recorded and not inside, (method, inside)
-                    drafts = state.capture.round.plan.drafts
+                    drafts = state.player.round.plan.drafts
                     assert isinstance(drafts, WindowInside) == (case.model is pictures or method == "jacobi-text"), (
                         drafts
                     )

@@ -64,9 +64,9 @@ class Captures:
         self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
         self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
-        self._own_trees = False
-        self._refused = False
-        self._outside = False
+        self.refused = False  # whether a round could not be captured, so that none is tried again
+        self.inside = drafter if isinstance(drafter, DraftsInside) else None  # what drafts inside of rounds
+        self._own_trees = False  # whether drafts have had different trees
 
     @cached_property
     def pool(self) -> Pool:
@@ -87,62 +87,49 @@ class Captures:
         if "pool" in vars(self):  # wherever the model is now
             self.pool.clear("recorded")
 
-    def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
-        """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
-
-        The first round of a call decides whether it is captured. A draft whose tree does not fit changes the plan, and
-        so does a change from outside (`Capture.stale`).
+    def round_for(self, state: State, draft: Draft, way: Way, before: CapturedRound | None) -> CapturedRound | None:
+        """A captured round that takes this round's draft (not rooted), behind another one, if there was one; None if
+        there can be none.
         """
-        before: CapturedRound | None = state.capture.round
-        if before is not None and not state.capture.stale and before.fits(draft):
-            return before
-        if before is None and (state.capture.way is None or self._refused):
-            return None
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
         index = draft.index.padded(state.budget.width)
         family = family_of(draft, self.rule, state.warp.sample, self.windows)
         shared = None if self._own_trees or index.listed is None else index
         lone = self.lone and state.budget.width > 1
-        captured = self._take_over(state, self._plan(state, shared, family=family, lone=lone))
-        if before is not None and captured is None:
-            state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
-        return captured
+        return self._take_over(state, self._plan(state, way, shared, family=family, lone=lone))
 
-    def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
-        """The captured round that makes the next drafts, too; None: the next draft comes from outside.
+    def drafting_round(self, state: State, policy: Policy, way: Way) -> CapturedRound | None:
+        """The captured round that makes the next drafts, too; None: they come from outside.
 
         The policy's budget must be the same in all rounds.
         """
-        drafter, device, capture = self.drafter, state.emitted.device, state.capture
-        if capture.way is None or capture.outside or self._refused or self._outside:
+        drafter = self.inside
+        if drafter is None or not self._may_draft_inside(drafter, state, policy):
             return None
-        capture.outside = not self._may_draft_inside(state, policy)
-        if capture.outside or not isinstance(drafter, DraftsInside) or not drafter.fits_inside(state):
-            return None
-        assert isinstance(policy, Fixed)
-        k = min(policy.k, state.budget.k)
+        k = min(policy.budget(), state.budget.k)
         if k < 1 <= state.budget.k:
             return None  # no drafts are wanted
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
-            tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
+            tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), state.emitted.device)
             tree = tree.padded(state.budget.width)
-        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), inside.key, k))
+        return self._take_over(state, self._plan(state, way, tree, drafts=inside), (type(drafter), inside.key, k))
 
-    def _may_draft_inside(self, state: State, policy: Policy) -> bool:
-        drafter, budget = self.drafter, state.budget
-        if not isinstance(drafter, DraftsInside) or type(policy) is not Fixed or not (budget.fixed and budget.drafting):
+    def _may_draft_inside(self, drafter: DraftsInside, state: State, policy: Policy) -> bool:
+        if type(policy) is not Fixed or not state.budget.drafting:
             return False
         if read_at_once(state.emitted.device) and not drafter.everywhere:
             return False
-        return not self.refusal(state.warp, state.source) and not drafts_forbidden_by(state.warp.processors)
+        if self.refusal(state.warp, state.source) or drafts_forbidden_by(state.warp.processors):
+            return False
+        return drafter.fits_inside(state)
 
-    def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
+    def _plan(self, state: State, way: Way, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
         deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
         ahead = read_at_once(state.emitted.device) or not isinstance(state.source, PhiloxSource)
         more["keyed"] = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
-        more["compiled"] = state.capture.way == "compiled"
+        more["compiled"] = way == "compiled"
         return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
 
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
@@ -163,10 +150,6 @@ class Captures:
                 self._give_up(error, inside=plan.drafts is not None)
             if captured is None:
                 state.cache, state.live = before
-        state.capture.round, state.capture.stale = captured, False
-        if captured is None and plan.drafts is None:
-            state.capture.way = None
-        state.capture.outside |= captured is None and plan.drafts is not None
         state.report.compiled = captured is not None and plan.compiled
         state.report.recorded = captured is not None and not plan.compiled
         return captured
@@ -176,10 +159,10 @@ class Captures:
         if out_of_memory(error):
             self.pool.clear()
         if inside:
-            self._outside = True
+            self.inside = None
             warn(f"drafts are made outside of captured rounds: {first_line(error)}")
         else:
-            self._refused = True
+            self.refused = True
             warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
     def refusal(self, warp: Warp, source: Source | None) -> str:

@@ -133,7 +133,7 @@ class StepEnd:
         if now is not None and scale != now:
             refuse_guidance(scale)
             self.pipe.guide(state, scale)
-            state.capture.stale = True
+            state.player.renew()
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
         self._refuse_unguided(null)
@@ -149,7 +149,7 @@ class StepEnd:
         committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
         units = state.history[:, state.prompt_length : state.prompt_length + committed]
         self.target.renew_null(state.cache, self.null, self.null_mask, units)
-        state.capture.stale = True
+        state.player.renew()
 
     def _refuse_unguided(self, null: Tensor | None) -> None:
         if null is None or self.null is None or not isinstance(self.target, Renewing):
