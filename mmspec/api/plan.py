@@ -14,7 +14,7 @@ from mmspec.api import policies
 from mmspec.api.refusals import ARGUMENTS, MEANT, asked_tokens, refuse_non_models
 from mmspec.api.tuned import origin, tuned_for
 from mmspec.core.capabilities import TargetAware
-from mmspec.core.compile.choice import Compile
+from mmspec.core.compile.captured import Compile
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.policies import Policy
 from mmspec.core.promise import Shape

@@ -12,11 +12,8 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, OneShape, TargetAware, TargetWrapping
-from mmspec.core.compile.captured import Captured
-from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
+from mmspec.core.compile.captured import Captured, Captures, Compile, Way, checked_compile
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.eager import Eager
-from mmspec.core.fit import refuse_misfits
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Clocked, Fixed, Policy
@@ -27,13 +24,14 @@ from mmspec.core.promise import (
     longest_draft,
     one_width,
     promised,
+    refuse_misfits,
     shape_to_compile,
 )
 from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of
 from mmspec.core.report import Report
-from mmspec.core.round import Pending
+from mmspec.core.round import Eager, Pending
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State

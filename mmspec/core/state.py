@@ -47,7 +47,7 @@ class State:
     memory: Any = None  # the drafter's, from `Drafter.start`; only the drafter reads it
     step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
-    player: Any = None  # plays its rounds: `mmspec.core.eager.Eager` or `mmspec.core.compile.captured.Captured`
+    player: Any = None  # plays its rounds: `mmspec.core.round.Eager` or `mmspec.core.compile.captured.Captured`
     counted: Tensor | None = None  # of a captured round, until the host reads them: `CapturedRound.counts`
 
     @classmethod

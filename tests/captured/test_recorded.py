@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core import promise
-from mmspec.core.compile import choice, rounds
+from mmspec.core.compile import captured, rounds
 from mmspec.core.compile.launch import Reading
 from mmspec.core.compile.pool import MOST
 from mmspec.core.decoder import Decoder
@@ -43,7 +43,7 @@ def model() -> Any:
 @pytest.fixture(autouse=True)
 def _recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """This device records."""
-    monkeypatch.setattr(choice, "RECORDING", ("cpu",))
+    monkeypatch.setattr(captured, "RECORDING", ("cpu",))
 
 
 def pair(model: Any, method: str, **how: Any) -> tuple[Decoder, Decoder]:

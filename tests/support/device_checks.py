@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from transformers import MistralConfig
 
-from mmspec.core.compile import choice
+from mmspec.core.compile import captured
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.drafters.jacobi import WindowInside
 from mmspec.core.tree import TreeIndex
@@ -147,7 +147,7 @@ def recorded_rounds() -> None:
         return step
 
     one_round = CapturedRound._round
-    with patch.object(choice, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
+    with patch.object(captured, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
         for method, (case, most) in cases.items():
             expected = case.decoder(lambda model: model).generate(case.prompt, 12, seed=3, warp=case.warp)
             with Meter() as meter:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.core.compile import captured, choice, rounds
+from mmspec.core.compile import captured, rounds
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
@@ -73,7 +73,7 @@ def test_recursive_rejection_keeps_the_distribution() -> None:
 def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The CPU in the place of a GPU: rounds are recorded, and read late. What rounds launched and read."""
     happened = list[str]()
-    monkeypatch.setattr(choice, "RECORDING", ("cpu",))
+    monkeypatch.setattr(captured, "RECORDING", ("cpu",))
     monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
     launch, read = rounds.CapturedRound.launch, captured.Counts.read
     placed = rounds.CapturedRound.__call__

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import Round, Source
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import OffsetSource, Round, Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import Report
 from mmspec.core.state import State
