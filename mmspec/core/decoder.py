@@ -263,9 +263,9 @@ class Decoder:
             truth: As in `settle`.
             pending: This round's result of `speculate`, if it already ran; None: it runs now.
         """
-        began, before = time.perf_counter(), state.host_emitted
+        began, before = time.perf_counter(), state.host.emitted
         state.report.rounds += 1
-        state.report.row_rounds += sum(not done for done in state.host_done)
+        state.report.row_rounds += sum(not done for done in state.host.done)
         if truth is None and pending is None:
             deepest = state.player.play(state, self.eager.propose(state))
         else:
@@ -277,7 +277,7 @@ class Decoder:
             state.sync()
             self._tell_lengths(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
-        counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
+        counts = [state.host.emitted[row] - before[row] for row in furthest_behind_first]
         self.proposer.measured(state, deepest, counts, time.perf_counter() - began)
 
     def rounds(
@@ -329,4 +329,4 @@ class Decoder:
     def _tell_lengths(self, state: State) -> None:
         """Tell the target how far the rows were at the last host sync, if it asks for that."""
         if isinstance(self.target, LengthAware):
-            self.target.synced(state.cache, state.host_emitted)
+            self.target.synced(state.cache, state.host.emitted)

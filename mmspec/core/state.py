@@ -111,21 +111,6 @@ class State:
         return self.live.context
 
     @property
-    def host_emitted(self) -> list[int]:
-        """`emitted`, on the host."""
-        return self.host.emitted
-
-    @property
-    def host_done(self) -> list[bool]:
-        """`done`, on the host."""
-        return self.host.done
-
-    @property
-    def host_pads(self) -> list[int]:
-        """`pads`, on the host; empty before the first sync."""
-        return self.host.pads
-
-    @property
     def known(self) -> Tensor:
         """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
         return self.live.known

@@ -59,7 +59,7 @@ def rounds_of(decoder: Decoder) -> list[CapturedRound]:
 def rows_of(state: State) -> list[Tensor]:
     """The tensors that a round changes, without the room behind a row's units."""
     live = state.live
-    history = [live.history[row, : state.prompt_length + n] for row, n in enumerate(state.host_emitted)]
+    history = [live.history[row, : state.prompt_length + n] for row, n in enumerate(state.host.emitted)]
     return [*history, live.emitted, live.root, live.done, live.nonfinite]
 
 

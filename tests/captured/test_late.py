@@ -132,7 +132,7 @@ def test_a_memory_is_its_drafters_own(model: Any) -> None:
 def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
     captured = both(model, "prompt-lookup")[1]
     seen: list[int] = []
-    output = captured.generate(ragged(), 20, warp=GREEDY, on_step=lambda state: seen.append(sum(state.host_emitted)))
+    output = captured.generate(ragged(), 20, warp=GREEDY, on_step=lambda state: seen.append(sum(state.host.emitted)))
     assert at_once(events) and output.report.compiled
     assert seen == sorted(set(seen)) and seen[-1] == output.report.emitted
 

@@ -106,7 +106,7 @@ class Short(Honest):
 
 class Gives(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
-        if state.host_emitted[0] > 9:
+        if state.host.emitted[0] > 9:
             raise RuntimeError("no idea")
         return super().propose(state, k, noise)
 

@@ -304,7 +304,7 @@ def test_the_decoder_tells_who_is_behind():
     decoder = Decoder(target, DraftModel(target.near(1)), k=3, policy=Watching())
     seen = []
     decoder.generate(
-        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.host_emitted))
+        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.host.emitted))
     )
     for before, now, emitted in zip(seen, seen[1:], told, strict=False):
         order = sorted(range(4), key=before.__getitem__)

@@ -81,7 +81,7 @@ def long_calls() -> None:
             for slots in (state.cache.slots, state.memory.cache.slots):
                 assert not slots.free_to_read
                 unused = slots.visible - int(slots.length.inner.max())
-                assert unused < BLOCK + 2 * state.budget.width, (unused, state.host_emitted)
+                assert unused < BLOCK + 2 * state.budget.width, (unused, state.host.emitted)
             seen.add(state.cache.slots.visible)
         assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
     assert seen == {BLOCK, 2 * BLOCK}, seen
@@ -159,7 +159,7 @@ def recorded_rounds() -> None:
                         # Before the second round, prompts are read and rounds are recorded.
                         assert number < 2 or (meter.waits.total() <= 1 and outside <= most), (
                             method,
-                            state.host_emitted,
+                            state.host.emitted,
                             outside,
                         )
                         meter.reset()

@@ -255,7 +255,7 @@ class Captured:
                     unread.append(Counts.of(state))
                     if len(unread) > late:  # the round that is one too many is never counted
                         state.report.rounds += 1
-                        state.report.row_rounds += sum(not done for done in state.host_done)
+                        state.report.row_rounds += sum(not done for done in state.host.done)
                         state.report.sizes[drafting.plan.nodes] += 1
                         state.arrived(unread.pop(0).read())
                 yield state

@@ -59,7 +59,7 @@ class HostDrafterAdapter:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: KnownTexts = state.memory
-        known = [state.prompt_length - p + n for p, n in zip(state.host_pads, state.host_emitted, strict=True)]
+        known = [state.prompt_length - p + n for p, n in zip(state.host.pads, state.host.emitted, strict=True)]
         tokens = [text[:n] for text, n in zip(memory.read(state), known, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
