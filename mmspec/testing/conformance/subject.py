@@ -13,7 +13,7 @@ from mmspec.registry.options import build
 from mmspec.registry.plugin import CORE
 from mmspec.testing.conformance.benches import Bench, bench_of, conditioned, toys
 from mmspec.testing.conformance.example import Example, Maker, examples_of
-from mmspec.testing.conformance.promise import Untried
+from mmspec.testing.conformance.promise import Untried, said
 
 T = TypeVar("T")
 THOROUGH = 400_000
@@ -78,6 +78,7 @@ class Subject:
         self.component, self.registry, self.thorough, self.given = component, registry, thorough, given
         self.cache: dict[Any, Any] = {}
         self.crashes: list[str] = []
+        self.failed: dict[str, str] = {}  # the first check that failed for each reason
 
     @cached_property
     def examples(self) -> list[Example]:
@@ -153,6 +154,8 @@ class Subject:
             found, refused = self._trials_of(example)
             trials += found
             refusals += refused
+        if not trials and self.crashes and self.component.kind == "drafter":
+            raise Untried("it cannot be tried, as can-be-made says")
         if not trials:
             raise Untried(
                 f"nothing to try it on: {'; '.join(dict.fromkeys(refusals))}. Give its factory an `example` "
@@ -183,7 +186,7 @@ class Subject:
                 refused.append(f"{bench.name}: {error}")
                 continue
             except Exception as error:  # a fault, which the check `can-be-made` reports
-                refused.append(f"{bench.name}: {type(error).__name__}: {error}")
+                refused.append(f"{bench.name}: {said(error)}")
                 self.crashes.append(refused[-1])
                 continue
             found.append(replace(trial, bench=conditioned(bench, trial.drafter())))
