@@ -346,9 +346,14 @@ def test_drafts_fill_the_buckets():
     assert set(budgets) <= {0, 7, 15, 31, 63}, "nothing recompiles"
 
 
+def knowing(policy, width):
+    policy.know(width)
+    return policy
+
+
 def test_buckets_count_the_nodes_of_trees():
-    assert Goodput(20, GoodputOptions(buckets=(1, 8, 16)), width=lambda depth: 2 * depth).depths == [0, 3, 7]
-    policy = Goodput(4, GoodputOptions(buckets=(1, 8)), width=lambda depth: 63 * (depth > 0))
+    assert knowing(Goodput(20, GoodputOptions(buckets=(1, 8, 16))), lambda depth: 2 * depth).depths == [0, 3, 7]
+    policy = knowing(Goodput(4, GoodputOptions(buckets=(1, 8))), lambda depth: 63 * (depth > 0))
     assert policy.depths == [0], "trees of 64 nodes fit no pass of 8"
 
 

@@ -14,13 +14,14 @@ from mmspec.testing.conformance import (
     exactness,
     manifest,
     methods,
+    policies,
     rules,
     targets,
 )
 from mmspec.testing.conformance.promise import DECLARED, NOTHING, Broken, Promise, said
 from mmspec.testing.conformance.subject import Subject
 
-MODULES = (manifest, drafters, drafted_distributions, rules, exactness, degenerate, targets, methods)
+MODULES = (manifest, drafters, drafted_distributions, rules, exactness, degenerate, policies, targets, methods)
 """The modules that declare promises, in the order in which the checks run."""
 
 Status = Literal["pass", "fail", "xfail", "skip"]

@@ -141,7 +141,7 @@ def rows_are_independent(subject: Subject) -> str:
 
 
 def _shared(subject: Subject) -> str:
-    """What a reason ends with if the drafter draws from a generator that it shares."""
+    """The end of a reason, if the drafter draws from a generator that it shares."""
     return f": it {SHARED}" if log(subject).wrong["same-seed-same-draft"] else ""
 
 

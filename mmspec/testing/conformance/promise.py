@@ -71,7 +71,7 @@ def is_exact(component: Any) -> bool:
 
 
 def has_options(component: Any) -> bool:
-    """True if a drafter or a rule has options; the factory says so."""
+    """True if a drafter, a rule or a policy has options; the factory says so."""
     try:
         return component.load_options() is not None
     except (ImportError, ValueError):  # as the promises about these say

@@ -18,6 +18,8 @@ from mmspec.testing.conformance.promise import Untried, said
 T = TypeVar("T")
 THOROUGH = 400_000
 """Rows of a thorough statistical trial."""
+MOST = 4
+"""Most units that a policy may ask for, and that every draft has."""
 OURS = "mmspec"
 UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: pytest tests/conformance"
 
@@ -104,6 +106,8 @@ class Subject:
             values = {} if options is None else {f.name: getattr(options, f.name) for f in fields(options)}
             options = build(declared, {**values, **(changed or {})}, self.component.qualified)
         factory = self.component.load()
+        if self.component.kind == "policy":
+            factory = partial(factory, MOST)
         return factory() if options is None else factory(options)
 
     def drafter(self, example: Example) -> Drafter | None:
