@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mmspec.registry import DefaultMethod as DefaultMethod
     from mmspec.registry import DrafterSpec as DrafterSpec
     from mmspec.registry import MethodSpec as MethodSpec
+    from mmspec.registry import PolicySpec as PolicySpec
     from mmspec.registry import RuleSpec as RuleSpec
     from mmspec.registry import TargetSpec as TargetSpec
     from mmspec.registry import hookimpl as hookimpl
@@ -43,6 +44,7 @@ _HOMES = {
     "Learning": "mmspec.core.learning",
     "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",
+    "PolicySpec": "mmspec.registry",
     "PromptEnhancer": "mmspec.api.prompt_enhancer",
     "Rows": "mmspec.api.rows",
     "RuleSpec": "mmspec.registry",

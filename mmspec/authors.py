@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from mmspec.registry import DefaultMethod as DefaultMethod
     from mmspec.registry import DrafterSpec as DrafterSpec
     from mmspec.registry import MethodSpec as MethodSpec
+    from mmspec.registry import PolicySpec as PolicySpec
     from mmspec.registry import RuleSpec as RuleSpec
     from mmspec.registry import TargetSpec as TargetSpec
     from mmspec.registry import answering as answering
@@ -99,7 +100,7 @@ _EXPORTS = {
     "mmspec.core.types": "Draft Scores Prefill Step TargetOutput Verdict",
     "mmspec.core.unit_states": "UnitStates",
     "mmspec.core.warp": "Warp",
-    "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec RuleSpec TargetSpec "
+    "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec PolicySpec RuleSpec TargetSpec "
     "answering hookimpl hookspec",
     "mmspec.testing": "Example check_component checks_of parametrize_checks",
 }

@@ -6,15 +6,14 @@ from typing import Any
 
 from torch import nn
 
-from mmspec.api import policies
 from mmspec.api.plan import AUTO, Plan, resolve
 from mmspec.core.capabilities import DraftsWithModel, OwnLength, RunsModel, TargetWrapping, Wrapper
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.hidden import GivesHidden
-from mmspec.core.policies import Fixed
+from mmspec.core.policies import Fixed, Policy, WidthAware
 from mmspec.core.protocols import Drafter, Target
-from mmspec.registry import DrafterSpec, RuleSpec
+from mmspec.registry import DrafterSpec, PolicySpec, RuleSpec
 
 DEFAULT_K = 5  # units to draft per round where nobody names a number
 
@@ -43,20 +42,29 @@ def built(plan: Plan, model: Any, hidden: Sequence[int] = ()) -> Decoder:
     head = drafter.own_length if isinstance(drafter, OwnLength) else None
     *before, usual = plan.lengths
     k, k_from = budget(plan.k, [*before, (head, "its head"), usual])
-    # Asked later, and only by some policies: the drafter is not bound yet.
-    widths = {} if drafter is None else {"width": partial(_width, drafter)}
     return Decoder(
         _giving(plan.target.load()(model, **plan.given), hidden, drafter),
         drafter,
         _made(plan.pairing.rule, plan.options.get("rule")) if rule is None else rule,
         k=k,
         k_from=k_from,
-        policy=policies.make(plan.policy, k, plan.options.get("policy"), **widths),
+        policy=_policy(plan, k, drafter),
         name=plan.name,
         why=plan.choice.why,
         shape=plan.shape,
         compile=plan.compile,
     )
+
+
+def _policy(plan: Plan, k: int, drafter: Drafter | None) -> Policy | None:
+    """The policy of a plan; None is left to the decoder."""
+    if not isinstance(plan.policy, PolicySpec):
+        return plan.policy
+    factory, options = plan.policy.load(), plan.options.get("policy")
+    policy: Policy = factory(k) if options is None else factory(k, options)
+    if isinstance(policy, WidthAware) and drafter is not None:
+        policy.know(partial(_width, drafter))
+    return policy
 
 
 def _width(drafter: Drafter, depth: int) -> int:

@@ -10,7 +10,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
 from mmspec.api.refusals import UNCALLED
 from mmspec.api.stopping import with_stop_strings
-from mmspec.core.compile.choice import Compile
+from mmspec.core.compile.captured import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
 from mmspec.core.report import Report

@@ -28,7 +28,7 @@ from mmspec.api.refusals import (
 )
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.capabilities import Learns
-from mmspec.core.compile.choice import Compile
+from mmspec.core.compile.captured import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
 from mmspec.core.promise import HALF, Shape, in_half_precision

@@ -149,7 +149,7 @@ def decode(
         cache = cache if cache is None else returned_cache(decoder, state, sequences)
     if not as_dict:
         return sequences, state.report
-    lengths = state.host_emitted
+    lengths = state.host.emitted
     returned = {name: s and s.all(lengths) for name, s in (("scores", scores), ("logits", logits))}
     return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=cache, **returned), state.report
 

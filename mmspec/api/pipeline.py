@@ -19,7 +19,7 @@ from mmspec.api.build import decoder_for, rebound
 from mmspec.api.refusals import naming_arguments
 from mmspec.api.saved import draft_model_of, save_method
 from mmspec.api.stored import Stored, advice_on, advising, pipeline_of, refuse_names
-from mmspec.core.compile.choice import Compile
+from mmspec.core.compile.captured import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
 from mmspec.hosts.devices import dtype_of, refuse_device

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from mmspec.api import policies
 from mmspec.api.refusals import ARGUMENTS, MEANT, asked_tokens, refuse_non_models
 from mmspec.api.tuned import origin, tuned_for
 from mmspec.core.capabilities import TargetAware
-from mmspec.core.compile.choice import Compile
+from mmspec.core.compile.captured import Compile
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.policies import Policy
 from mmspec.core.promise import Shape
@@ -23,10 +22,11 @@ from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import PREFIX, header
-from mmspec.registry import DefaultMethod, Pairing, Registry, TargetSpec, installed, pair, require
+from mmspec.registry import DefaultMethod, Pairing, PolicySpec, Registry, TargetSpec, installed, pair, require
 from mmspec.registry.matching import HOME, fitting
 from mmspec.registry.numbers import whole
 from mmspec.registry.options import build, route
+from mmspec.registry.plugin import CORE
 from mmspec.registry.suggest import unknown
 from mmspec.shipped import card_of, known_as
 
@@ -54,7 +54,7 @@ class Plan:
     pairing: Pairing  # the method's parts
     drafter: Drafter | None  # a live one, in the place of the method's
     rule: Rule | None  # likewise
-    policy: str | Policy | None
+    policy: PolicySpec | Policy | None
     options: Mapping[str, Any]  # of `drafter`, `rule` and `policy`, where they have any
     k: int | None  # the user's number
     lengths: Sequence[tuple[int | None, str]]  # other numbers, and who says them: a head's own stands before the last
@@ -105,7 +105,7 @@ def resolve(
     pairing = pair(registry, choice.method, name, rule if isinstance(rule, str) else None, offers, near)
     if live is None and ruled is None:
         require(registry, pairing, target)
-    asked, policy = asked_tokens(given.get("model")), policy if policy is not None else choice.policy
+    asked, paced = asked_tokens(given.get("model")), _policy(registry, policy, choice, target)
     wanted = number_of(k, given.pop("num_speculative_tokens", None))
     accelerated = live is None and name is None and device_of(model).type not in ("cpu", "meta")
     values = pairing.method.values_for(accelerated)
@@ -113,7 +113,7 @@ def resolve(
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": pairing.rule.load_options() if ruled is None else None,
-        "policy": policies.options_of(policy),
+        "policy": paced.load_options() if isinstance(paced, PolicySpec) else None,
     }
     return Plan(
         target=target,
@@ -122,7 +122,7 @@ def resolve(
         pairing=pairing,
         drafter=live,
         rule=ruled,
-        policy=policy,
+        policy=paced,
         options=_options(parts, values, choice.options, given, [*ARGUMENTS, *beside, *asked_for]),
         k=wanted,
         lengths=[
@@ -233,20 +233,28 @@ def _options(
     }
 
 
+def _policy(
+    registry: Registry, policy: str | Policy | None, choice: Choice, target: TargetSpec
+) -> PolicySpec | Policy | None:
+    """The policy that the user names or gives; else the one that `auto` takes with its method, if it takes any."""
+    if policy is None and choice.policy is not None:
+        found: PolicySpec = registry.get("policy", choice.policy, (target.owner, CORE))
+        return found
+    return registry.get("policy", policy) if isinstance(policy, str) else policy
+
+
 def _target(registry: Registry, model: Any, given: Mapping[str, Any]) -> TargetSpec:
     """The target that asks for what is given beside the model, or else the one that is for the model."""
     asking = registry.target_asking(name for name, value in given.items() if value is not None)
-    if asking is not None:
-        missing = [name for name in asking.asks if given.get(name) is None]
-        if missing:
-            raise ValueError(f"{missing[0]}= is missing: the target {asking.name!r} takes {asking.asked}")
-        return asking
-    found = registry.target_for(model)
+    found = asking or registry.target_for(model)
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
         there = (*registry.components("target"), *registry.components("adapter"))
         known = "; ".join(f"{spec.name}: {spec.summary}" for spec in there) or "none"
         raise OutOfScopeError(f"no installed plugin has a target for {kind!r}. There is {known}")
+    missing = [name for name in found.asks if given.get(name) is None]
+    if missing:
+        raise ValueError(f"{missing[0]}= is missing: the target {found.name!r} takes {found.asked}")
     return found
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from mmspec import shipped
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
-from mmspec.core.compile.choice import checked_compile
+from mmspec.core.compile.captured import checked_compile
 from mmspec.core.promise import NAMES
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX

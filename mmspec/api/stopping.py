@@ -86,7 +86,7 @@ class StepScores:
         scores = state.step.scores.logits if self._processed else state.step.scores.unprocessed
         if scores is None:
             raise ValueError("this target yields distributions, not logits: there are no scores to return")
-        counts = [max(0, now - len(row)) for now, row in zip(state.host_emitted, self._rows, strict=True)]
+        counts = [max(0, now - len(row)) for now, row in zip(state.host.emitted, self._rows, strict=True)]
         places = [(row, slot) for row, count in enumerate(counts) for slot in range(count)]
         rows, slots = on_device(places, scores.device, torch.int64).reshape(-1, 2).T
         nodes = torch.nn.functional.pad(state.step.verdict.path.clamp(min=0), (1, 0))[rows, slots]
@@ -132,8 +132,8 @@ class StoppingMonitor:
             return
         while not all(self._over):
             # Computed for every token: a row that is cut here may have been the last open one.
-            going = [n for n, done in zip(state.host_emitted, state.host_done, strict=True) if not done]
-            known = min(going, default=max(state.host_emitted))
+            going = [n for n, done in zip(state.host.emitted, state.host.done, strict=True) if not done]
+            known = min(going, default=max(state.host.emitted))
             if known <= self._seen:
                 return
             counts = range(self._seen + 1, (known if self._together else self._seen + 1) + 1)
@@ -146,14 +146,14 @@ class StoppingMonitor:
     def _asked(self, state: State, count: int) -> Tensor:
         """The criteria's answer about new token `count`: `[batch]` bool."""
         if self._step_scores is not None:
-            new = self._step_scores.at(count - 1, state.host_emitted)
+            new = self._step_scores.at(count - 1, state.host.emitted)
             self._seen_scores = (*(self._seen_scores or ()), new)
         return self._criteria(self._ids(state, count), self._seen_scores).reshape(state.rows)
 
     def _end_rows(self, state: State, stops: list[bool], count: int) -> None:
         """End the rows of `stops` with their new token `count`."""
         for row, stop in enumerate(stops):
-            ended = state.host_done[row] and state.host_emitted[row] <= count
+            ended = state.host.done[row] and state.host.emitted[row] <= count
             if stop and not self._over[row] and not ended and self._pads_rows:
                 state.stop(row, count)
             self._over[row] |= stop or ended

@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from mmspec import packaged, shipped
-from mmspec.api.policies import options_of
 from mmspec.files import save_text
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.loading import PREFIX
@@ -115,7 +114,8 @@ def _refuse_unfit(found: Tuned) -> None:
     parts = pair(installed(), found.method)
     if parts.exactness != EXACTNESS[0]:
         raise ValueError(f"the method {found.method!r} is {parts.exactness}; auto takes none that changes outputs")
-    options_of(found.policy)
+    if found.policy is not None:
+        installed().get("policy", found.policy)
     declared = parts.drafter.load_options() if parts.drafter else None
     head = {}
     if found.drafter is not None:

@@ -1,7 +1,7 @@
 """The files of `mmspec new`: a distribution with one component that works, its test, its README, its workflow.
 
-The templates are `string.Template`s; a file of `any` goes into every plugin, one of `drafter`, `rule` or `target` into
-plugins of that kind. The module is called `module.py` there.
+The templates are `string.Template`s; a file of `any` goes into every plugin, one of `drafter`, `rule`, `target` or
+`policy` into plugins of that kind. The module is called `module.py` there.
 """
 
 import re
@@ -12,7 +12,7 @@ from mmspec.files import save_whole
 from mmspec.registry import Registry
 from mmspec.registry.suggest import unknown
 
-KINDS = ("drafter", "rule", "target")
+KINDS = ("drafter", "rule", "target", "policy")
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
     """Write a plugin; all of it, or nothing; returns its folder. Refuses a name that is malformed or taken.
 
-    The first component's kind is `drafter`, `rule` or `target`; `out` receives the plugin's folder.
+    The first component's kind is `drafter`, `rule`, `target` or `policy`; `out` receives the plugin's folder.
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind of plugin", kind, KINDS))

@@ -74,10 +74,10 @@ def row_of(
     )
 
 
-def seconds_and_speedup(track: Track, plain: Track) -> tuple[str, str]:
-    """The median seconds of a repeat, and the speed-up over plain decoding, as printed in two columns that agree."""
-    seconds, base = (f"{statistics.median(each.repeats_s):#.3g}" for each in (track, plain))
-    return seconds, f"{float(base) / float(seconds):.2f}"
+def seconds_and_speedup(track: Track, *bases: Track) -> tuple[str, ...]:
+    """The median seconds of a repeat, and the speed-up over other tracks, as printed in columns that agree."""
+    seconds, *others = (f"{statistics.median(each.repeats_s):#.3g}" for each in (track, *bases))
+    return seconds, *(f"{float(base) / float(seconds):.2f}" for base in others)
 
 
 def _reports(runs: Sequence[Run]) -> list[Report]:

@@ -63,9 +63,7 @@ def refuse_rule(name: str) -> None:
 
 def refuse_policy(name: str) -> None:
     """Refuse a name that is no policy."""
-    from mmspec.api.policies import options_of
-
-    options_of(name)
+    installed().get("policy", name)
 
 
 CHECKS: dict[str, Callable[[str], None]] = {"device": refuse_device, "rule": refuse_rule, "policy": refuse_policy}

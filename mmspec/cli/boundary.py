@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,6 +36,7 @@ class Usage(Protocol):
 def run(command: Callable[[], Any]) -> int:
     """Run a command, whose result is its exit code or else 0, and turn its errors into one line on stderr."""
     _escape_unprintable()
+    usual, warnings.formatwarning = warnings.formatwarning, _formatted
     try:
         code = command()
         sys.stdout.flush()  # a full disk is an error only here
@@ -48,6 +50,8 @@ def run(command: Callable[[], Any]) -> int:
         if switches.tracing():
             raise
         code = _print_error(error)
+    finally:
+        warnings.formatwarning = usual
     _flush()
     return code if isinstance(code, int) else 0
 
@@ -65,6 +69,14 @@ def message_of(error: BaseException) -> str:
         return one_line(error)
     fault = "" if isinstance(error, _EXPECTED) else " (a fault of mmspec: MMSPEC_TRACE=1 shows where)"
     return f"{type(error).__name__}: {one_line(error)}{fault}"
+
+
+def _formatted(message: Warning | str, category: type, filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning as text: its place is not that of the command itself, which is no line of a user's."""
+    said = str(message).strip()
+    if filename == sys.argv[0]:
+        return f"mmspec: {said}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {said}\n"
 
 
 def _print_error(error: Exception) -> int:

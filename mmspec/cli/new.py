@@ -12,7 +12,7 @@ from mmspec.registry import installed
 
 def new(
     name: Annotated[str, typer.Argument(help="The plugin's name, without mmspec-.")],
-    kind: Annotated[str, typer.Option(help="What it begins with: drafter, rule or target.")] = "drafter",
+    kind: Annotated[str, typer.Option(help="What it begins with: drafter, rule, target or policy.")] = "drafter",
     out: Annotated[Path, typer.Option(help="Folder that receives its folder.", file_okay=False)] = Path(),
 ) -> None:
     """Write a plugin: pyproject, module, test, README, workflow. It passes `mmspec check` at once."""

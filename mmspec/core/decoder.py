@@ -12,10 +12,8 @@ from torch import Tensor
 
 from mmspec.core.budget import Budget
 from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, OneShape, TargetAware, TargetWrapping
-from mmspec.core.compile.choice import Captures, Compile, Way, checked_compile
-from mmspec.core.compile.own_rounds import own_rounds
+from mmspec.core.compile.captured import Captured, Captures, Compile, Way, checked_compile
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Clocked, Fixed, Policy
@@ -26,18 +24,19 @@ from mmspec.core.promise import (
     longest_draft,
     one_width,
     promised,
+    refuse_misfits,
     shape_to_compile,
 )
 from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of
 from mmspec.core.report import Report
-from mmspec.core.round import Pending, decided, verified, with_truth
+from mmspec.core.round import Eager, Pending
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.transfer import moved
-from mmspec.core.types import Draft, Prefill, Scores, Step
+from mmspec.core.types import Draft, Prefill, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
 from mmspec.registry.warn import warn
@@ -121,6 +120,7 @@ class Decoder:
         self.ranks = ranks_of(self.target)
         self.ranks.refuse_parting(self.rule, policy, self.drafter)
         self.proposer = Proposer(self.drafter, policy, self.rule, self.k, self.target, self.name)
+        self.eager = Eager(self.target, self.rule, self.proposer, self.ranks)
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
         self.one_width()  # refuses a shape that cannot be kept
 
@@ -182,7 +182,7 @@ class Decoder:
         context = self.target.context if isinstance(self.target, Bounded) else None
         how: dict[str, Any] = {"source": source, "warp": warp, "report": report, "ends": ends, "context": context}
         state = State.begin(prefill, limit, budget, **how)
-        state.capture.way = way
+        state.player = self._player(way, budget)
         self._append_first(state, prefill)
         self.proposer.start(state, inputs)
         state.hidden = None  # of a long prompt they are many
@@ -204,6 +204,12 @@ class Decoder:
         if way == "recorded" and isinstance(self.policy, Clocked) and self._one_width(way) is not None:
             warn("recorded rounds take equally long, however few units a policy drafts: compare with policy='fixed'")
         return way
+
+    def _player(self, way: Way | None, budget: Budget) -> Eager | Captured:
+        """The player of a call whose rounds are to be captured in a way; None: not at all."""
+        if way is None or not budget.fixed or self.captures.refused:
+            return self.eager
+        return Captured(self.captures, self.eager, way)
 
     def _budget(self, limit: int, nodes: int | None) -> Budget:
         """The bounds of a call's drafts, whose passes have so many nodes; None: any number."""
@@ -231,12 +237,12 @@ class Decoder:
         draft, output = Draft.alone(state.root), prefill.output
         if prefill.hidden is not None:
             output = replace(output, hidden=prefill.hidden[:, -1:])
-        self._append_accepted(state, draft, state.warp(output, draft, state.prefix))
+        self.eager.append(state, draft, state.warp(output, draft, state.prefix))
         state.sync()
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
-        return self._verify(state, self._propose(state))
+        return self.eager.verify(state, self.eager.propose(state))
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
         """Accept (or compare with a truth that came later), commit, and let the drafter observe.
@@ -247,18 +253,7 @@ class Decoder:
             truth: `[batch, n, *unit]`, the next `n` units as they really were; the accepted path then follows them, and
                 the last one (or the first that was not drafted) becomes the new root. A row emits at most `n` units.
         """
-        draft, scores, most = pending.draft, pending.scores, None
-        if truth is not None:
-            draft, scores = with_truth(draft, scores, truth)
-            most = truth.shape[1]
-        active = ~state.done
-        step = self._append_accepted(state, draft, scores, most)
-        # Accepted nodes behind an end unit were not emitted, so they do not count.
-        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
-        state.report.add_bias(draft, step.verdict, step.count)
-        self.target.commit(state.cache, step.verdict.path, step.count)
-        self.proposer.observe(state, step)
-        return step
+        return self.eager.settle(state, pending, truth)
 
     def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
         """One whole round, with its host sync and its counters.
@@ -268,15 +263,21 @@ class Decoder:
             truth: As in `settle`.
             pending: This round's result of `speculate`, if it already ran; None: it runs now.
         """
-        began, before = time.perf_counter(), state.host_emitted
+        began, before = time.perf_counter(), state.host.emitted
         state.report.rounds += 1
-        state.report.row_rounds += sum(not done for done in state.host_done)
-        deepest = self._round(state, truth, pending)
+        state.report.row_rounds += sum(not done for done in state.host.done)
+        if truth is None and pending is None:
+            deepest = state.player.play(state, self.eager.propose(state))
+        else:
+            pending = pending if pending is not None else self.speculate(state)
+            with state.report.phase("rest"):
+                self.settle(state, pending, truth)
+            deepest = pending.draft.index.deepest
         with state.report.phase("rest"):
             state.sync()
             self._tell_lengths(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
-        counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
+        counts = [state.host.emitted[row] - before[row] for row in furthest_behind_first]
         self.proposer.measured(state, deepest, counts, time.perf_counter() - began)
 
     def rounds(
@@ -288,11 +289,11 @@ class Decoder:
             inputs: The target's prompt.
             limit: Units wanted per row.
             watched: Whether anybody reads units or stops rows between rounds. If not, the host may read the counts of
-                compiled rounds one round late (`mmspec.core.compile.own_rounds`), and a state that is yielded may lag.
+                compiled rounds one round late (`mmspec.core.compile.captured`), and a state that is yielded may lag.
             pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
                 is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
-                drafted. Who changes the warp or what guidance leads away from sets `Capture.stale`. Somebody watches
-                such a call.
+                drafted. Who changes the warp or what guidance leads away from lets the state's player `renew` what it
+                has baked in. Somebody watches such a call.
             **options: As in `start`.
         """
         state = self.start(inputs, limit, **options)
@@ -302,15 +303,11 @@ class Decoder:
         for pause in (*pauses, None):
             if state.pause != pause:
                 state.go_on(pause)
-            state.capture.outside = False
+            yield from state.player.own_rounds(state, self.policy, watched or bool(pauses))
+            self._tell_lengths(state)
             while not state.finished:
-                captured = self.captures.drafting_round(state, self.policy)
-                if captured is None:
-                    self.advance(state)
-                    yield state
-                else:
-                    yield from own_rounds(state, captured, self.drafter, watched or bool(pauses))
-                    self._tell_lengths(state)
+                self.advance(state)
+                yield state
         self.ranks.part(state)
 
     def generate(
@@ -329,46 +326,7 @@ class Decoder:
                 on_step(state)
         return Output(state.output(), state.report)
 
-    def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
-        """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and truth is None and state.budget.fixed and state.capture.way is not None:
-            proposed = self._propose(state)
-            draft = Draft.empty(state.root) if proposed is None else proposed
-            captured = self.captures.round_for(state, draft)
-            if captured is not None:
-                with state.report.phase("verify"):
-                    captured(state, draft)
-                with state.report.phase("rest"):
-                    assert state.step is not None
-                    self.proposer.observe(state, state.step)
-                return draft.index.deepest
-            pending = self._verify(state, proposed)
-        elif pending is None:
-            pending = self.speculate(state)
-        with state.report.phase("rest"):
-            self.settle(state, pending, truth)
-        return pending.draft.index.deepest
-
-    def _propose(self, state: State) -> Draft | None:
-        """The round's draft, not rooted: what the policy keeps of the drafter's; None if nothing was proposed."""
-        state.source.begin(state.round().host_emitted)
-        with state.report.phase("draft"):
-            return self.ranks.led(state, self.proposer.propose(state))
-
-    def _verify(self, state: State, proposed: Draft | None) -> Pending:
-        """Verify a draft (not rooted), or the root alone if nothing was proposed."""
-        with state.report.phase("verify"):
-            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
-            output, nodes = verified(self.target, state, draft)
-            return Pending(draft, state.warp(output, draft, state.prefix), nodes)
-
-    def _append_accepted(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
-        """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""
-        state.reserve(draft.index.deepest + 1)
-        state.live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
-        return state.step
-
     def _tell_lengths(self, state: State) -> None:
         """Tell the target how far the rows were at the last host sync, if it asks for that."""
         if isinstance(self.target, LengthAware):
-            self.target.synced(state.cache, state.host_emitted)
+            self.target.synced(state.cache, state.host.emitted)

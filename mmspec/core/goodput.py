@@ -115,7 +115,6 @@ class Goodput:
         k: Most units to draft.
         options: Hysteresis, probing, memory, buckets; a file of costs is read if `costs` is None.
         costs: The table of costs; None: the table that the options name, if any.
-        width: Drafted nodes of a depth; default: as many as a chain has. It is first called when a budget is asked for.
     """
 
     clocked: ClassVar[bool] = True  # budgets depend on measured times
@@ -125,16 +124,19 @@ class Goodput:
         k: int,
         options: GoodputOptions = GoodputOptions(),
         costs: StepCosts | None = None,
-        width: Callable[[int], int] = int,
     ) -> None:
         self.options = options
-        self._k, self._width = k, width
+        self._k = k
+        self._width: Callable[[int], int] = int  # drafted nodes of a depth: as many as a chain has
         self._costs = StepCosts.read(Path(options.costs)) if costs is None and options.costs else costs
         self._tried, self._taken = [0.0], [0.0]  # by depth, discounted counts
         self._loads: dict[int, Load] = {}
         self._keep = 1 - 1 / options.memory
         self._asked = self._silent = 0.0
         self._next: int | None = None
+
+    def know(self, width: Callable[[int], int]) -> None:
+        self._width = width
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_loads": {}}  # a copy may be for another machine, and measures its own rounds

@@ -115,7 +115,7 @@ class Notes:
         found, first = [], state.prompt_length
         corrections = torch.stack(self._rounds).tolist()
         history: list[list[int]] = state.history.tolist()
-        for row, (emitted, pads) in enumerate(zip(state.host_emitted, state.host_pads, strict=True)):
+        for row, (emitted, pads) in enumerate(zip(state.host.emitted, state.host.pads, strict=True)):
             end = first + emitted
             if self._learning.positions == "corrected":
                 places = {first + at[row] - 1 for at, corrected in corrections if corrected[row]}

@@ -1,8 +1,8 @@
-"""The core's own offers: the rules. They come through the same door as a plugin's, and import no torch."""
+"""The core's own offers: rules and policies. They come through the same door as a plugin's, and import no torch."""
 
 from collections.abc import Iterable
 
-from mmspec.registry import RuleSpec, Spec, hookimpl
+from mmspec.registry import PolicySpec, RuleSpec, Spec, hookimpl
 
 MATCH = RuleSpec.row(
     "match",
@@ -44,8 +44,26 @@ SYNTHETIC = RuleSpec.row(
     exactness="synthetic",
 )
 
+FIXED = PolicySpec(name="fixed", factory="mmspec.core.policies:Fixed", summary="Always k units.")
+CONFIDENCE = PolicySpec(
+    name="confidence",
+    factory="mmspec.core.policies:confidence",
+    summary="Up to k units, cut where the drafter's confidence falls below a threshold.",
+)
+GOODPUT = PolicySpec(
+    name="goodput",
+    factory="mmspec.core.goodput:Goodput",
+    summary="The depth with the most units a second, by measured times and acceptance.",
+    paper="https://arxiv.org/abs/2406.14066",
+)
+PAYOFF = PolicySpec(
+    name="payoff",
+    factory="mmspec.core.payoff:Payoff",
+    summary="Of every draft what is expected to pay, by its chances and by measured times.",
+)
+
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The rules, the default one first."""
-    return MATCH, REJECTION, RECURSIVE_REJECTION, BLOCK, SYNTHETIC
+    """The rules, the default one first; the policies."""
+    return MATCH, REJECTION, RECURSIVE_REJECTION, BLOCK, SYNTHETIC, FIXED, CONFIDENCE, GOODPUT, PAYOFF

@@ -12,7 +12,7 @@ Two sources: `philox` (counter-based, the default of `Decoder`) and `torch_noise
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -242,3 +242,27 @@ class RaceNoise:
 
     def normal(self, *unit: int) -> Tensor:
         raise ValueError(f"{self.name} has exponentials only; {self.advice}")
+
+
+@dataclass(frozen=True)
+class OffsetSource:
+    """The outer call's noise for a call inside one of its rounds: position 0 is the outer call's next unit."""
+
+    outer: Round  # the outer round in which the inner call runs
+
+    def begin(self, host_emitted: Sequence[int]) -> None:
+        """Does nothing: the outer call still needs noise of positions that the inner one has passed."""
+
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
+        host = [outer + inner for outer, inner in zip(self.outer.host_emitted, host_emitted, strict=True)]
+        return self.outer.source.by_position(self.outer.emitted + emitted, host, deepest)
+
+    def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
+        return self.outer.source.fresh(self.outer.emitted + emitted, first, count)
+
+    def sheltered(self) -> AbstractContextManager[None]:
+        """Does nothing: the outer call's drafter, and so the inner call, is sheltered as a whole."""
+        return nullcontext()
+
+    def finish(self, steps: int) -> None:
+        """Does nothing: the outer call sets the generator."""

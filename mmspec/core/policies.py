@@ -5,11 +5,14 @@ was drawn. Dropping a node because of its own unit would bias every rule that us
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from mmspec.core.types import Draft
+from mmspec.registry.options import option
 
 
 class Policy(Protocol):
@@ -44,6 +47,14 @@ class Trimming(Protocol):
     """A policy that refuses nodes. Off the CPU budgets follow how many it kept in the round before."""
 
     trims: ClassVar[bool]
+
+
+@runtime_checkable
+class WidthAware(Protocol):
+    """A policy that asks how many nodes a draft has."""
+
+    def know(self, width: Callable[[int], int]) -> None:
+        """Take the function that says how many nodes a draft of a depth has; it may be called once drafts are made."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +101,17 @@ class Confidence:
 
     def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class ConfidenceOptions:
+    """Options of the policy `confidence`."""
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] = option(
+        0.3, "stop drafting where survival falls below this; higher drafts less"
+    )
+
+
+def confidence(k: int, options: ConfidenceOptions) -> Confidence:
+    """`Confidence` with its options."""
+    return Confidence(k, options.threshold)

@@ -13,13 +13,14 @@ from typing import Literal
 import torch
 from torch import nn
 
-from mmspec.core.capabilities import Bounded, OneShape, RunsModel, Widening
+from mmspec.core.capabilities import Advising, Bounded, OneShape, RunsModel, Widening
 from mmspec.core.manifest import SYNTHETIC
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Promise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Prefill
+from mmspec.registry import fitting, installed, missing_words
 from mmspec.registry.numbers import whole
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
@@ -66,6 +67,23 @@ def promised(
     if compile == "auto":
         timed = "whether rounds are compiled is measured"
     return Promise(exactness, width, repeatable, timed, rounded)
+
+
+def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
+    """Refuse three live objects before anything runs: drafts are verified exactly or not at all."""
+    missing = missing_words(target.offers, drafter, rule)
+    if missing:
+        raise ValueError(
+            f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
+            f"nothing offers {_listed(missing)} "
+            f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
+            f"{drafter.advice if isinstance(drafter, Advising) else ''}. "
+            f"Methods that fit the target: {', '.join(fitting(installed(), target.offers)) or 'none'}"
+        )
+
+
+def _listed(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"
 
 
 def checked_shape(shape: Shape) -> Shape:

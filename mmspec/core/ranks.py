@@ -87,7 +87,7 @@ class Ranks:
         gathered = self._gathered(_message(state, draft))
         parted = (
             "drew different units: they need the same seed (seed=, or torch.manual_seed with the same number right "
-            f"before generate); the last equal round ended before unit {max(state.host_emitted)}"
+            f"before generate); the last equal round ended before unit {max(state.host.emitted)}"
         )
         self._refuse(gathered, parted)
         return draft if self.leads else _read(gathered[0], state)

@@ -31,16 +31,6 @@ class HostCopy:
 
 
 @dataclass
-class Capture:
-    """A call's relation to captured rounds (`mmspec.core.compile.choice`)."""
-
-    round: Any = None  # the one that runs it; None: the eager loop does
-    way: str | None = None  # how its rounds are to be captured; None: the eager loop runs it
-    outside: bool = False  # whether it is settled that drafts come from outside of rounds, up to the next pause
-    stale: bool = False  # whether something changed that captured rounds bake in, such as a guidance scale
-
-
-@dataclass
 class State:
     """One call. Components read it; what only one of them may read says so."""
 
@@ -57,7 +47,7 @@ class State:
     memory: Any = None  # the drafter's, from `Drafter.start`; only the drafter reads it
     step: Step | None = None  # the last settled round; after prefill, its draft is the root alone
     pause: int | None = None  # units at which every row waits for the others (`Decoder.rounds`); None: nowhere
-    capture: Capture = field(default_factory=Capture)
+    player: Any = None  # plays its rounds: `mmspec.core.round.Eager` or `mmspec.core.compile.captured.Captured`
     counted: Tensor | None = None  # of a captured round, until the host reads them: `CapturedRound.counts`
 
     @classmethod
@@ -119,21 +109,6 @@ class State:
     def context(self) -> int | None:
         """Most units of a row that the target supports, prompt included: no draft goes beyond. None: no bound."""
         return self.live.context
-
-    @property
-    def host_emitted(self) -> list[int]:
-        """`emitted`, on the host."""
-        return self.host.emitted
-
-    @property
-    def host_done(self) -> list[bool]:
-        """`done`, on the host."""
-        return self.host.done
-
-    @property
-    def host_pads(self) -> list[int]:
-        """`pads`, on the host; empty before the first sync."""
-        return self.host.pads
 
     @property
     def known(self) -> Tensor:
@@ -198,12 +173,11 @@ class State:
 
     def _set_reach(self, done: Tensor) -> None:
         """Put the reach into the rows, of which some are `done [batch]` now."""
-        if self.capture.round is None:
-            self.live = replace(self.live, done=done, limit=self.reach)
-        else:  # the round has the rows in its buffers
-            assert isinstance(self.live.limit, Tensor)
+        if isinstance(self.live.limit, Tensor):  # the rows are in the buffers of captured rounds
             self.live.done.copy_(done)
             self.live.limit.fill_(self.reach)
+        else:
+            self.live = replace(self.live, done=done, limit=self.reach)
         self.host.done = done.tolist()
         self._update_report()
 
@@ -277,7 +251,6 @@ class State:
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
         most = max(self.host.emitted)
-        longest = self.history[:, self.prompt_length : self.prompt_length + most].unbind(0)
-        rows = [row if n == most else row[:n] for row, n in zip(longest, self.host.emitted, strict=True)]
-        captured = self.capture.round is not None  # its buffers serve later calls, too
-        return [row.clone() for row in rows] if captured else rows
+        # A copy, because the buffers of captured rounds serve later calls, too.
+        longest = self.history[:, self.prompt_length : self.prompt_length + most].clone().unbind(0)
+        return [row if n == most else row[:n] for row, n in zip(longest, self.host.emitted, strict=True)]

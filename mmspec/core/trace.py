@@ -16,7 +16,6 @@ from torch import Tensor
 
 from mmspec.core.distributions import Categorical
 from mmspec.core.state import State
-from mmspec.core.traced_round import TracedNode, TracedRound
 from mmspec.core.types import Scores, Step
 
 Spell = Callable[[int], str]
@@ -24,6 +23,25 @@ Spell = Callable[[int], str]
 
 APART = 67
 """Degrees of hue between two rounds, so that neighbours differ."""
+
+
+@dataclass(frozen=True)
+class TracedNode:
+    unit: int
+    parent: int  # number of the parent among the round's nodes; -1: the root
+    accepted: bool  # whether the rule accepted it
+    probability: float  # the target's probability of the unit behind its parent
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """The trace of a round in one row."""
+
+    first: int  # number of its first unit among those that the row emitted
+    units: tuple[int, ...]  # the units that it emitted, the bonus or replacement last
+    probabilities: tuple[float, ...]  # the target's probability of each
+    margins: tuple[float, ...]  # by how much the likeliest unit was likelier than the second, where each was drawn
+    nodes: tuple[TracedNode, ...]  # the draft
 
 
 @dataclass

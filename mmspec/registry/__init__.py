@@ -5,7 +5,16 @@ from mmspec.registry.loading import add_file, answering, commanding, installed, 
 from mmspec.registry.manager import Registry
 from mmspec.registry.matching import Pairing, fitting, missing_words, pair, require
 from mmspec.registry.plugin import Plugin, PluginError
-from mmspec.registry.specs import AdapterSpec, DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec
+from mmspec.registry.specs import (
+    AdapterSpec,
+    DefaultMethod,
+    DrafterSpec,
+    MethodSpec,
+    PolicySpec,
+    RuleSpec,
+    Spec,
+    TargetSpec,
+)
 
 __all__ = [
     "AdapterSpec",
@@ -15,6 +24,7 @@ __all__ = [
     "Pairing",
     "Plugin",
     "PluginError",
+    "PolicySpec",
     "Registry",
     "RuleSpec",
     "Spec",

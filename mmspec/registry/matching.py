@@ -2,7 +2,7 @@
 
 A rule's needs are met by the target or the drafter, a drafter's by the target or the rule, a method's own by any of the
 three. A drafter that offers `tree` drafts trees, so its target has to verify them. `missing_words` is the whole of it;
-the registry asks it of specs, and `mmspec.core.fit` of live objects.
+the registry asks it of specs, and `mmspec.core.promise` of live objects.
 """
 
 from collections.abc import Iterable

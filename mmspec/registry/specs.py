@@ -20,7 +20,7 @@ class Spec:
     """The fields of every component.
 
     Attributes:
-        kind: `target`, `drafter`, `rule`, `method` or `adapter`.
+        kind: `target`, `drafter`, `rule`, `policy`, `method` or `adapter`.
         name: Lower-case words joined by `-`, `.` or `_`; the name in the literature where there is one.
         summary: What the component is, in at most 80 characters.
         paper: A link to the publication.
@@ -138,34 +138,15 @@ class TargetSpec(FactorySpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSpec(FactorySpec):
-    """The common part of drafters and rules: they need words of others, and offer words to others.
+class OptionsSpec(FactorySpec):
+    """A component that may have options.
 
     Attributes:
-        needs: Words that others have to offer (`mmspec.registry.plugin.WORDS`): the target, and beside it the rule for
-            a drafter, the drafter for a rule.
-        offers: Words that this component offers to the others.
-        words: Words of `needs` and `offers` that mmspec does not declare, each with a sentence; the whole plugin may
-            use them.
-        options: `"module:Class"` of a frozen dataclass, imported on first use; None where the factory's first argument
-            is annotated with that class, or there is nothing to set.
+        options: `"module:Class"` of a frozen dataclass, imported on first use; None where an argument of the factory is
+            annotated with that class, or there is nothing to set.
     """
 
-    needs: frozenset[str] = frozenset()
-    offers: frozenset[str] = frozenset()
-    words: Mapping[str, str] = field(default_factory=dict, hash=False)
     options: str | None = None
-
-    @classmethod
-    def row(cls, name: str, factory: str, words: str, summary: str, paper: str = "", /, **others: Any) -> Self:
-        """The same as one row: words are what is needed, an arrow, and what is offered.
-
-        Example:
-            >>> DrafterSpec.row("repeat", "my_drafter:Repeat", "discrete → chain", "Repeats a token.")
-        """
-        needs, _, offers = (frozenset(part.split()) for part in words.partition("→"))
-        said: dict[str, Any] = {"name": name, "factory": factory, "summary": summary, "paper": paper}
-        return cls(needs=needs, offers=offers, **said, **others)
 
     def load_options(self) -> type | None:
         """Import the options dataclass, or return None where there is nothing to set.
@@ -186,13 +167,55 @@ class PartSpec(FactorySpec):
 
 
 def _annotated(factory: Any) -> type | None:
-    """The dataclass that a factory's first argument is annotated with; None where there is none."""
+    """The dataclass that an argument of a factory is annotated with, the first one; None where there is none."""
     try:
-        first = [*inspect.signature(factory, eval_str=True).parameters.values()][:1]
+        arguments = inspect.signature(factory, eval_str=True).parameters.values()
     except (TypeError, ValueError, NameError):  # it cannot be asked; to call it says what is wrong
         return None
-    hints = [each.annotation for each in first if isinstance(each.annotation, type)]
+    hints = [each.annotation for each in arguments if isinstance(each.annotation, type)]
     return next(filter(is_dataclass, hints), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec(OptionsSpec):
+    """A policy: it decides how many units to draft (`mmspec.core.policies.Policy`).
+
+    Its factory is called as `factory(k)`, or as `factory(k, options)` where it has options; `k` is the most units of a
+    draft.
+
+    Example:
+        >>> PolicySpec(name="half", factory="my_policy:Half", summary="Half of k, always.")
+    """
+
+    kind: ClassVar[str] = "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSpec(OptionsSpec):
+    """The common part of drafters and rules: they need words of others, and offer words to others.
+
+    Attributes:
+        needs: Words that others have to offer (`mmspec.registry.plugin.WORDS`): the target, and beside it the rule for
+            a drafter, the drafter for a rule.
+        offers: Words that this component offers to the others.
+        words: Words of `needs` and `offers` that mmspec does not declare, each with a sentence; the whole plugin may
+            use them.
+    """
+
+    needs: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset()
+    words: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def row(cls, name: str, factory: str, words: str, summary: str, paper: str = "", /, **others: Any) -> Self:
+        """The same as one row: words are what is needed, an arrow, and what is offered.
+
+        Example:
+            >>> DrafterSpec.row("repeat", "my_drafter:Repeat", "discrete → chain", "Repeats a token.")
+        """
+        needs, _, offers = (frozenset(part.split()) for part in words.partition("→"))
+        said: dict[str, Any] = {"name": name, "factory": factory, "summary": summary, "paper": paper}
+        return cls(needs=needs, offers=offers, **said, **others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,5 +369,5 @@ class AdapterSpec(FactorySpec):
         return bool(imported(self.fits, f"the function `fits` of {self.kind} {self.qualified!r}")(model))
 
 
-SPECS: tuple[type[Spec], ...] = (TargetSpec, DrafterSpec, RuleSpec, MethodSpec, AdapterSpec)
+SPECS: tuple[type[Spec], ...] = (TargetSpec, DrafterSpec, RuleSpec, PolicySpec, MethodSpec, AdapterSpec)
 KINDS = tuple(spec.kind for spec in SPECS)

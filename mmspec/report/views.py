@@ -65,6 +65,14 @@ def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
     return fastest, times[fastest]
 
 
+def today_of(result: Result, setting: str) -> tuple[str, list[float]]:
+    """Name and seconds of what a user runs today: the first of the others, or plain decoding if there is none."""
+    names = peers_of(result, setting)
+    return (
+        (names[0], result.peers[f"{setting} / {names[0]}"].repeats_s) if names else (PLAIN, plain_of(result, setting))
+    )
+
+
 def vs_best(result: Result) -> dict[str, VsBest]:
     """Our speed in every setting as a multiple of the best other way's, for `Result.vs_best`."""
     found = {}
@@ -88,14 +96,20 @@ def speeds(result: Result) -> list[View]:
 def _speed(result: Result, setting: str) -> View:
     names, ours = peers_of(result, setting), real(result, setting)
     others = {key: peer for key, peer in result.peers.items() if peer.setting == setting}
-    header = ("method", "exactness", *LENGTHS, f"{result.unit}s/s", "speed-up over plain")
+    header = ("method", "exactness", *LENGTHS, f"{result.unit}s/s")
+    ways = _today_first([f"× {name}" for name in names], "speed-up over plain")
     rows = [_method(result, row, names) for row in ours]
     rows += [_peer(result, key, names) for key in others]
     notes = [f"The fastest of the others: {base_of(result, setting)[0]}."] if len(names) > 1 else []
     notes += [f"{key.removeprefix(f'{setting} / ')}: {how}." for key, p in others.items() if (how := _how(p))]
     if any(row.exactness not in HONEST for row in ours):
         notes.append(f"{WARNING}: the output is not the model's; see the quality numbers.")
-    return View(setting, (*header, *(f"× {name}" for name in names)), rows, " ".join(notes))
+    return View(setting, (*header, *ways), rows, " ".join(notes))
+
+
+def _today_first(others: Sequence[str], plain: str) -> tuple[str, ...]:
+    """The cells of speeds: over what a user runs today, over plain decoding, over the rest of the others."""
+    return *others[:1], plain, *others[1:]
 
 
 def _how(peer: Peer) -> str:
@@ -111,18 +125,26 @@ def lengths(row: Row) -> tuple[str, str]:
 
 def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
     what = (row.method, badge(row.exactness), *lengths(row), f"{row.tokens_per_second:.0f}")
-    return (*what, ratio(row.plain_repeats_s, row.repeats_s), *(f"{result.against(row, name):.2f}" for name in names))
+    times = [f"{result.against(row, name):.2f}" for name in names]
+    return (*what, *_today_first(times, ratio(row.plain_repeats_s, row.repeats_s)))
 
 
 def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
     peer = result.peers[key]
     name = key.removeprefix(f"{peer.setting} / ")
     if not peer.repeats_s:
-        return (name, "", "", "", "", "not run", *("" for _ in names))
+        return (name, "", "", "", "", *_today_first(["" for _ in names], "not run"))
     bases = [result.peers[f"{peer.setting} / {other}"].repeats_s for other in names]
     tokens = f"{peer.units / statistics.median(peer.repeats_s):.0f}" if peer.units else ""
     speed = ratio(plain_of(result, peer.setting), peer.repeats_s)
-    return (name, "", "", "", tokens, speed, *(f"{speedup_of(base, peer.repeats_s):.2f}" for base in bases))
+    return (
+        name,
+        "",
+        "",
+        "",
+        tokens,
+        *_today_first([f"{speedup_of(base, peer.repeats_s):.2f}" for base in bases], speed),
+    )
 
 
 def costs(result: Result) -> View:

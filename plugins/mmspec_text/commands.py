@@ -20,8 +20,7 @@ _QUESTIONS = (
     ("SmolLM2 programs", "Write a Python class for a stack, with a docstring for every method.", 0.0),
     ("SmolLM2 answers", "What is the capital of France, and what is it known for?", 0.7),
 )
-_EAGLE = {"model": "mmspec/smollm2-eagle3", "k": 2, "form": "chain"}
-"""The demo's questions to a real model, as title, question and temperature; and how its head drafts."""
+"""The demo's questions to a real model, as title, question and temperature."""
 
 
 def add(app: typer.Typer) -> None:
@@ -46,7 +45,7 @@ def demo() -> None:
     from mmspec.packaged import cache
 
     if (cache() / _REAL).is_dir():
-        run_demo(_REAL, {"plain": {}, "auto": {}, "eagle": _EAGLE}, _QUESTIONS)
+        run_demo(_REAL, {"plain": {}, "auto": {}}, _QUESTIONS)
     else:
         run_demo("mmspec/text-14m")
         typer.echo(f"\nwith a real model, which answers questions: mmspec fetch {_REAL}, and mmspec demo text again")

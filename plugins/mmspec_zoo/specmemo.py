@@ -98,5 +98,5 @@ class SpecMemo(DraftModel):
 
 def _room(slots: SlotCache, state: State) -> int:
     """Nodes for which there is room behind the longest row's text, the root included."""
-    texts = zip(slots.begun, [*state.host_emitted] * (len(slots.begun) // state.rows), strict=True)
+    texts = zip(slots.begun, [*state.host.emitted] * (len(slots.begun) // state.rows), strict=True)
     return min(slots.most - max(begun + new - 1 for begun, new in texts), slots.most_nodes)

@@ -19,7 +19,7 @@ def written(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("rule", marks=pytest.mark.slow), "target"]
+    "kind", ["policy", pytest.param("rule", marks=pytest.mark.slow), "target"]
 )  # the drafter is the one of the tutorial
 def test_it_passes_the_checks_before_a_line_was_changed(tmp_path: Path, mmspec, kind: str) -> None:
     run = mmspec("new", f"green-{kind}", "--kind", kind, "--out", str(tmp_path))
@@ -35,7 +35,7 @@ def test_it_passes_the_checks_before_a_line_was_changed(tmp_path: Path, mmspec, 
     assert "pass" in run.output and "fail" not in run.output
 
 
-@pytest.mark.parametrize("kind", ["drafter", "rule", "target"])
+@pytest.mark.parametrize("kind", authoring.KINDS)
 def test_it_asks_for_what_its_checks_need(tmp_path: Path, mmspec, kind: str) -> None:
     run = mmspec("new", "acme", "--kind", kind, "--out", str(tmp_path))
     folder = tmp_path / "mmspec-acme"

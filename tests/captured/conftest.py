@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.compile import launch as compiler
+from mmspec.core.compile.captured import Captured
 from mmspec.core.compile.pool import NAME
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder
@@ -58,7 +59,7 @@ def rounds_of(decoder: Decoder) -> list[CapturedRound]:
 def rows_of(state: State) -> list[Tensor]:
     """The tensors that a round changes, without the room behind a row's units."""
     live = state.live
-    history = [live.history[row, : state.prompt_length + n] for row, n in enumerate(state.host_emitted)]
+    history = [live.history[row, : state.prompt_length + n] for row, n in enumerate(state.host.emitted)]
     return [*history, live.emitted, live.root, live.done, live.nonfinite]
 
 
@@ -81,5 +82,5 @@ def lockstep(eager: Decoder, captured: Decoder, inputs: Any, limit: int, **optio
         rounds += 1
     assert one.report.accepted == other.report.accepted and one.report.drafted == other.report.drafted
     assert str(one.report.bias) == str(other.report.bias), "to the digits that reports print"
-    assert one.report.emitted == other.report.emitted and other.capture.round is not None
+    assert one.report.emitted == other.report.emitted and isinstance(other.player, Captured)
     return rounds

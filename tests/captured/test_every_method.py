@@ -126,6 +126,6 @@ def test_a_method_is_captured_or_says_why_not(method: str, target: str) -> None:
     found: Any = bench.target
     forget(found.model)  # what other tests captured
     eager, captured = decoder("one"), decoder("one")
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, inputs, 20, seed=3, warp=warp) > 3
     assert lockstep(eager, captured, inputs, 13, seed=4, warp=bench.greedy) > 3

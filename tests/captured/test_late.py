@@ -10,7 +10,8 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core.compile import own_rounds, rounds
+from mmspec.core.compile import captured as player
+from mmspec.core.compile import rounds
 from mmspec.core.compile.protocols import DraftsOfRows
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.decoder import Decoder, Output
@@ -60,9 +61,9 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
 def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The events of a call: `launch` of a captured round, and `read` of its counts."""
     happened: list[str] = []
-    launch, read = CapturedRound.launch, own_rounds.Counts.read
+    launch, read = CapturedRound.launch, player.Counts.read
     monkeypatch.setattr(CapturedRound, "launch", lambda *a: (happened.append("launch"), launch(*a))[1])
-    monkeypatch.setattr(own_rounds.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
+    monkeypatch.setattr(player.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
     return happened
 
 
@@ -131,7 +132,7 @@ def test_a_memory_is_its_drafters_own(model: Any) -> None:
 def test_who_watches_reads_every_round(model: Any, events: list[str]) -> None:
     captured = both(model, "prompt-lookup")[1]
     seen: list[int] = []
-    output = captured.generate(ragged(), 20, warp=GREEDY, on_step=lambda state: seen.append(sum(state.host_emitted)))
+    output = captured.generate(ragged(), 20, warp=GREEDY, on_step=lambda state: seen.append(sum(state.host.emitted)))
     assert at_once(events) and output.report.compiled
     assert seen == sorted(set(seen)) and seen[-1] == output.report.emitted
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmspec.core.compile.choice import Captures
+from mmspec.core.compile.captured import Captures
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.report import Report

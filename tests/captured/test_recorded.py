@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core import promise
-from mmspec.core.compile import choice, rounds
+from mmspec.core.compile import captured, rounds
 from mmspec.core.compile.launch import Reading
 from mmspec.core.compile.pool import MOST
 from mmspec.core.decoder import Decoder
@@ -43,7 +43,7 @@ def model() -> Any:
 @pytest.fixture(autouse=True)
 def _recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """This device records."""
-    monkeypatch.setattr(choice, "RECORDING", ("cpu",))
+    monkeypatch.setattr(captured, "RECORDING", ("cpu",))
 
 
 def pair(model: Any, method: str, **how: Any) -> tuple[Decoder, Decoder]:
@@ -92,7 +92,7 @@ def test_rules_that_draw_fresh_numbers(model: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
     how: dict[str, Any] = {"drafter": model, "k": 3, "rule": "rejection"}
     eager, recorded = (decoder_for(model, "draft-model", **how) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, recorded, ragged(), 20, seed=3, warp=Warp.sampling(0.9)) > 4
 
 

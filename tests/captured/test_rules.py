@@ -14,8 +14,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.compile.proposal import WINDOW
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, Mixed, PointMass
-from mmspec.core.noise import Round
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import OffsetSource, Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Block, RecursiveRejection, Rejection, Rule, Synthetic
 from mmspec.core.types import Draft
@@ -103,7 +102,7 @@ def both(model: Any, made: Callable[[], Decoder]) -> tuple[Decoder, Decoder]:
     """Two decoders of one width, of which the first runs the eager loop."""
     forget(model)
     eager, captured = made(), made()
-    eager.captures._refused = True
+    eager.captures.refused = True
     return eager, captured
 
 

@@ -174,7 +174,8 @@ def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
                 captured.advance(state)
     for units, state in zip(expected, states, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(units, state.output(), strict=True))
-    assert None is not states[0].capture.round is not states[1].capture.round is not None
+    rounds = [state.player.round for state in states]
+    assert None is not rounds[0] is not rounds[1] is not None
 
 
 def test_outputs_do_not_change_when_the_plan_serves_another_call(model: Any) -> None:

@@ -12,8 +12,7 @@ from mmspec.core.compile import rounds
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi, WindowInside
-from mmspec.core.noise import Round
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import OffsetSource, Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.warp import Warp

@@ -350,6 +350,15 @@ def test_the_boundary_turns_each_kind_into_a_line(
             boundary.run(fails)
 
 
+def test_a_warning_has_the_line_of_a_script_and_none_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    def warns() -> None:
+        for file in (sys.argv[0], "script.py"):
+            print(warnings.formatwarning("slow", UserWarning, file, 8), end="")
+
+    assert boundary.run(warns) == 0
+    assert capsys.readouterr().out == "mmspec: slow\nscript.py:8: UserWarning: slow\n"
+
+
 def test_what_is_printed_last_is_told_when_it_cannot_be_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

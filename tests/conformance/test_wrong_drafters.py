@@ -1,6 +1,7 @@
 """Drafters with one fault each: the check that is meant for it fails, and no other."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.testing import Example
 from mmspec.testing.conformance.benches import history
@@ -106,7 +108,7 @@ class Short(Honest):
 
 class Gives(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
-        if state.host_emitted[0] > 9:
+        if state.host.emitted[0] > 9:
             raise RuntimeError("no idea")
         return super().propose(state, k, noise)
 
@@ -125,6 +127,14 @@ class Remembers(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
         return draft if self.calls == 1 else Draft.chain(draft.units, draft.distribution, valid=draft.units > 0)
+
+
+class CommitsForTheLoop(Honest):
+    def bind(self, target: Any) -> None:
+        self.target = target
+
+    def observe(self, state: Any, step: Any) -> None:
+        self.target.commit(state.cache, step.verdict.path, step.count)
 
 
 class HasADistributionAndDoesNotSay(Honest):
@@ -172,6 +182,7 @@ FAULTS = {
     Gives: "never-raises",
     CannotMeet: "can-be-made",
     Remembers: "second-call-is-fresh",
+    CommitsForTheLoop: "inputs-stay",
     HasADistributionAndDoesNotSay: "drafts-are-point-masses",
     Twins: "siblings-differ",
     ChildrenFirst: "parents-come-first",
@@ -195,6 +206,84 @@ def test_a_fault_fails_its_own_check_and_no_other(drafter: type, checked: Callab
 
 def test_noise_that_is_drawn_once_a_call_is_seen(checked: Callable, failed: Callable) -> None:
     assert "rounds-draw-fresh-noise" in failed(checked(StaleNoise, "drafter"))
+
+
+class FromAGlobalGenerator(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        return Draft.chain(torch.randint(VOCAB, (state.rows, k)))
+
+    offers = frozenset({"chain"})
+
+
+def test_a_global_generator_is_named(checked: Callable, failed: Callable) -> None:
+    found = checked(FromAGlobalGenerator, "drafter")
+    assert failed(found) == {"same-seed-same-draft", "rows-are-independent"}
+    assert all("drew from a generator that all calls share" in found[name].reason for name in failed(found))
+
+
+Lists = list[list[int]]
+
+
+class Repeats(HostDrafterAdapter):
+    """A drafter in plain Python."""
+
+    example = staticmethod(here)
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(propose=self.lists))
+
+    def lists(self, tokens: Lists, k: int) -> Lists:
+        return [[row[-1]] * k for row in tokens]
+
+
+class Floats(Repeats):
+    def lists(self, tokens: Lists, k: int) -> Any:
+        return [[row[-1] + 0.5] * k for row in tokens]
+
+
+class BeyondK(Repeats):
+    def lists(self, tokens: Lists, k: int) -> Lists:
+        return super().lists(tokens, k + 5)
+
+
+class ChangesItsLists(Repeats):
+    def lists(self, tokens: Lists, k: int) -> Lists:
+        drafts = super().lists(tokens, k)
+        tokens[0].append(0)
+        return drafts
+
+
+class Misspelt(Repeats):
+    def lists(self, tokens: Lists, k: int) -> Any:
+        return tokens.lengths()  # type: ignore[attr-defined]
+
+
+IN_PYTHON = {
+    Floats: ("never-raises", ".5; unit ids are integers"),
+    BeyondK: ("fits-the-budget", "9 units where k is 4"),
+    ChangesItsLists: ("inputs-stay", "propose changed the lists of units that it was given"),
+    Misspelt: ("never-raises", "AttributeError: 'list' object has no attribute 'lengths' (test_wrong_drafters.py:"),
+}
+
+
+@pytest.mark.parametrize("drafter", [Repeats, *IN_PYTHON])
+def test_lists_are_looked_at_before_they_are_a_draft(drafter: type, checked: Callable, failed: Callable) -> None:
+    found = checked(drafter, "drafter")
+    check, reason = IN_PYTHON.get(drafter, ("", ""))
+    assert failed(found) == {check} - {""}, found
+    assert not check or reason in found[check].reason
+
+
+class MisspeltInBind(Honest):
+    def bind(self, target: Any) -> None:
+        self.size = target.vocabulary
+
+
+def test_an_error_is_said_once_with_its_line(checked: Callable, failed: Callable) -> None:
+    found = checked(MisspeltInBind, "drafter")
+    lines = [outcome.reason for outcome in found.values() if "(test_wrong_drafters.py:" in outcome.reason]
+    assert failed(found) == {"can-be-made"} and "no attribute 'vocabulary'" in found["can-be-made"].reason
+    assert lines == [found["can-be-made"].reason]
 
 
 def test_a_manifest_that_disagrees_with_its_class(checked: Callable, failed: Callable) -> None:

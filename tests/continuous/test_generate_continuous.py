@@ -67,7 +67,7 @@ def test_ctrl_c_keeps_the_partial_picture(saved, tmp_path, monkeypatch):
     propose = ContinuousJacobi.propose
 
     def interrupted(self, state, k, noise):
-        if state.host_emitted[0] > 6:
+        if state.host.emitted[0] > 6:
             signal.raise_signal(signal.SIGINT)
         return propose(self, state, k, noise)
 

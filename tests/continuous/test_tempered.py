@@ -263,7 +263,7 @@ def test_the_first_tokens_are_the_targets_alone(share):
     decoder, first = Decoder(example.target, drafter, Tempered(), k=3), math.ceil(share * example.target.context)
     state = decoder.start(captions([1, 2, 3]), 20, seed=1)
     while not state.finished:
-        before = list(state.host_emitted)
+        before = list(state.host.emitted)
         pending = decoder.speculate(state)
         assert (pending.draft.nodes > 1) == (min(before) >= first and min(before) < 19)
         decoder.settle(state, pending)

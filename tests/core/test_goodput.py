@@ -304,7 +304,7 @@ def test_the_decoder_tells_who_is_behind():
     decoder = Decoder(target, DraftModel(target.near(1)), k=3, policy=Watching())
     seen = []
     decoder.generate(
-        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.host_emitted))
+        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.host.emitted))
     )
     for before, now, emitted in zip(seen, seen[1:], told, strict=False):
         order = sorted(range(4), key=before.__getitem__)
@@ -346,9 +346,14 @@ def test_drafts_fill_the_buckets():
     assert set(budgets) <= {0, 7, 15, 31, 63}, "nothing recompiles"
 
 
+def knowing(policy, width):
+    policy.know(width)
+    return policy
+
+
 def test_buckets_count_the_nodes_of_trees():
-    assert Goodput(20, GoodputOptions(buckets=(1, 8, 16)), width=lambda depth: 2 * depth).depths == [0, 3, 7]
-    policy = Goodput(4, GoodputOptions(buckets=(1, 8)), width=lambda depth: 63 * (depth > 0))
+    assert knowing(Goodput(20, GoodputOptions(buckets=(1, 8, 16))), lambda depth: 2 * depth).depths == [0, 3, 7]
+    policy = knowing(Goodput(4, GoodputOptions(buckets=(1, 8))), lambda depth: 63 * (depth > 0))
     assert policy.depths == [0], "trees of 64 nodes fit no pass of 8"
 
 

@@ -29,7 +29,7 @@ def test_counts(drafter, end):
         before, active = state.emitted.clone(), ~state.done
         history = state.history.clone()
         state.report.rounds += 1
-        state.report.row_rounds += state.host_done.count(False)
+        state.report.row_rounds += state.host.done.count(False)
         pending = decoder.speculate(state)
         step = decoder.settle(state, pending)
         state.sync()

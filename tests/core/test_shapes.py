@@ -141,9 +141,9 @@ def eagle2(distribution, k, frontier, children, nodes):
 def test_rerank_is_eagle2(greedy, frontier, children, nodes):
     shape, k = Rerank(frontier, children, nodes, spread=0.6), 3
     draft, state = drafted(shape, Match(), k, rows=6, warp=Warp.sampling(temperature=0.0 if greedy else 0.9))
-    race = state.source.by_position(state.emitted, state.host_emitted, k - 1).exponential(6)
+    race = state.source.by_position(state.emitted, state.host.emitted, k - 1).exponential(6)
     for row in range(6):
-        known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
+        known = [0, 1, *state.history[row, 2 : 2 + state.host.emitted[row]].tolist()]
 
         def scores(path, row=row, known=known):
             logits = SMALL.next_distribution(known, lambda x: x if greedy else x / 0.9)(path).log()
@@ -188,9 +188,9 @@ def test_greedy_is_dyspec(greedy, children, nodes):
     state, forms = decoder.start(PROMPT.expand(6, -1), 30, seed=list(range(6)), warp=warp), set()
     for _ in range(2):
         draft = decoder.drafter.propose(state, k, decoder.rule.draft_noise(state.round()))
-        race = state.source.by_position(state.emitted, state.host_emitted, k - 1).exponential(6)
+        race = state.source.by_position(state.emitted, state.host.emitted, k - 1).exponential(6)
         for row in range(6):
-            known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
+            known = [0, 1, *state.history[row, 2 : 2 + state.host.emitted[row]].tolist()]
 
             def scores(path, row=row, known=known, race=race):
                 logits = SMALL.next_distribution(known, lambda x: x if greedy else x / 0.9)(path).log()
@@ -258,7 +258,7 @@ def test_heap_is_dyspec_with_values_before_the_draw(rule, children, nodes):
         memory.shape = Seen(children, nodes)
         draft = decoder.drafter.propose(state, k, rule.draft_noise(state.round()))
         for row in range(6):
-            known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
+            known = [0, 1, *state.history[row, 2 : 2 + state.host.emitted[row]].tolist()]
             behind = SMALL.next_distribution(known, lambda x: x / 0.9)
             ways = {tuple(round(p, 5) for p in probs): values for probs, values in races(drawn, row)}
 

@@ -173,6 +173,6 @@ def test_a_finished_row_does_not_pin_old_noise():
 
     decoder = Decoder(LARGE)
     state = decoder.start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
-    state.host = HostCopy([1, 6], [True, False], state.host_pads)
+    state.host = HostCopy([1, 6], [True, False], state.host.pads)
     decoder.speculate(state)
     assert state.source.asked == [6, 6]

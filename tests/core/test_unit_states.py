@@ -28,9 +28,9 @@ def test_states_are_those_of_the_models_own_forward(method: str, how: dict[str, 
     for state in decoder.rounds(inputs, LIMIT, seed=3, warp=Warp.sampling(0.9), ends=5):
         states.step(state)
     assert state.report.accepted > 0 or method == "plain"
-    assert min(state.host_emitted) < LIMIT, "no row ended early, so that this was not tested"
+    assert min(state.host.emitted) < LIMIT, "no row ended early, so that this was not tested"
     for row, own in enumerate(states.rows()):
-        new = int(state.host_emitted[row])
+        new = int(state.host.emitted[row])
         known = state.history[row, int(state.pads[row]) : int(state.known[row])]
         with torch.no_grad():
             recorded = llama()(input_ids=known[None], output_hidden_states=True).hidden_states

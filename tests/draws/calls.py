@@ -71,7 +71,7 @@ class KnownTree:
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         """At most `k` levels behind what every row has."""
         k = min(k, state.most_room) if hasattr(state, "most_room") else k
-        at = torch.tensor(state.host_emitted)[:, None] + torch.arange(k)
+        at = torch.tensor(state.host.emitted)[:, None] + torch.arange(k)
         right = self.text.gather(1, at.clamp(max=self.text.shape[1] - 1))
         other = torch.where(right == 3, 4, 3)
         if not self.wrong:

@@ -134,7 +134,7 @@ def explained(plain: Drawing, ours: Drawing, row: int) -> bool:
         return False  # the prefill is the same pass in both
     decoder = Decoder(decoder.target)
     state, outputs, verify = decoder.start(inputs, limit, **options), list[Any](), decoder.target.verify
-    while state.host_emitted[row] < position:
+    while state.host.emitted[row] < position:
         decoder.advance(state)
     if plain.every and position >= plain.every and state.warp.guidance is not None:
         state.warp = replace(state.warp, guidance=steered(position // plain.every))

@@ -56,7 +56,7 @@ def both() -> Callable[..., tuple[Decoder, Decoder]]:
             return Decoder(TransformersTarget(llama()), drafter, rule(), k=3, shape=None, compile=compile)
 
         eager, captured = decoder(True), decoder(True)
-        eager.captures._refused = True
+        eager.captures.refused = True
         return eager, captured
 
     return make
@@ -119,9 +119,9 @@ def test_a_call_goes_on_eagerly_behind_a_pause(both: Any) -> None:
     states = [d.rounds(prompt([0]), 30, seed=3, warp=SAMPLED, pauses=(9, 19)) for d in (eager, captured)]
     for one, other in zip(*states, strict=True):
         if one.waits and one.reach == 9:
-            captured.captures._outside = True  # from here on drafts are made outside, over the same cache
+            captured.captures.inside = None  # from here on drafts are made outside, over the same cache
         if one.waits and one.reach == 19:
-            captured.captures._outside = False
+            captured.captures.inside = captured.drafter
         assert one.step is not None and other.step is not None
         assert torch.equal(one.emitted, other.emitted) and torch.equal(one.step.count, other.step.count)
     assert one.report.accepted == other.report.accepted > 0
@@ -232,7 +232,7 @@ def test_heads_that_step_along_paths(
     vars(llama()).pop(NAME, None)
     vars(llama().get_input_embeddings()).pop(HEADS, None)
     eager, captured = decoder(), decoder()
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
 
@@ -253,7 +253,7 @@ def test_heads_that_score_a_block(
 
     vars(llama()).pop(NAME, None)
     eager, captured = decoder(), decoder()
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
 
@@ -268,7 +268,7 @@ def test_a_confidence_head_ends_drafts_inside(rule: type, rows: dict[str, Tensor
 
     vars(llama()).pop(NAME, None)
     eager, captured = decoder(), decoder()
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
     assert len(rounds_of(captured)) == len(drafting(captured)) == 1
 
@@ -357,7 +357,7 @@ for name in sys.argv[1:]:
             waits.append(meter.waits.total())
             meter.reset()
         same = all((a.cpu() == b).all() for a, b in zip(state.output(), expected.output(), strict=True))
-    inside = state.capture.round.plan.drafts is not None
+    inside = state.player.round.plan.drafts is not None
     print(json.dumps({"name": name, "same": bool(same), "inside": inside, "waits": waits}))
 """
 

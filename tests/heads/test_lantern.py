@@ -135,7 +135,7 @@ def test_pictures_are_those_of_plain_decoding(kind: str, warp: Warp, form: dict[
 @pytest.mark.parametrize("form", FORMS, ids=["chain", "tree"])
 def test_captured_rounds_return_the_states_of_both_halves(form: dict[str, Any], decoder: Callable) -> None:
     eager, captured = decoder("t2i", compile=True, **form), decoder("t2i", compile=True, **form)
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, condition("t2i"), 36, seed=5, warp=SAMPLED) > 3
     assert captured.generate(condition("t2i"), 36, seed=5, warp=SAMPLED).report.accepted > 0
 

@@ -87,7 +87,7 @@ def test_captured_rounds(head: str, form: dict[str, Any], rule: Any, rows: dict[
     vars(llama()).pop(NAME, None)
     how: dict[str, Any] = {"head": HEADS[head], **form, "shape": None, "compile": True}
     eager, captured = (decoder(rule, **how) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     for warp in (SAMPLED, GREEDY):
         assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert rounds_of(captured)[0].plan.drafts is not None

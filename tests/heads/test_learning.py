@@ -53,7 +53,7 @@ def corrections(state: State, last: list[int]) -> list[int]:
     for row in range(state.rows):
         parents = draft.index.parent.expand(state.rows, -1)[row].tolist()
         node, place = 0, -1
-        for at in range(last[row], state.host_emitted[row]):
+        for at in range(last[row], state.host.emitted[row]):
             unit = int(state.history[row, state.prompt_length + at])
             children = [n for n, above in enumerate(parents) if above == node and bool(draft.valid[row, n])]
             taken = [n for n in children if int(draft.units[row, n]) == unit]
@@ -73,7 +73,7 @@ def test_notes_equal_a_recomputation(form: dict[str, Any], decoder: Callable, ro
         notes.step(state)
         for row, place in enumerate(corrections(state, last)):
             found[row] |= {place} - {-1}
-        last = list(state.host_emitted)
+        last = list(state.host.emitted)
     assert all(found), "nothing was corrected, so nothing was tested"
     end = state.prompt_length + 20
     expected = [

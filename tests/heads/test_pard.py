@@ -70,7 +70,7 @@ def test_captured_rounds_draft_by_themselves(
 ) -> None:
     vars(llama()).pop(NAME, None)
     eager, captured = (decoder(rule(), shape=None, compile=True, **form) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     assert len(rounds_of(captured)) == 1 and rounds_of(captured)[0].plan.drafts is not None
     assert captured.generate(rows, 24, seed=4, warp=warp).report.accepted > 0

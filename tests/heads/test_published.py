@@ -77,9 +77,9 @@ def rounds_of(tensors: dict[str, Tensor], decoder: Any, state: Any) -> Iterator[
         yield f"round.{number}", pending.draft
         rest = tensors[f"round.{number + 1}.new"] if number + 1 < rounds else tensors["prompt"][:0]
         while len(rest):  # a round emits no more than its draft has, and one
-            before = state.host_emitted[0]
+            before = state.host.emitted[0]
             decoder.advance(state, truth=rest[None], pending=pending)
-            rest, pending = rest[state.host_emitted[0] - before :], None
+            rest, pending = rest[state.host.emitted[0] - before :], None
 
 
 def compare(

@@ -125,7 +125,7 @@ def test_multi_token_layers_that_two_decoders_share(rows: dict[str, Tensor]) -> 
 def test_captured_rounds(rule: Any, rows: dict[str, Tensor]) -> None:
     vars(llama()).pop(NAME, None)
     eager, captured = (eagle("eagle-1", rule, True, **CHAIN) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     assert lockstep(eager, captured, rows, 24, seed=3, warp=SAMPLED) > 3
     assert rounds_of(captured)[0].plan.drafts is not None
 

@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_the_partial_picture(tiny, saved, tmp_path, monkeypatch, li
     propose = ImageJacobi.propose
 
     def interrupted(self, state, k, noise):
-        if state.host_emitted[0] > 6:
+        if state.host.emitted[0] > 6:
             signal.raise_signal(signal.SIGINT)
         return propose(self, state, k, noise)
 

@@ -99,7 +99,7 @@ def test_rows_that_end_do_not_go_on_and_others_do() -> None:
     whole = Decoder(target, None, Match(), k=0).generate(prompt, 20, **how)
     decoder, waited = Decoder(target, None, Match(), k=0), []
     for state in decoder.rounds(prompt, 20, pauses=[1, 5, 6], **how):
-        waited += [list(state.host_emitted)] if state.waits else []
+        waited += [list(state.host.emitted)] if state.waits else []
     assert all(torch.equal(a, b) for a, b in zip(state.output(), whole.units, strict=True))
     assert [max(each) for each in waited] == [1, 5, 6] and min(map(len, whole.units)) < 5
 

@@ -56,11 +56,11 @@ def steered(rows: int, drafter: Any, sample: bool) -> Tensor:
     how = {"seed": [*range(rows)], "warp": warp}
     for state in decoder.rounds(guided(range(rows)), LIMIT, pauses=[*AWAY], **how):
         if state.waits:
-            at = state.host_emitted[0]
+            at = state.host.emitted[0]
             known = state.history[:, state.prompt_length :][:, : at - 1]
             null = torch.tensor([null_of(row, AWAY[at]) for row in range(rows)])
             target.renew_null(state.cache, null, None, known)
-            state.capture.stale = True
+            state.player.renew()
     return torch.stack(state.output())
 
 

@@ -8,7 +8,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mmspec.api.build import decoder_for
-from mmspec.core.compile import choice
+from mmspec.core.compile import captured
 from mmspec.core.warp import Warp
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.fused_layers import FusedLayers, rotated
@@ -90,7 +90,7 @@ def test_recorded_rounds_run_on_them(device, monkeypatch):
     """A call whose rounds are recorded writes what eager rounds write, where no two tokens are nearly as likely."""
     from mmspec.core.kernels import layers
 
-    monkeypatch.setattr(choice, "RECORDING", (device.type,))
+    monkeypatch.setattr(captured, "RECORDING", (device.type,))
     model = random_model(LlamaConfig(**{**SIZES, "vocab_size": 61}), gain=4.0).to(device, torch.float16)
     turned, calls = layers.rotated, []
     monkeypatch.setattr(layers, "rotated", lambda *given: calls.append(1) or turned(*given))

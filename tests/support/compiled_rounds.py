@@ -88,12 +88,12 @@ class Watch:
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Watch decoders, and let them compile."""
         from mmspec.core import promise
-        from mmspec.core.compile import choice
-        from mmspec.core.compile.choice import Captures
+        from mmspec.core.compile import captured
+        from mmspec.core.compile.captured import Captures
         from mmspec.core.compile.pool import NAME
         from mmspec.core.decoder import Decoder
 
-        make, start, round_for, pool_of = Decoder.__init__, Decoder.start, Captures.round_for, choice.pool_of
+        make, start, round_for, pool_of = Decoder.__init__, Decoder.start, Captures.round_for, captured.pool_of
 
         def making(decoder: Any, *parts: Any, **how: Any) -> None:
             inner, self._making = self._making, True  # a drafter's own decoder, which nobody asked to compile
@@ -114,14 +114,14 @@ class Watch:
                 self._calls.append((decoder, state.report))
             return state
 
-        def choosing(captures: Any, state: Any, draft: Any) -> Any:
+        def choosing(captures: Any, state: Any, *given: Any) -> Any:
             del self._said[:]
-            found = round_for(captures, state, draft)
+            found = round_for(captures, state, *given)
             if self._said:
                 self._why[id(captures)] = self._said[-1]
             if captures.compile and not any(state.report is report for _, report in self._calls):
                 self._calls.append((captures, state.report))  # the caller counts in a report of its own
-            if found is None and (self._said or captures._refused):  # said once; the decoder remembers
+            if found is None and (self._said or captures.refused):  # said once; the decoder remembers
                 self._why.setdefault(id(state.report), self._why.get(id(captures), "nothing"))
             return found
 
@@ -137,8 +137,8 @@ class Watch:
         patch.setattr(Decoder, "__init__", making)
         patch.setattr(Decoder, "start", starting)
         patch.setattr(Captures, "round_for", choosing)
-        patch.setattr(choice, "pool_of", own_pool)
-        for module in (choice, promise):
+        patch.setattr(captured, "pool_of", own_pool)
+        for module in (captured, promise):
             patch.setattr(module, "warn", self._said.append)
 
     def judge(self, reasons: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from transformers import MistralConfig
 
-from mmspec.core.compile import choice
+from mmspec.core.compile import captured
 from mmspec.core.compile.rounds import CapturedRound
 from mmspec.core.drafters.jacobi import WindowInside
 from mmspec.core.tree import TreeIndex
@@ -81,7 +81,7 @@ def long_calls() -> None:
             for slots in (state.cache.slots, state.memory.cache.slots):
                 assert not slots.free_to_read
                 unused = slots.visible - int(slots.length.inner.max())
-                assert unused < BLOCK + 2 * state.budget.width, (unused, state.host_emitted)
+                assert unused < BLOCK + 2 * state.budget.width, (unused, state.host.emitted)
             seen.add(state.cache.slots.visible)
         assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
     assert seen == {BLOCK, 2 * BLOCK}, seen
@@ -147,7 +147,7 @@ def recorded_rounds() -> None:
         return step
 
     one_round = CapturedRound._round
-    with patch.object(choice, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
+    with patch.object(captured, "RECORDING", (DEVICE.type,)), patch.object(CapturedRound, "_round", metered):
         for method, (case, most) in cases.items():
             expected = case.decoder(lambda model: model).generate(case.prompt, 12, seed=3, warp=case.warp)
             with Meter() as meter:
@@ -159,13 +159,13 @@ def recorded_rounds() -> None:
                         # Before the second round, prompts are read and rounds are recorded.
                         assert number < 2 or (meter.waits.total() <= 1 and outside <= most), (
                             method,
-                            state.host_emitted,
+                            state.host.emitted,
                             outside,
                         )
                         meter.reset()
                         launched.clear()
                     assert state.report.recorded and not inside, (method, inside)
-                    drafts = state.capture.round.plan.drafts
+                    drafts = state.player.round.plan.drafts
                     assert isinstance(drafts, WindowInside) == (case.model is pictures or method == "jacobi-text"), (
                         drafts
                     )

@@ -63,7 +63,7 @@ def lost_by(target: Any, inputs: Any, limit: int, seed: Sequence[int], warp: War
         decoder = Decoder(target)
         state = decoder.start(inputs, limit, seed=seed, warp=warp)
         assert position, "the first unit comes from the prefill, which is the same in both"
-        while state.host_emitted[row] < position:
+        while state.host.emitted[row] < position:
             decoder.advance(state)
         pending = decoder.speculate(state)
         distribution: Any = pending.scores.distribution

@@ -110,7 +110,7 @@ def test_drafts_are_what_the_generator_gives_and_the_generator_of_torch_stays(
         before = torch.get_rng_state()
         pending = decoder.speculate(state)
         assert torch.equal(before, torch.get_rng_state())
-        room = 30 - state.host_emitted[0] - 1
+        room = 30 - state.host.emitted[0] - 1
         assert pending.draft.units[0][pending.draft.valid[0]].tolist()[1:] == expected[: min(4, room)]
         drafted += len(expected)
         decoder.settle(state, pending)
@@ -157,7 +157,7 @@ def test_a_generator_that_missed_a_round_is_made_anew(target: Any, prompts: Call
     made = []
 
     def counted(state: Any, inputs: Any) -> CandidateGenerator:
-        made.append(state.host_emitted[0])
+        made.append(state.host.emitted[0])
         return assistant(good)(state, inputs)
 
     turns = iter([4, 4, 0, 0, 0, 4] + [4] * 40)

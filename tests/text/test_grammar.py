@@ -12,6 +12,7 @@ from torch import Tensor
 import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.state import HostCopy
 from mmspec_text.drafters.grammar import GrammarDrafter
 from tests.support.toy_grammar import CALL, Returning, Steps
 
@@ -72,7 +73,7 @@ def test_drafts_of_successive_rounds() -> None:
     """Worked by hand. Twenty-fold choices are drafted as they were made before, and only if the grammar allows it."""
     rules, given = grammar(), [3, 50]
     scores = torch.zeros(1, VOCAB)
-    state: Any = SimpleNamespace(prompt_length=2, rows=1, host_pads=[0], host_done=[False], host_emitted=[5])
+    state: Any = SimpleNamespace(prompt_length=2, rows=1, host=HostCopy([5], [False], [0]))
     state.warp, state.root = SimpleNamespace(processors=(rules,)), torch.zeros(1, dtype=torch.int64)
     state.history = torch.tensor([[*given, 50, 7, 8, 20, 50, *[0] * 20]])
     drafter = GrammarDrafter()
@@ -82,11 +83,11 @@ def test_drafts_of_successive_rounds() -> None:
     assert drafted(drafter, state) == [7, 8, 20, 50, 7, 8]
     # The call went on, and with 9: the end is all that the grammar allows, and behind it there is nothing.
     state.history[0, 7:11] = torch.tensor([7, 8, 20, 9])
-    state.host_emitted = [9]
+    state.host.emitted = [9]
     assert drafted(drafter, state) == [17]
     # Without a count of what followed, the draft ends at the choice.
     state.history[0, 2:4] = torch.tensor([57, 7])
-    state.host_emitted, state.memory.emitted = [2], EmittedUnits(state)
+    state.host.emitted, state.memory.emitted = [2], EmittedUnits(state)
     state.memory = drafter.start(state, None)
     assert drafted(drafter, state) == [8]
 

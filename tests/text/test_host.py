@@ -128,7 +128,7 @@ def test_the_cache_that_comes_back_is_the_one_that_stock_returns(target: Any, wi
         state = decoder.start({**inputs, "past_key_values": given}, NEW, warp=Warp(sample=False), ends=ends)
         while not state.finished:
             decoder.advance(state)
-        assert len(set(state.host_emitted)) > 1, "all rows ended together"
+        assert len(set(state.host.emitted)) > 1, "all rows ended together"
         cache = decoder.target.export(state.cache, theirs.sequences, state.emitted)  # type: ignore[attr-defined]
         assert cache is given and cache.get_seq_length() == theirs.past_key_values.get_seq_length()
         for mine, right in zip(cache.layers, theirs.past_key_values.layers, strict=True):
@@ -152,7 +152,7 @@ def test_a_cache_that_is_full_comes_back_whole(target: Any) -> None:
     state = decoder.start(ids, 20, warp=Warp(sample=False), ends=end)
     while not state.finished:
         decoder.advance(state)
-    assert state.host_emitted[0] < 10 and state.host_emitted[1] == 20 and state.cache.slots.capacity == 64
+    assert state.host.emitted[0] < 10 and state.host.emitted[1] == 20 and state.cache.slots.capacity == 64
     back = TransformersTarget(target).export(state.cache, right.sequences, state.emitted)
     for mine, theirs in zip(back.layers, right.past_key_values.layers, strict=True):
         assert torch.allclose(mine.keys, theirs.keys, atol=1e-4)
@@ -401,7 +401,7 @@ def test_learned_positions_end_where_the_table_does() -> None:
     state = decoder.start(ids, 12, warp=Warp(sample=False), ends=end)
     while not state.finished:
         decoder.advance(state)
-    assert state.host_emitted[0] < state.host_emitted[1] == 12, "both rows ended together"
+    assert state.host.emitted[0] < state.host.emitted[1] == 12, "both rows ended together"
     padded = torch.nn.utils.rnn.pad_sequence(state.output(), batch_first=True)
     back = TransformersTarget(model).export(state.cache, torch.cat([ids, padded], 1), state.emitted)
     assert back.get_seq_length() == 24

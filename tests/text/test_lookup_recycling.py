@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.core.compile import choice, own_rounds, rounds
+from mmspec.core.compile import captured, rounds
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
@@ -73,13 +73,13 @@ def test_recursive_rejection_keeps_the_distribution() -> None:
 def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The CPU in the place of a GPU: rounds are recorded, and read late. What rounds launched and read."""
     happened = list[str]()
-    monkeypatch.setattr(choice, "RECORDING", ("cpu",))
+    monkeypatch.setattr(captured, "RECORDING", ("cpu",))
     monkeypatch.setattr(rounds, "READ_AT_ONCE", ())
-    launch, read = rounds.CapturedRound.launch, own_rounds.Counts.read
+    launch, read = rounds.CapturedRound.launch, captured.Counts.read
     placed = rounds.CapturedRound.__call__
     monkeypatch.setattr(rounds.CapturedRound, "launch", lambda *a: (happened.append("launch"), launch(*a))[1])
     monkeypatch.setattr(rounds.CapturedRound, "__call__", lambda *a: (happened.append("outside"), placed(*a))[1])
-    monkeypatch.setattr(own_rounds.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
+    monkeypatch.setattr(captured.Counts, "read", lambda *a: (happened.append("read"), read(*a))[1])
     return happened
 
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 import mmspec
-from mmspec.api import policies
+from mmspec.core import policies
 from mmspec.core.rules.match import Match
 
 NAMES = {
@@ -72,7 +72,10 @@ def test_an_option_of_two_parts_must_say_whose_it_is(target: Any, monkeypatch: p
     class Clashing(policies.ConfidenceOptions):
         max_ngram: int = 0
 
-    monkeypatch.setitem(policies.POLICIES, "confidence", Clashing)
+    def clashing(k: int, options: Clashing) -> policies.Confidence:
+        return policies.Confidence(k, options.threshold)
+
+    monkeypatch.setattr(policies, "confidence", clashing)
     arguments = dict(method="prompt-lookup", policy="confidence")
     with pytest.raises(
         ValueError, match=r"belongs to drafter and policy; write drafter.max_ngram= or policy.max_ngram="

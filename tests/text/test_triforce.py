@@ -104,7 +104,7 @@ def test_two_rounds_by_hand() -> None:
         length = state.cache.slots.length
         decoder.advance(state)
         drafts.append(state.step.draft.drafted[0].tolist())
-        emitted.append(state.history[0, 8 : 8 + state.host_emitted[0]].tolist())
+        emitted.append(state.history[0, 8 : 8 + state.host.emitted[0]].tolist())
         (ranking,) = state.memory.cache.rankings
         assert ranking.order.tolist() == [[[0, 2, 1]]]
         kept.append(ranking.kept(length, 6)[0, 0].tolist())

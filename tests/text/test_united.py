@@ -198,7 +198,7 @@ def test_every_pair_is_captured(first: str, beside: str, warp: Warp) -> None:
     """The text is plain decoding's; with a lookup, all of the round is one function."""
     vars(tiny_models.llama()).pop(NAME, None)
     eager, captured = (decoder_of(options_for(first, beside)) for _ in range(2))
-    eager.captures._refused = True
+    eager.captures.refused = True
     rows = tiny_models.prompt([0, 1, 2])
     assert lockstep(eager, captured, rows, 24, seed=3, warp=warp) > 3
     inside = [found for found in rounds_of(captured) if found.plan.drafts is not None]

@@ -74,8 +74,8 @@ def test_rows_are_ragged_and_end_at_the_limit(case, pairs):
 
         def look(state):
             nonlocal ragged
-            ragged |= len(set(state.host_emitted)) > 1
-            assert max(state.host_emitted) <= 11
+            ragged |= len(set(state.host.emitted)) > 1
+            assert max(state.host.emitted) <= 11
 
         decoder = Decoder(case.target, make(), rule(), k=3)
         output = decoder.generate(case.prompt(ROWS), 11, seed=2, warp=case.warp, on_step=look)
@@ -116,7 +116,7 @@ def test_rows_stop_at_the_first_end(case, pairs, plain, several):
 
         def look(state):
             nonlocal cut
-            cut |= any(0 < now < LIMIT for now, done in zip(state.host_emitted, state.host_done, strict=True) if done)
+            cut |= any(0 < now < LIMIT for now, done in zip(state.host.emitted, state.host.done, strict=True) if done)
 
         decoder = Decoder(case.target, make(), rule(), k=3)
         output = decoder.generate(case.prompt(ROWS), LIMIT, seed=7, warp=case.warp, ends=ends, on_step=look)
@@ -134,13 +134,13 @@ def test_ends_inside_an_accepted_path_are_met(case):
     for _, make in case.drafters.items():
         decoder = Decoder(case.target, make(), k=3)
         state = decoder.start(case.prompt(200), LIMIT, seed=1, warp=case.warp, ends=2)
-        before = list(state.host_emitted)
+        before = list(state.host.emitted)
         step = decoder.settle(state, decoder.speculate(state))
         state.sync()
         beyond = step.count < step.verdict.length + 1
         live = step.count > 0
         met += int((beyond & live).sum())
-        assert torch.equal(torch.tensor(state.host_emitted), torch.tensor(before) + step.count)
+        assert torch.equal(torch.tensor(state.host.emitted), torch.tensor(before) + step.count)
         assert (state.history.gather(1, state.known[:, None] - 1)[:, 0] == 2)[beyond & live].all()
     assert met > 5
 

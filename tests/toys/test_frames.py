@@ -49,12 +49,12 @@ def play(traces, drafter, steps, k=3):
     while not state.finished:
         pending = decoder.speculate(state)
         truth = padded.gather(1, state.emitted[:, None] + torch.arange(steps))
-        before = list(state.host_emitted)
+        before = list(state.host.emitted)
         step = decoder.settle(state, pending, truth=truth)
         state.sync()
         path = torch.nn.functional.pad(step.verdict.path, (1, 0), value=0)
         for row in range(rows):
-            for i in range(state.host_emitted[row] - before[row]):  # the root's frame, then the accepted ones
+            for i in range(state.host.emitted[row] - before[row]):  # the root's frame, then the accepted ones
                 shown[row].append(step.scores.auxiliary[row, path[row, i]])
     return state, [torch.stack(frames) for frames in shown]
 

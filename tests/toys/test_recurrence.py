@@ -75,9 +75,9 @@ def test_200_commits_with_empty_rounds_equal_recomputation():
     state = decoder.start(prompt, 1200, seed=0)
     depths = set()
     for _ in range(200):
-        before = list(state.host_emitted)
+        before = list(state.host.emitted)
         decoder.advance(state)
-        depths |= {now - then for now, then in zip(state.host_emitted, before, strict=True)}
+        depths |= {now - then for now, then in zip(state.host.emitted, before, strict=True)}
     assert depths >= {1, 2, 3}, "empty rounds and paths of several lengths"
     for row, units in enumerate(state.output()):
         known = torch.cat([prompt[row][prompt[row] >= 0], units[:-1]])  # the root is not in the target yet
@@ -91,7 +91,7 @@ def test_finished_rows_keep_their_state():
     held = {}
     while not state.finished:
         decoder.advance(state)
-        for row, done in enumerate(state.host_done):
+        for row, done in enumerate(state.host.done):
             if done:
                 now = state.cache.state[row].clone()
                 assert torch.equal(held.setdefault(row, now), now)

@@ -20,7 +20,7 @@ def guessed(history, k=1, **options):
     decoder = Decoder(target, drafter, k=k)
     state = decoder.start(torch.tensor([history[:2]]), len(history) + k + 2)
     for action in history[2:]:
-        state.history[0, state.prompt_length + state.host_emitted[0] - 1] = action
+        state.history[0, state.prompt_length + state.host.emitted[0] - 1] = action
         state.live = replace(state.live, root=torch.tensor([action]), emitted=state.emitted + 1)
         state.host.emitted[0] += 1
     # `emitted` counts one more than was written: the first drawn unit was written over.

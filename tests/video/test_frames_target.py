@@ -91,13 +91,13 @@ def play(model, traces, drafter=None, k=2, cache="exact", truth=1, watch=None, s
     while min(len(frames) for frames in shown) < traces.shape[1]:
         pending = decoder.speculate(state)
         told = padded.gather(1, state.emitted[:, None] + torch.arange(truth))
-        before = list(state.host_emitted)
+        before = list(state.host.emitted)
         step = decoder.settle(state, pending, truth=told)
         state.sync()
         path = torch.nn.functional.pad(step.verdict.path, (1, 0), value=0)
         for row, frames in enumerate(shown):
             frames.extend(
-                pending.scores.auxiliary[row, path[row, i]] for i in range(state.host_emitted[row] - before[row])
+                pending.scores.auxiliary[row, path[row, i]] for i in range(state.host.emitted[row] - before[row])
             )
         if watch:
             watch(target, state)

@@ -149,7 +149,7 @@ def test_windows_run_across_actions_that_are_known(tokens):
         play = TokenPlay(decoder, frames, before, 3, 0)
         play.act(torch.zeros(1, 1 if late else 3, dtype=torch.int64))
         play.frame()
-        seen[late] = play._state.host_emitted[0]
+        seen[late] = play._state.host.emitted[0]
     assert seen[True] == CELLS and seen[False] > CELLS
 
 

@@ -91,7 +91,7 @@ def test_rounds_by_hand() -> None:
         decoder, state = started(budget)
         found = []
         for _ in range(5):
-            before = state.host_emitted[0]
+            before = state.host.emitted[0]
             decoder.advance(state)
             found.append((before, state.step.draft.nodes - 1))
         assert found == expected and state.report.cache_bytes == budget

@@ -109,9 +109,8 @@ def measure(result: WholeResult, names: Sequence[str], query: str) -> str:
 
 
 def cells(result: WholeResult, names: Sequence[str], query: str) -> str:
-    """`cells SETTING METHOD [PEER]`: cells of a table: method, acceptance length, speed over a peer, exactness.
-
-    The peer is the setting's fastest if none is named.
+    """`cells SETTING METHOD [PEER]`: cells of a table: method, acceptance length, speed over what a user runs today,
+    speed over a peer, exactness. The peer is the setting's fastest if none is named.
     """
     setting, method, named = _named(names, query)
     row = _row(result, setting, method, query)
@@ -120,7 +119,9 @@ def cells(result: WholeResult, names: Sequence[str], query: str) -> str:
         peer, seconds = named, _peer(result, setting, named, query).repeats_s
     base, exactness = map(escaped, (peer, views.badge(row.exactness)))
     times = views.ratio(seconds, row.repeats_s)
-    return f"`{escaped(method)}` | {row.acceptance_length:.2f} | {times} × {base} | {exactness}"
+    way, today = views.today_of(result, setting)
+    first = f"{speedup_of(today, row.repeats_s):.2f} × {escaped(way)}"
+    return f"`{escaped(method)}` | {row.acceptance_length:.2f} | {first} | {times} × {base} | {exactness}"
 
 
 #: Numbers within a line.

@@ -79,7 +79,7 @@ class Truth:
         pass
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        drafted = [self._row(truth[known:]) for truth, known in zip(self.truth, state.host_emitted, strict=True)]
+        drafted = [self._row(truth[known:]) for truth, known in zip(self.truth, state.host.emitted, strict=True)]
         return Draft.tree(on_device(drafted, state.root.device, torch.int64), self.parents)
 
     def _row(self, ahead: Sequence[int]) -> list[int]:

@@ -37,7 +37,8 @@ def lengths(step: Step) -> tuple[int, int]:
 
 def graph_ms(step: Step, state: State) -> dict[str, float]:
     """The time of the round's graph alone, if it was recorded as one."""
-    run = None if state.capture.round is None else vars(state.capture.round).get("_run")
+    captured = vars(state.player).get("round")
+    run = None if captured is None else vars(captured).get("_run")
     graph = None if run is None else vars(run).get("_graph")
     return {} if graph is None else {"graph_ms": step.device_ms(graph.replay, 20)}
 

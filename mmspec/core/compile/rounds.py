@@ -133,7 +133,7 @@ class Buffers:
         """Take over a call: its numbers are copied into the buffers, which it goes on with."""
         if state.live is self.live:
             return
-        known = state.prompt_length + max(state.host_emitted)
+        known = state.prompt_length + max(state.host.emitted)
         now = replace(state.live, prompt_length=state.prompt_length, limit=state.reach)
         for name, mine in vars(self.live).items():
             if name == "history":

@@ -25,8 +25,7 @@ from torch import Tensor
 from mmspec.core.capabilities import Bounded
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Distribution
-from mmspec.core.noise import DraftNoise
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import DraftNoise, OffsetSource
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.state import State

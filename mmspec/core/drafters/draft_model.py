@@ -146,7 +146,7 @@ class DraftModel:
             How many each row lacks then, `[batch]`; and the most, or an upper bound where reading it is a sync.
         """
         if isinstance(self.model, LengthAware):
-            self.model.synced(memory.cache, state.host_emitted)
+            self.model.synced(memory.cache, state.host.emitted)
         lag = lag_of(memory, state)
         most = self._longest(memory, lag)
         while most > left:
@@ -168,7 +168,7 @@ class DraftModel:
         that differs: a row's draft depends on no other row. A row without place is not fed any more.
         """
         left = self._left(state)
-        going = [k] if left is None else [n for n, done in zip(left, state.host_done, strict=True) if not done]
+        going = [k] if left is None else [n for n, done in zip(left, state.host.done, strict=True) if not done]
         most = min(k, max(going, default=0))
         if left is None or min(going, default=most) >= most:
             return most, None
@@ -181,7 +181,7 @@ class DraftModel:
         if not isinstance(self.model, Bounded) or self.model.context is None:
             return None
         free = self.model.context - state.prompt_length
-        return [free - n + pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)]
+        return [free - n + pads for n, pads in zip(state.host.emitted, state.host.pads, strict=True)]
 
 
 class DraftModelInside(InsideDrafts):

@@ -24,12 +24,12 @@ class EmittedUnits:
     def __init__(self, state: State) -> None:
         self._read = [0] * state.rows
         # Of every round: its first unit, the units of all rows from there on, and how many each row had before
-        self._rounds = [(0, self._units(state, 0, max(state.host_emitted)).to("cpu"), self._read)]
+        self._rounds = [(0, self._units(state, 0, max(state.host.emitted)).to("cpu"), self._read)]
 
     def observe(self, state: State, step: Step) -> None:
         """Start the copy of a settled round's units: before the sync of that round."""
-        before = state.host_emitted
-        active = [n for n, done in zip(before, state.host_done, strict=True) if not done]
+        before = state.host.emitted
+        active = [n for n, done in zip(before, state.host.done, strict=True) if not done]
         if active:
             units = self._units(state, min(active), max(active) + step.verdict.path.shape[1] + 1)
             copied = units.to("cpu", non_blocking=True)  # in pinned memory, and complete after the sync
@@ -38,18 +38,18 @@ class EmittedUnits:
     def read(self, state: State) -> list[list[int]]:
         """The units of every row since the last reading: after a sync."""
         new: list[list[int]] = [[] for _ in range(state.rows)]
-        ends = [*(before for _, _, before in self._rounds[1:]), state.host_emitted]
+        ends = [*(before for _, _, before in self._rounds[1:]), state.host.emitted]
         for (first, copied, _), end in zip(self._rounds, ends, strict=False):
             for b, units in enumerate(copied.tolist()):
                 have = self._read[b] + len(new[b])
                 if first <= have:
-                    new[b] += units[have - first : max(min(end[b], state.host_emitted[b]) - first, 0)]
+                    new[b] += units[have - first : max(min(end[b], state.host.emitted[b]) - first, 0)]
         self._rounds = []
         known = [read + len(units) for read, units in zip(self._read, new, strict=True)]
-        if any(n > m for n, m in zip(state.host_emitted, known, strict=True)):  # rounds that were not observed
+        if any(n > m for n, m in zip(state.host.emitted, known, strict=True)):  # rounds that were not observed
             first = min(known)
-            for b, units in enumerate(self._units(state, first, max(state.host_emitted)).tolist()):
-                new[b] += units[known[b] - first : max(state.host_emitted[b], known[b]) - first]
+            for b, units in enumerate(self._units(state, first, max(state.host.emitted)).tolist()):
+                new[b] += units[known[b] - first : max(state.host.emitted[b], known[b]) - first]
         self._read = [read + len(units) for read, units in zip(self._read, new, strict=True)]
         return new
 
@@ -80,4 +80,4 @@ class KnownTexts:
 def prompts_of(state: State) -> list[list[int]]:
     """The prompts of a call's rows, padding removed, on the host."""
     prompts = state.history[:, : state.prompt_length].tolist()
-    return [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
+    return [prompt[pads:] for prompt, pads in zip(prompts, state.host.pads, strict=True)]

@@ -4,7 +4,7 @@ A `HostDrafter` gets lists of unit ids and returns lists. Its proposals are poin
 takes chains.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import torch
 
@@ -44,7 +44,7 @@ class HostDrafterAdapter:
     needs = frozenset({"discrete"})
 
     def __init__(self, author: HostDrafter) -> None:
-        self.author = author
+        self.author, self._name = author, type(author).__name__
         self._vocab = 0
 
     def bind(self, target: Target) -> None:
@@ -59,7 +59,7 @@ class HostDrafterAdapter:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: KnownTexts = state.memory
-        known = [state.prompt_length - p + n for p, n in zip(state.host_pads, state.host_emitted, strict=True)]
+        known = [state.prompt_length - p + n for p, n in zip(state.host.pads, state.host.emitted, strict=True)]
         tokens = [text[:n] for text, n in zip(memory.read(state), known, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
@@ -70,10 +70,13 @@ class HostDrafterAdapter:
 
     def _refuse(self, drafts: list[list[int]], rows: int) -> None:
         if len(drafts) != rows:
-            raise ValueError(f"{type(self.author).__name__}.propose returned {len(drafts)} rows for {rows}")
+            raise ValueError(f"{self._name}.propose returned {len(drafts)} rows for {rows}")
+        strange = [i for d in drafts for i in d if not isinstance(i, SupportsIndex)]
+        if strange:
+            raise TypeError(f"{self._name} proposed {strange[0]!r}; unit ids are integers")
         outside = [i for d in drafts for i in d if not 0 <= i < self._vocab]
         if outside:
-            raise ValueError(f"{type(self.author).__name__} proposed id {outside[0]}; ids are 0 … {self._vocab - 1}")
+            raise ValueError(f"{self._name} proposed id {outside[0]}; ids are 0 … {self._vocab - 1}")
 
 
 def chains(drafts: list[list[int]], device: torch.device) -> Draft:

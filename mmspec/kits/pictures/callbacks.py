@@ -85,7 +85,7 @@ class StepEnd:
         if self.callback is None or not (self.every is None or state.finished):
             return
         shown = {name: self._shown(name, state, rounds) for name in self.names}
-        emitted = min(state.host_emitted)
+        emitted = min(state.host.emitted)
         step = rounds.number - 1 if self.every is None else -(-emitted // self.every)
         answer = self.callback(self.pipe, step, emitted, dict(shown))
         changes = {} if answer is None else answer
@@ -133,7 +133,7 @@ class StepEnd:
         if now is not None and scale != now:
             refuse_guidance(scale)
             self.pipe.guide(state, scale)
-            state.capture.stale = True
+            state.player.renew()
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
         self._refuse_unguided(null)
@@ -146,10 +146,10 @@ class StepEnd:
                 f"or {NULL} alone where there is no padding"
             )
         self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
-        committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
+        committed = max(state.host.emitted) - 1  # the last unit of a row is the root of its next draft
         units = state.history[:, state.prompt_length : state.prompt_length + committed]
         self.target.renew_null(state.cache, self.null, self.null_mask, units)
-        state.capture.stale = True
+        state.player.renew()
 
     def _refuse_unguided(self, null: Tensor | None) -> None:
         if null is None or self.null is None or not isinstance(self.target, Renewing):

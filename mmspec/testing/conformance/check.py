@@ -14,13 +14,14 @@ from mmspec.testing.conformance import (
     exactness,
     manifest,
     methods,
+    policies,
     rules,
     targets,
 )
-from mmspec.testing.conformance.promise import DECLARED, NOTHING, Broken, Promise
+from mmspec.testing.conformance.promise import DECLARED, NOTHING, Broken, Promise, said
 from mmspec.testing.conformance.subject import Subject
 
-MODULES = (manifest, drafters, drafted_distributions, rules, exactness, degenerate, targets, methods)
+MODULES = (manifest, drafters, drafted_distributions, rules, exactness, degenerate, policies, targets, methods)
 """The modules that declare promises, in the order in which the checks run."""
 
 Status = Literal["pass", "fail", "xfail", "skip"]
@@ -68,7 +69,10 @@ class Check:
             number = error.number if isinstance(error, Broken) else NOTHING
             if self.expected is not None:
                 return self._outcome("xfail", number, self.expected)
-            why = error.reason if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+            why = error.reason if isinstance(error, Broken) else said(error)
+            first = self.subject.failed.setdefault(why, self.name)
+            if first != self.name:
+                return self._outcome("fail", number, f"as in {first}")
             return self._outcome("fail", number, f"{why} [{self.promise.text}]")
         if self.expected is not None:
             why = f"it was expected to fail ({self.expected}) and passes now; remove the expectation"

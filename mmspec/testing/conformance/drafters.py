@@ -3,7 +3,7 @@
 from mmspec.testing.conformance.play import Alternating, K, Played, Player, plain, refuse_differing, unlike
 from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
 from mmspec.testing.conformance.subject import Subject, Trial, remembered
-from mmspec.testing.conformance.watch import Log
+from mmspec.testing.conformance.watch import SHARED, Log
 
 Run = tuple[Trial, Played]
 ALONE = 4
@@ -92,7 +92,7 @@ def siblings_differ(subject: Subject) -> str:
 
 @promise("drafter")
 def inputs_stay(subject: Subject) -> str:
-    """The prompt, the state and the step that it is shown are the same afterwards."""
+    """The prompt, the state, the step that it is shown and the target's cache are the same afterwards."""
     return log(subject).unbroken("inputs-stay", f"0 changes in {log(subject).count['drafts']} rounds")
 
 
@@ -100,6 +100,7 @@ def inputs_stay(subject: Subject) -> str:
 def same_seed_same_draft(subject: Subject) -> str:
     """Two new drafters, given the same seed, draft the same."""
     total = 0
+    log(subject).unbroken("same-seed-same-draft", "")
     for trial, played in runs(subject):
         again = Player(trial, trial.rule()).play(trial.batches)
         total += _refuse_unlike(unlike(played, again), f"on {trial.name}, two runs draft differently")
@@ -115,7 +116,8 @@ def second_call_is_fresh(subject: Subject) -> str:
         first, _, second = player.play(one), player.play(trial.batches), player.play(one)
         rows += refuse_differing(first.units, second.units, f"on {trial.name}, the second output differs")
         if not trial.example.learns:
-            total += _refuse_unlike(unlike(first, second), f"on {trial.name}, the second call drafts differently")
+            reason = f"on {trial.name}, the second call drafts differently{_shared(subject)}"
+            total += _refuse_unlike(unlike(first, second), reason)
     return _nothing_differs(rows, total)
 
 
@@ -131,10 +133,16 @@ def rows_are_independent(subject: Subject) -> str:
         rows += refuse_differing(played.units[:ALONE], units, f"on {trial.name}, rows differ")
         if not trial.example.learns:
             wrong, compared = (sum(counts) for counts in zip(*(unlike(played, one) for one in alone), strict=True))
-            total += _refuse_unlike((wrong, compared), f"on {trial.name}, a row's drafts depend on its batch")
+            reason = f"on {trial.name}, a row's drafts depend on its batch{_shared(subject)}"
+            total += _refuse_unlike((wrong, compared), reason)
     if not rows:
         raise Untried("it takes one row at a time (Example.rows)")
     return _nothing_differs(rows, total)
+
+
+def _shared(subject: Subject) -> str:
+    """The end of a reason, if the drafter draws from a generator that it shares."""
+    return f": it {SHARED}" if log(subject).wrong["same-seed-same-draft"] else ""
 
 
 def _refuse_unlike(counts: tuple[int, int], reason: str) -> int:

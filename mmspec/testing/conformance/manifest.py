@@ -16,12 +16,13 @@ from mmspec.registry.options import build, explain
 from mmspec.testing.conformance.promise import Broken, Untried, has_options, promise
 from mmspec.testing.conformance.subject import Subject
 
-PARTS = ("target", "drafter", "rule")
+PARTS = ("target", "drafter", "rule", "policy")
 FACTS = ("needs", "offers", "exactness")
 MEMBERS = {
     "target": ("offers", "vocab", "start", "verify", "commit", "truncate"),
     "drafter": ("offers", "needs", "bind", "width", "start", "propose", "observe"),
     "rule": ("exactness", "needs", "offers", "draft_noise", "accept"),
+    "policy": ("budget", "trim", "observe"),
 }
 """The members that the protocols in `mmspec.core` ask for."""
 
@@ -98,7 +99,7 @@ def _instances(subject: Subject) -> Iterator[Any]:
             yield example.target
 
 
-@promise(*PARTS)
+@promise(*PARTS[:3])
 def manifest_agrees(subject: Subject) -> str:
     """`needs`, `offers` and `exactness` are the spec's; options may take offers away, and add needs."""
     facts = {name: said for name, said in vars(subject.component).items() if name in FACTS}
@@ -114,7 +115,7 @@ def manifest_agrees(subject: Subject) -> str:
     return f"{len(facts)} attributes agree"
 
 
-@promise("drafter", "rule", when=has_options)
+@promise("drafter", "rule", "policy", when=has_options)
 def options_are_explained(subject: Subject) -> str:
     """Options are a frozen dataclass, every one has a line of help, and the defaults (or the example's) are valid."""
     options: Any = subject.component.load_options()

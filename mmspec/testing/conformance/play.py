@@ -16,10 +16,10 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.promise import Broken
-from mmspec.testing.conformance.subject import Trial
+from mmspec.testing.conformance.subject import MOST, Trial
 from mmspec.testing.conformance.watch import FAILED, Log, Watched
 
-K = 4
+K = MOST
 LIMIT = 18
 ROUNDING = 1e-3
 """Tolerance for continuous units: a batch rounds products differently, and rows feed on what they drew."""

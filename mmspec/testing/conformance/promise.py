@@ -1,14 +1,20 @@
 """A promise: a function that measures something on a component, and which components have to pass it."""
 
+import traceback
 import unittest
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 
 Measure = Callable[[Any], str]
 When = Callable[[Any], bool]
 NOTHING = "-"
 """Stands for the number where nothing was measured."""
+OTHERS = Path(__file__).parents[2], Path(torch.__file__).parent
+"""Folders without a line of an author's: mmspec and torch."""
 
 
 class Untried(unittest.SkipTest):
@@ -19,6 +25,14 @@ class Broken(AssertionError):
     def __init__(self, reason: str, number: str = NOTHING) -> None:
         super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
         self.reason, self.number = reason, number
+
+
+def said(error: Exception) -> str:
+    """An error's kind and message, and the line of the plugin where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(other) for other in OTHERS)]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ def is_exact(component: Any) -> bool:
 
 
 def has_options(component: Any) -> bool:
-    """True if a drafter or a rule has options; the factory says so."""
+    """True if a drafter, a rule or a policy has options; the factory says so."""
     try:
         return component.load_options() is not None
     except (ImportError, ValueError):  # as the promises about these say

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.fit import refuse_misfits
+from mmspec.core.promise import refuse_misfits
 from mmspec.core.rules import Rule
 from mmspec.core.warp import Warp
 from mmspec.testing.conformance.benches import toys

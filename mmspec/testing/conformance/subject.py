@@ -13,11 +13,13 @@ from mmspec.registry.options import build
 from mmspec.registry.plugin import CORE
 from mmspec.testing.conformance.benches import Bench, bench_of, conditioned, toys
 from mmspec.testing.conformance.example import Example, Maker, examples_of
-from mmspec.testing.conformance.promise import Untried
+from mmspec.testing.conformance.promise import Untried, said
 
 T = TypeVar("T")
 THOROUGH = 400_000
 """Rows of a thorough statistical trial."""
+MOST = 4
+"""Most units that a policy may ask for, and that every draft has."""
 OURS = "mmspec"
 UNSHIPPED = "what it is tried on comes with the tests of mmspec's repository: pytest tests/conformance"
 
@@ -78,6 +80,7 @@ class Subject:
         self.component, self.registry, self.thorough, self.given = component, registry, thorough, given
         self.cache: dict[Any, Any] = {}
         self.crashes: list[str] = []
+        self.failed: dict[str, str] = {}  # the first check that failed for each reason
 
     @cached_property
     def examples(self) -> list[Example]:
@@ -103,6 +106,8 @@ class Subject:
             values = {} if options is None else {f.name: getattr(options, f.name) for f in fields(options)}
             options = build(declared, {**values, **(changed or {})}, self.component.qualified)
         factory = self.component.load()
+        if self.component.kind == "policy":
+            factory = partial(factory, MOST)
         return factory() if options is None else factory(options)
 
     def drafter(self, example: Example) -> Drafter | None:
@@ -153,6 +158,8 @@ class Subject:
             found, refused = self._trials_of(example)
             trials += found
             refusals += refused
+        if not trials and self.crashes and self.component.kind == "drafter":
+            raise Untried("it cannot be tried, as can-be-made says")
         if not trials:
             raise Untried(
                 f"nothing to try it on: {'; '.join(dict.fromkeys(refusals))}. Give its factory an `example` "
@@ -183,7 +190,7 @@ class Subject:
                 refused.append(f"{bench.name}: {error}")
                 continue
             except Exception as error:  # a fault, which the check `can-be-made` reports
-                refused.append(f"{bench.name}: {type(error).__name__}: {error}")
+                refused.append(f"{bench.name}: {said(error)}")
                 self.crashes.append(refused[-1])
                 continue
             found.append(replace(trial, bench=conditioned(bench, trial.drafter())))

@@ -3,9 +3,11 @@
 So one fault fails one check, and the run goes on and shows the other faults.
 """
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,15 +16,17 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Advising, TargetWrapping
 from mmspec.core.distributions import Categorical, Mixed, PointMass
+from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.guard import form_error
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
-from mmspec.testing.conformance.promise import Broken
+from mmspec.testing.conformance.promise import Broken, said
 
 FAILED = -1
 """The budget that is recorded for a round in which the drafter raised."""
+SHARED = "drew from a generator that all calls share (torch's or Python's), and not from `noise`"
 
 
 @dataclass
@@ -51,6 +55,8 @@ class Watched:
     """A drafter that passes every call on to another one, records faults, and never raises."""
 
     def __init__(self, drafter: Drafter) -> None:
+        if isinstance(drafter, HostDrafterAdapter):
+            drafter.author = WatchedAuthor(drafter.author, self)
         self.drafter = drafter
         self.log = Log()
         self.rounds: list[tuple[int, Draft]] = []  # the budget and the repaired draft, not rooted, of every round
@@ -58,9 +64,20 @@ class Watched:
         self.advice = drafter.advice if isinstance(drafter, Advising) else ""
         self._vocab: int | None = None
         self._lost = False
+        self._cache: Any = None  # the target's, while a drafter's method runs that must not commit to it
 
     def wrap(self, target: Target) -> Target:
-        return self.drafter.wrap(target) if isinstance(self.drafter, TargetWrapping) else target
+        wrapped = copy(self.drafter.wrap(target) if isinstance(self.drafter, TargetWrapping) else target)
+        commit = wrapped.commit
+
+        def committed(cache: Any, path: Tensor, count: Tensor) -> None:
+            if cache is not None and cache is self._cache:
+                self.log.wrong["inputs-stay"].append("it committed to the target's cache, which the decoder alone does")
+            else:
+                commit(cache, path, count)
+
+        vars(wrapped)["commit"] = committed
+        return wrapped
 
     def bind(self, target: Target) -> None:
         self._vocab = target.vocab
@@ -72,7 +89,7 @@ class Watched:
     def start(self, state: State, inputs: Any) -> Any:
         self._lost = False
         prompt = Snapshot(inputs)
-        with _unchanged(state, self.log, "start"):
+        with self._unchanged(state, "start"):
             try:
                 return self.drafter.start(state, inputs)
             except Exception as error:
@@ -84,7 +101,7 @@ class Watched:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft, asked = Draft.empty(state.root), k
-        with _unchanged(state, self.log, "propose"):
+        with self._unchanged(state, "propose"):
             try:
                 if not self._lost:
                     draft = self.drafter.propose(state, k, noise)
@@ -96,7 +113,7 @@ class Watched:
         return draft
 
     def observe(self, state: State, step: Step) -> None:
-        with _unchanged(state, self.log, "observe"):
+        with self._unchanged(state, "observe"):
             try:
                 if not self._lost:
                     self.drafter.observe(state, step)
@@ -104,8 +121,19 @@ class Watched:
                 self._failed("observe", error)
 
     def _failed(self, where: str, error: Exception) -> None:
-        self.log.wrong["never-raises"].append(f"{where}: {type(error).__name__}: {error}")
+        self.log.wrong["never-raises"].append(f"{where}: {said(error)}")
         self._lost = self._lost or where != "propose"  # after a failed start or observe, later drafts mean nothing
+
+    @contextmanager
+    def _unchanged(self, state: State, where: str) -> Iterator[None]:
+        """A block in which a drafter must not change what is not its own; changes are recorded, and undone."""
+        drawn = torch.get_rng_state(), random.getstate()
+        self._cache = state.cache
+        with _unchanged(state, self.log, where):
+            yield
+        self._cache = None
+        if not torch.equal(drawn[0], torch.get_rng_state()) or drawn[1] != random.getstate():
+            self.log.wrong["same-seed-same-draft"].append(f"{where} {SHARED}")
 
     def _inspected(self, state: State, k: int, noise: DraftNoise, draft: Draft) -> Draft:
         """The draft with every fault repaired: faulty nodes become invalid, or the whole draft is dropped."""
@@ -178,6 +206,23 @@ class Watched:
         return replace(draft, distribution=repaired if mixed is None else replace(mixed, distribution=repaired))
 
 
+class WatchedAuthor:
+    """A drafter in plain Python whose lists are looked at before they become a draft."""
+
+    def __init__(self, author: HostDrafter, watched: Watched) -> None:
+        self.author, self._watched = author, watched
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        given = [list(row) for row in tokens]
+        drafts, wrong = self.author.propose(tokens, k), self._watched.log.wrong
+        if tokens != given:
+            wrong["inputs-stay"].append("propose changed the lists of units that it was given")
+        longest = max(map(len, drafts), default=0)
+        if longest > k:
+            wrong["fits-the-budget"].append(f"{longest} units where k is {k}")
+        return drafts
+
+
 @contextmanager
 def _unchanged(state: State, log: Log, where: str) -> Iterator[None]:
     """A block in which a drafter must not change the tensors of a state; changes are recorded and undone."""
@@ -204,9 +249,9 @@ class Snapshot:
 
     def restore(self) -> bool:
         """Undo all changes. Returns whether there were any."""
-        changed = [(tensor, copy) for tensor, copy in self._copies if not torch.equal(tensor, copy)]
-        for tensor, copy in changed:
-            tensor.copy_(copy)
+        changed = [(tensor, then) for tensor, then in self._copies if not torch.equal(tensor, then)]
+        for tensor, then in changed:
+            tensor.copy_(then)
         return bool(changed)
 
 

@@ -84,7 +84,7 @@ class ContinuousDraftModel(DraftModel):
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """As in `DraftModel`; empty until the furthest row has passed the first tokens that are not drafted."""
-        if max(state.host_emitted) < self._first:
+        if max(state.host.emitted) < self._first:
             return Draft.empty(state.root)
         return super().propose(state, k, noise)
 

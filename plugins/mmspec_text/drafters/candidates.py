@@ -115,7 +115,7 @@ class Candidates:
         memory.stale = memory.stale or not memory.asked
         if memory.asked and step.scores.logits is not None:
             count = int(step.count)
-            text = state.history[:, state.host_pads[0] : state.prompt_length + state.host_emitted[0] + count]
+            text = state.history[:, state.host.pads[0] : state.prompt_length + state.host.emitted[0] + count]
             memory.generator.update_candidate_strategy(text, step.scores.logits, max(count - 1, 0))
         memory.asked = False
 
@@ -162,7 +162,7 @@ def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> Gen
 
 def known_text(state: State) -> Tensor:
     """The prompt without padding and the output of a call of one row: `[1, length]`."""
-    return state.history[:, state.host_pads[0] : state.prompt_length + state.host_emitted[0]]
+    return state.history[:, state.host.pads[0] : state.prompt_length + state.host.emitted[0]]
 
 
 def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
@@ -180,7 +180,7 @@ def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
 
 
 def _longest(state: State) -> int:
-    return state.prompt_length - state.host_pads[0] + state.limit
+    return state.prompt_length - state.host.pads[0] + state.limit
 
 
 def _greedily(state: State) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class GrammarDrafter:
             return self._suffix.propose(state, k, noise)
         drafts = list[list[int]]()
         for b, row in enumerate(self._suffix.caught_up(state)):
-            emitted = row.text[len(row.text) - state.host_emitted[b] :]
-            followed = None if state.host_done[b] else grammar.behind(b, emitted)
+            emitted = row.text[len(row.text) - state.host.emitted[b] :]
+            followed = None if state.host.done[b] else grammar.behind(b, emitted)
             drafts.append([] if followed is None else self._walk(row, followed, k))
         return chains(drafts, state.root.device)
 

@@ -159,7 +159,7 @@ class Lookahead:
         answers = state.root[:, None][:, :0] if memory.answers is None else memory.answers
         read = torch.cat([state.root[:, None], answers], 1).tolist()  # one wait
         trees = list[list[Node]]()
-        for row, (root, *said), done in zip(memory.rows, read, state.host_done, strict=True):
+        for row, (root, *said), done in zip(memory.rows, read, state.host.done, strict=True):
             if said and not done:
                 row.learn(said)
             trees.append([] if done else row.tree(root, k))

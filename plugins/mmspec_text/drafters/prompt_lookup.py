@@ -55,7 +55,7 @@ class PromptLookup:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        seen = state.prompt_length + max(state.host_emitted)
+        seen = state.prompt_length + max(state.host.emitted)
         units, found = copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
         return Draft.chain(units, valid=found)
 

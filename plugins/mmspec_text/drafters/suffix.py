@@ -106,7 +106,7 @@ class Suffix:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         rows = self.caught_up(state)
-        drafts = [[] if done else self.continued(row, k) for row, done in zip(rows, state.host_done, strict=True)]
+        drafts = [[] if done else self.continued(row, k) for row, done in zip(rows, state.host.done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
         # One transfer for both: float32 has all integers up to 2²⁴, and so many ids no vocabulary has.

@@ -8,8 +8,7 @@ from mmspec.api.build import decoder_for
 from mmspec.bench.methods import decoder_arguments
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
-from mmspec.core.trace import Trace
-from mmspec.core.traced_round import TracedRound
+from mmspec.core.trace import Trace, TracedRound
 from mmspec.core.warp import Warp
 from mmspec.kits.text.language import encoded
 from mmspec.kits.text.pipeline import TextPipeline

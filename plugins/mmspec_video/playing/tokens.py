@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import Round, Source
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import OffsetSource, Round, Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import Report
 from mmspec.core.state import State
@@ -75,7 +74,7 @@ class TokenPlay:
         state = self._state if self._state is not None else self._start()
         begin = state.prompt_length + (self.frames.shape[1] - self._new) * self.target.period
         end = begin + self.target.model.cells
-        while min(state.host_emitted) < end - state.prompt_length:
+        while min(state.host.emitted) < end - state.prompt_length:
             self.decoder.advance(state)
             self._note(state)
         self.passes = self._brought[begin - state.prompt_length : end - state.prompt_length]
@@ -106,7 +105,7 @@ class TokenPlay:
 
     def _note(self, state: State) -> None:
         """Note the last pass at the units that are new."""
-        self._brought += [self.report.rounds] * (state.host_emitted[0] - len(self._brought))
+        self._brought += [self.report.rounds] * (state.host.emitted[0] - len(self._brought))
 
     def _force(self, state: State) -> None:
         """Force the known actions, and let rows go on to the end of the last frame that has one."""

@@ -144,7 +144,7 @@ class Rapid(DraftModel):
     def _left(self, state: State) -> list[int] | None:
         if not isinstance(self.model, Bounded) or self.model.context is None:
             return None
-        return [self.model.context - state.memory.short - n for n in state.host_emitted]
+        return [self.model.context - state.memory.short - n for n in state.host.emitted]
 
 
 SATURATION = 1.5

@@ -65,7 +65,7 @@ class Infill:
     def end(self, state: State) -> None:
         """End the rows whose blanks are filled; `on_step` of `Decoder.generate`, if texts have several numbers."""
         for row, order in enumerate(self.order):
-            if not state.host_done[row] and state.host_emitted[row] >= len(order):
+            if not state.host.done[row] and state.host.emitted[row] >= len(order):
                 state.stop(row, len(order))
 
     def filled(self, units: Sequence[Tensor]) -> list[list[int]]:

@@ -66,7 +66,7 @@ class Request:
     ) -> "Request":
         """A call's request in a round whose draft, a chain that is not rooted, is about to be verified."""
         widest, pending = draft.units.shape[1], draft.valid.sum(1)
-        longest = state.prompt_length + max(state.host_emitted)
+        longest = state.prompt_length + max(state.host.emitted)
         units = torch.nn.functional.pad(state.history[:, :longest], (0, widest + count))
         slot = torch.arange(widest, device=units.device)
         units.scatter_(1, state.known[:, None] + slot, draft.units)
@@ -80,7 +80,7 @@ class Request:
             emitted=state.emitted.clone(),  # captured rounds write it in place
             pending=pending,
             done=state.done.clone(),
-            host_emitted=list(state.host_emitted),
+            host_emitted=list(state.host.emitted),
             count=count,
             branches=branches,
             fan=fan,

@@ -144,7 +144,7 @@ class Overlapped:
         """Units that the draft model's longest context still has place for."""
         context = self.model.context if isinstance(self.model, Bounded) else None
         return (
-            state.limit + state.budget.k if context is None else context - state.prompt_length - max(state.host_emitted)
+            state.limit + state.budget.k if context is None else context - state.prompt_length - max(state.host.emitted)
         )
 
 

@@ -223,7 +223,7 @@ class Swift:
         return ReadShare()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        written = min(n for n, done in zip(state.host_emitted, state.host_done, strict=True) if not done)
+        written = min(n for n, done in zip(state.host.emitted, state.host.done, strict=True) if not done)
         if not self.search.over and written > self.options.window:
             numbers = self.search.propose()
             self.search.observe(numbers, self._matchness(state, numbers))

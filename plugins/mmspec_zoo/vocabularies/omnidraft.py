@@ -253,6 +253,6 @@ class OmniDraft(SmallModelDrafter):
 def _near_end(state: State, k: int) -> bool:
     """True if some row may end within a draft of `k` units, or within the next one: the host may be a round late."""
     context = state.limit if state.context is None else state.context - state.prompt_length
-    rows = zip(state.host_emitted, state.host_done, state.host_pads or [0] * state.rows, strict=True)
+    rows = zip(state.host.emitted, state.host.done, state.host.pads or [0] * state.rows, strict=True)
     left = [min(state.reach, context + pads) - emitted for emitted, done, pads in rows if not done]
     return min(left, default=0) <= 2 * (k + 1)

@@ -9,8 +9,7 @@ import torch
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters import cascade as core
 from mmspec.core.drafters.cascade import CascadeDrafter
-from mmspec.core.noise import DraftNoise, Round, Substream
-from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.noise import DraftNoise, OffsetSource, Round, Substream
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk
 from mmspec.core.state import State

@@ -45,7 +45,7 @@ def test_two_rounds_of_rest_by_hand() -> None:
     for _ in range(2):
         decoder.advance(state)
         draft = state.step.draft
-        drafts.append((draft.drafted[0].tolist(), (draft.index.parent[0, 1:] - 1).tolist(), state.host_emitted[0]))
+        drafts.append((draft.drafted[0].tolist(), (draft.index.parent[0, 1:] - 1).tolist(), state.host.emitted[0]))
         if len(drafts) == 1:
             shares = draft.score[0].exp().tolist()
     assert drafts == [([3, 4, 0, 5], [-1, 0, 0, 1], 1 + 4), ([], [], 6)]

@@ -62,10 +62,10 @@ def rounds(decoder, prompt, count):
     state = decoder.start(torch.tensor([prompt]), 20, warp=GREEDY)
     drafts, emitted = [], []
     for _ in range(count):
-        before = state.host_emitted[0]
+        before = state.host.emitted[0]
         decoder.advance(state)
         drafts.append(state.step.draft.drafted[0].tolist())
-        emitted.append(state.history[0, 2 + before : 2 + state.host_emitted[0]].tolist())
+        emitted.append(state.history[0, 2 + before : 2 + state.host.emitted[0]].tolist())
     assert not state.report.faults
     return drafts, emitted
 

@@ -130,12 +130,12 @@ def test_two_rounds_by_hand():
 
     decoder = Decoder(counting({}), Overlapped(counting({3: 0}), branches=2), k=3)
     state = decoder.start(torch.tensor([[6, 0]]), 20, warp=Warp.sampling(temperature=0))
-    drafts, emitted = [], [state.history[0, 2 : 2 + state.host_emitted[0]].tolist()]
+    drafts, emitted = [], [state.history[0, 2 : 2 + state.host.emitted[0]].tolist()]
     for _ in range(3):
-        before = state.host_emitted[0]
+        before = state.host.emitted[0]
         decoder.advance(state)
         drafts.append(state.step.draft.drafted[0].tolist())
-        emitted.append(state.history[0, 2 + before : 2 + state.host_emitted[0]].tolist())
+        emitted.append(state.history[0, 2 + before : 2 + state.host.emitted[0]].tolist())
     # Pre-verify: 2, 3, 0 are drafted, and 2 comes. While 3, 0 is verified, 1, 2, 3 are drafted behind it, and behind 3
     # the second branch: 4, 5, 6. The target takes 3 and says 4.
     assert drafts == [[], [3, 0], [5, 6]]

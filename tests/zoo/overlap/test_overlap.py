@@ -120,12 +120,12 @@ def test_two_rounds_by_hand():
 
     decoder = Decoder(counting({}), Overlapped(counting({3: 0})), k=3)
     state = decoder.start(torch.tensor([[6, 0]]), 20, warp=Warp.sampling(temperature=0))
-    drafts, emitted = [], [state.history[0, 2 : 2 + state.host_emitted[0]].tolist()]
+    drafts, emitted = [], [state.history[0, 2 : 2 + state.host.emitted[0]].tolist()]
     for _ in range(4):
-        before = state.host_emitted[0]
+        before = state.host.emitted[0]
         decoder.advance(state)
         drafts.append(state.step.draft.drafted[0].tolist())
-        emitted.append(state.history[0, 2 + before : 2 + state.host_emitted[0]].tolist())
+        emitted.append(state.history[0, 2 + before : 2 + state.host.emitted[0]].tolist())
     assert drafts == [[], [3, 0], [], [6, 0]]
     assert emitted == [[1], [2], [3, 4], [5], [6, 0, 1]]
 

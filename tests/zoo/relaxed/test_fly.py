@@ -144,7 +144,7 @@ def test_captured_rounds_are_the_eager_loops(warp: Warp) -> None:
         return Decoder(target(), DraftModel(target(0.1, 1)), rule, k=5, shape=None, compile=True)
 
     eager, captured = decoder(), decoder()
-    eager.captures._refused = True
+    eager.captures.refused = True
     inputs = {"input_ids": torch.stack([FOUND["prompt.0"][-8:], FOUND["prompt.1"][-8:]])}
     assert lockstep(eager, captured, inputs, 30, seed=3, warp=warp) > 3
 

@@ -113,7 +113,7 @@ def test_a_set_of_swift_is_measured_by_teacher_forcing(
         assert abs(matchness - sum(right) / len(right)) < 1e-6
         assert drafter.search.score == max(score for _, score in drafter.search.tried)
         measured += 1
-    assert measured >= 3 and min(state.host_emitted) > 5
+    assert measured >= 3 and min(state.host.emitted) > 5
     tried = len(drafter.search.tried)
     loop.generate(prompts(1), 30, seed=2)
     assert len(drafter.search.tried) > tried, "the next call goes on with it"

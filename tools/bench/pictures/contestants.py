@@ -42,7 +42,7 @@ class PictureSampler:
         device, after = str(self.model.device), list[list[int]]()
 
         def count(state: State) -> None:
-            after.append(list(state.host_emitted))
+            after.append(list(state.host.emitted))
 
         synchronize(device)
         began = time.perf_counter()

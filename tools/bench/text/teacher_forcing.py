@@ -64,7 +64,7 @@ def teacher_force(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Teac
         state.hidden = decoder.target.start(text[:, :given], 1, 1).hidden  # a call lets go of them after its beginning
         state.memory = decoder.drafter.start(state, text[:, :given])
         while not state.finished:
-            at = given + state.host_emitted[0]
+            at = given + state.host.emitted[0]
             pending = decoder.speculate(state)
             found.count(decoder.settle(state, pending, truth=text[:, at : at + pending.draft.index.deepest + 1]))
             state.sync()

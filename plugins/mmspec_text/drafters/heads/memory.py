@@ -27,7 +27,7 @@ class HeadMemory:
     def opened(self, state: State) -> tuple[TargetOutput, Feed]:
         """The beginning of the next draft, as `HeadCache.opened` says."""
         self.read(state)
-        self.cache.slots.synced([*state.host_emitted] * self.cache.halves)
+        self.cache.slots.synced([*state.host.emitted] * self.cache.halves)
         return self.cache.opened(state.root)
 
     def observe(self, state: State, step: Step) -> None:

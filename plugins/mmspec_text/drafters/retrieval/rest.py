@@ -104,7 +104,7 @@ class Rest:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: KnownTexts = state.memory
-        rows = zip(memory.read(state), state.host_done, strict=True)
+        rows = zip(memory.read(state), state.host.done, strict=True)
         return drafted([[] if done else self.retrieved(text, k) for text, done in rows], state.root, k)
 
     def observe(self, state: State, step: Step) -> None:

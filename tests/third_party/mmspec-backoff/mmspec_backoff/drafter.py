@@ -49,8 +49,8 @@ class Backoff:
         return [Table(self.options.order, self.options.least) for _ in range(state.rows)]
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        history, pads = state.history.tolist(), state.host_pads
-        texts = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
+        history, pads = state.history.tolist(), state.host.pads
+        texts = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host.emitted, strict=True)]
         for table, text in zip(state.memory, texts, strict=True):
             table.learn(text)
         drafts = [table.follow(text, k) for table, text in zip(state.memory, texts, strict=True)]

@@ -1,15 +1,21 @@
-"""The choice of a captured round for a call, and the way back where none is possible.
+"""Captured rounds of a decoder, and the player of a call that has them.
 
 What cannot be captured is decoded by the eager loop, with one warning that says why.
+
+A round that drafts by itself is one launch from draft to commit. Most are read one round late, so that the device has
+the next round before anybody asks what the last one gave. The host copies a round's counts without a wait, launches the
+next round, and reads the copy after that. Rows that ended meanwhile do nothing in the round that is too many. Who
+streams units, or stops rows on the host, needs the counts of a round before the next.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from mmspec.core.capabilities import OneShape, RunsModel, WithinPasses
 from mmspec.core.compile.check import checked_round
@@ -24,6 +30,7 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.protocols import Drafter, Target
+from mmspec.core.round import Eager
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -64,9 +71,9 @@ class Captures:
         self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
         self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
-        self._own_trees = False
-        self._refused = False
-        self._outside = False
+        self.refused = False  # whether a round could not be captured, so that none is tried again
+        self.inside = drafter if isinstance(drafter, DraftsInside) else None  # what drafts inside of rounds
+        self._own_trees = False  # whether drafts have had different trees
 
     @cached_property
     def pool(self) -> Pool:
@@ -87,62 +94,45 @@ class Captures:
         if "pool" in vars(self):  # wherever the model is now
             self.pool.clear("recorded")
 
-    def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
-        """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
-
-        The first round of a call decides whether it is captured. A draft whose tree does not fit changes the plan, and
-        so does a change from outside (`Capture.stale`).
+    def round_for(self, state: State, draft: Draft, way: Way, before: CapturedRound | None) -> CapturedRound | None:
+        """A captured round that takes this round's draft (not rooted), behind another one, if there was one; None if
+        there can be none.
         """
-        before: CapturedRound | None = state.capture.round
-        if before is not None and not state.capture.stale and before.fits(draft):
-            return before
-        if before is None and (state.capture.way is None or self._refused):
-            return None
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
         index = draft.index.padded(state.budget.width)
         family = family_of(draft, self.rule, state.warp.sample, self.windows)
         shared = None if self._own_trees or index.listed is None else index
         lone = self.lone and state.budget.width > 1
-        captured = self._take_over(state, self._plan(state, shared, family=family, lone=lone))
-        if before is not None and captured is None:
-            state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
-        return captured
+        return self._take_over(state, self._plan(state, way, shared, family=family, lone=lone))
 
-    def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
-        """The captured round that makes the next drafts, too; None: the next draft comes from outside.
+    def drafting_round(self, state: State, policy: Policy, way: Way) -> CapturedRound | None:
+        """The captured round that makes the next drafts, too; None: they come from outside.
 
         The policy's budget must be the same in all rounds.
         """
-        drafter, device, capture = self.drafter, state.emitted.device, state.capture
-        if capture.way is None or capture.outside or self._refused or self._outside:
+        drafter = self.inside
+        if drafter is None or type(policy) is not Fixed or not state.budget.drafting:
             return None
-        capture.outside = not self._may_draft_inside(state, policy)
-        if capture.outside or not isinstance(drafter, DraftsInside) or not drafter.fits_inside(state):
+        if read_at_once(state.emitted.device) and not drafter.everywhere:
             return None
-        assert isinstance(policy, Fixed)
+        refused = self.refusal(state.warp, state.source) or drafts_forbidden_by(state.warp.processors)
+        if refused or not drafter.fits_inside(state):
+            return None
         k = min(policy.k, state.budget.k)
         if k < 1 <= state.budget.k:
             return None  # no drafts are wanted
         inside, tree = drafter.inside(k, state), None
         if inside.parents is not None:
-            tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device)
+            tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), state.emitted.device)
             tree = tree.padded(state.budget.width)
-        return self._take_over(state, self._plan(state, tree, drafts=inside), (type(drafter), inside.key, k))
+        return self._take_over(state, self._plan(state, way, tree, drafts=inside), (type(drafter), inside.key, k))
 
-    def _may_draft_inside(self, state: State, policy: Policy) -> bool:
-        drafter, budget = self.drafter, state.budget
-        if not isinstance(drafter, DraftsInside) or type(policy) is not Fixed or not (budget.fixed and budget.drafting):
-            return False
-        if read_at_once(state.emitted.device) and not drafter.everywhere:
-            return False
-        return not self.refusal(state.warp, state.source) and not drafts_forbidden_by(state.warp.processors)
-
-    def _plan(self, state: State, index: TreeIndex | None, **more: Any) -> Plan:
+    def _plan(self, state: State, way: Way, index: TreeIndex | None, **more: Any) -> Plan:
         nodes, k = state.budget.width, state.budget.k
         deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
         ahead = read_at_once(state.emitted.device) or not isinstance(state.source, PhiloxSource)
         more["keyed"] = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
-        more["compiled"] = state.capture.way == "compiled"
+        more["compiled"] = way == "compiled"
         return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
 
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:
@@ -163,10 +153,6 @@ class Captures:
                 self._give_up(error, inside=plan.drafts is not None)
             if captured is None:
                 state.cache, state.live = before
-        state.capture.round, state.capture.stale = captured, False
-        if captured is None and plan.drafts is None:
-            state.capture.way = None
-        state.capture.outside |= captured is None and plan.drafts is not None
         state.report.compiled = captured is not None and plan.compiled
         state.report.recorded = captured is not None and not plan.compiled
         return captured
@@ -176,10 +162,10 @@ class Captures:
         if out_of_memory(error):
             self.pool.clear()
         if inside:
-            self._outside = True
+            self.inside = None
             warn(f"drafts are made outside of captured rounds: {first_line(error)}")
         else:
-            self._refused = True
+            self.refused = True
             warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
 
     def refusal(self, warp: Warp, source: Source | None) -> str:
@@ -213,6 +199,98 @@ class Captures:
             make=lambda: Buffers(target, state, plan, columns),
             capture=lambda held: checked_round(target, held, state, plan, passes, only_if_faster),
         )
+
+
+class Captured:
+    """Plays the rounds of one call as captured ones; from one that cannot be captured on, the eager player does."""
+
+    def __init__(self, captures: Captures, eager: Eager, way: Way) -> None:
+        self.captures, self.eager, self.way = captures, eager, way
+        self.round: CapturedRound | None = None  # the last one, which has the call in its buffers
+        self._played = False
+
+    def play(self, state: State, proposed: Draft | None) -> int:
+        """Play a round of a draft that is not rooted, but for its host sync: the depth of the draft.
+
+        A draft that does not fit the last round, as its tree is another one, changes the round.
+        """
+        draft = Draft.empty(state.root) if proposed is None else proposed
+        if self.round is None or not self.round.fits(draft):
+            self.round = self.captures.round_for(state, draft, self.way, self.round)
+        if self.round is None:
+            if self._played:
+                state.report.width = None  # captured and eager rounds in one call: no plain decoding has these
+            state.player = self.eager
+            return self.eager.play(state, proposed)
+        self._played = True
+        with state.report.phase("verify"):
+            self.round(state, draft)
+        with state.report.phase("rest"):
+            assert state.step is not None
+            self.eager.proposer.observe(state, state.step)
+        return draft.index.deepest
+
+    def own_rounds(self, state: State, policy: Policy, watched: bool) -> Iterator[State]:
+        """Play rounds that draft by themselves to the end, or to the next pause: the state of every round. There are
+        none where drafts come from outside; and no more once somebody who watches forbids drafts.
+
+        Such a round borrows the drafter's memory. Under `watched`, the counts of every round are read before the next
+        one. If not, and if no number that is drawn depends on them, the state has the counts of the round before.
+        """
+        drafting = self.captures.drafting_round(state, policy, self.way)
+        if drafting is None:
+            return
+        self.round, self._played = drafting, True
+        drafts, drafter = drafting.plan.drafts, self.captures.drafter
+        late = not watched and not read_at_once(state.emitted.device) and drafting.needs_no_counts(state)
+        unread: list[Counts] = []
+        assert drafts is not None
+        drafts.load(drafter, state)
+        try:
+            while not state.finished and (late or state.budget.drafting):
+                with state.report.phase("verify"):
+                    state.source.begin(state.round().host_emitted)
+                    drafting.launch(state, len(unread))
+                with state.report.phase("rest"):
+                    unread.append(Counts.of(state))
+                    if len(unread) > late:  # the round that is one too many is never counted
+                        state.report.rounds += 1
+                        state.report.row_rounds += sum(not done for done in state.host.done)
+                        state.report.sizes[drafting.plan.nodes] += 1
+                        state.arrived(unread.pop(0).read())
+                yield state
+        finally:
+            drafts.unload(drafter, state)
+
+    def renew(self) -> None:
+        """Choose the next round anew: something changed that rounds bake in, such as a guidance scale."""
+        self.round = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A round's counts on their way to the host."""
+
+    numbers: Tensor  # as `State.counts`, on the host; meaningful once `copied`
+    copied: torch.cuda.Event | None  # the event behind the copy; None: there was nothing to wait for
+
+    @classmethod
+    def of(cls, state: State) -> "Counts":
+        """Begin to copy the counts of a call."""
+        counts = state.counts()
+        if counts.device.type != "cuda":
+            return cls(counts.clone(), None)
+        numbers = torch.empty_like(counts, device="cpu", pin_memory=True).copy_(counts, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record(torch.cuda.current_stream(counts.device))
+        return cls(numbers, copied)
+
+    def read(self) -> list[int]:
+        """The counts; the one wait of a round."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        numbers: list[int] = self.numbers.tolist()
+        return numbers
 
 
 def _recordable(target: Target) -> bool:
