@@ -43,7 +43,7 @@ def built(plan: Plan, model: Any, hidden: Sequence[int] = ()) -> Decoder:
     *before, usual = plan.lengths
     k, k_from = budget(plan.k, [*before, (head, "its head"), usual])
     return Decoder(
-        _giving(plan.target.load()(model), hidden, drafter),
+        _giving(plan.target.load()(model, **plan.given), hidden, drafter),
         drafter,
         _made(plan.pairing.rule, plan.options.get("rule")) if rule is None else rule,
         k=k,

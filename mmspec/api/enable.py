@@ -232,7 +232,8 @@ def enable(
             `compile=True`.
         components: For pipelines: arguments of single components by name, such as `{"text_encoder": {"k": 4}}`, which
             take precedence over the others. A component that is named and cannot be enabled is an error.
-        **options: Options of drafter, rule and policy.
+        **options: Options of drafter, rule and policy. Two more say that a language model writes pictures: `vq=` and
+            `codes=` (the page "A picture model of your own").
 
     Returns:
         A handle: context manager, `report`, `method`, `why`, `disable()`. For components of a pipeline: `components`

@@ -18,7 +18,7 @@ from torch import Generator
 from mmspec.api.build import decoder_for, rebound
 from mmspec.api.refusals import naming_arguments
 from mmspec.api.saved import draft_model_of, save_method
-from mmspec.api.stored import Stored, pipeline_of, refuse_names
+from mmspec.api.stored import Stored, advice_on, advising, pipeline_of, refuse_names
 from mmspec.core.compile.captured import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
@@ -82,10 +82,16 @@ class Pipeline(DiffusionPipeline):
         """
         if how.pop("trust_remote_code", False):
             raise ValueError("mmspec runs no code that comes with a model: leave out trust_remote_code=True")
-        name = str(name)
+        with advising(str(name)):
+            return cls._from(str(name), **how)
+
+    @classmethod
+    def _from(cls, name: str, **how: Any) -> Any:
         stored = Stored.named(name, None if cls is Pipeline else cls)
         kind = pipeline_of(stored, name) if cls is Pipeline else cls
         if kind is None:
+            if advice := advice_on(name):  # transformers has a language model for it, which would write no pictures
+                raise ValueError(advice)
             numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
             how["model"] = model = load_model(name, how.pop("device", "cpu"), numbers)
             target = installed().target_for(model)
@@ -141,12 +147,17 @@ class Pipeline(DiffusionPipeline):
         """
         self.fit()
         parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-        parts["options"] = options
         model = getattr(self, self.target_module)
-        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **parts)
-        self._use_arguments = {"method": method, **parts}
+        how = {**parts, "options": {**self.beside_target, **options}}
+        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **how)
+        self._use_arguments = {"method": method, **parts, "options": options}
         self._bound_device, self._bound_parts = self._execution_device, self._held_parts()
         return self
+
+    @property
+    def beside_target(self) -> Mapping[str, Any]:
+        """The objects that the target asks for beside its model: `vq` and `codes`, of a language model over codes."""
+        return {}
 
     def fit(self) -> None:
         """Let the parts know of each other; runs when a pipeline is made, and when a part was replaced.

@@ -49,6 +49,7 @@ class Plan:
     """The parts of a decoder for a live model, decided on and checked before the weights of a draft model are read."""
 
     target: TargetSpec
+    given: Mapping[str, Any]  # what the target asks for beside the model
     choice: Choice  # the method and the reason for it
     pairing: Pairing  # the method's parts
     drafter: Drafter | None  # a live one, in the place of the method's
@@ -82,7 +83,8 @@ def resolve(
     for a pipeline.
     """
     registry, given = installed(), dict(options or {})
-    target = _target(registry, model)
+    target = _target(registry, model, given)
+    asked_for = {name: given.pop(name) for name in target.asks}
     live, name = _drafter_given(registry, drafter, given)
     if method == PLAIN and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
@@ -115,12 +117,13 @@ def resolve(
     }
     return Plan(
         target=target,
+        given=asked_for,
         choice=choice,
         pairing=pairing,
         drafter=live,
         rule=ruled,
         policy=paced,
-        options=_options(parts, values, choice.options, given, [*ARGUMENTS, *beside]),
+        options=_options(parts, values, choice.options, given, [*ARGUMENTS, *beside, *asked_for]),
         k=wanted,
         lengths=[
             (asked, "its draft model's generation_config"),
@@ -240,7 +243,14 @@ def _policy(
     return registry.get("policy", policy) if isinstance(policy, str) else policy
 
 
-def _target(registry: Registry, model: Any) -> TargetSpec:
+def _target(registry: Registry, model: Any, given: Mapping[str, Any]) -> TargetSpec:
+    """The target that asks for what is given beside the model, or else the one that is for the model."""
+    asking = registry.target_asking(name for name, value in given.items() if value is not None)
+    if asking is not None:
+        missing = [name for name in asking.asks if given.get(name) is None]
+        if missing:
+            raise ValueError(f"{missing[0]}= is missing: the target {asking.name!r} takes {asking.asked}")
+        return asking
     found = registry.target_for(model)
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__

@@ -8,7 +8,8 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -157,6 +158,24 @@ class Stored:
     def method(self, how: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of `use`: those in `how`, then the saved ones, which a method or drafter in `how` drops."""
         return dict(how) if {"method", "drafter"} & how.keys() else {**checked_method(self.folder), **how}
+
+
+def advice_on(name: str) -> str:
+    """The words of the first plugin that knows stored files which no pipeline loads as they are; "" if none does."""
+    registry = installed()
+    answers = (registry.ask(plugin.name, "mmspec_advice", files=name) for plugin in registry.plugins())
+    return next(filter(None, answers), "")
+
+
+@contextmanager
+def advising(name: str) -> Iterator[None]:
+    """Say in the place of a refusal what to do with the files of that name, if a plugin knows them."""
+    try:
+        yield
+    except ValueError as error:
+        if advice := advice_on(name):
+            raise ValueError(advice) from error
+        raise
 
 
 def pipeline_of(stored: Stored | None, name: str) -> Any:

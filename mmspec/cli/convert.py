@@ -45,7 +45,9 @@ def convert(
         table(terminal(), ("layout", "model", "licence", "files", "options"), rows, whole={"layout"})
         return
     if layout not in known:
-        raise ValueError(unknown("layout", layout, known))
+        from mmspec.api.stored import advice_on
+
+        raise ValueError(advice_on(layout) or unknown("layout", layout, known))
     if not files or out is None:
         raise ValueError(f"say which files, and where to: mmspec convert {layout} FILE FILE -o FOLDER")
     refuse_folders(out)

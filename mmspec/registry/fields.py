@@ -111,6 +111,7 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "needs": _words,
     "offers": _words,
     "words": _sentences,
+    "asks": _sentences,
     "architectures": _classes,
     "exactness": _exactness,
     "k": _budget,

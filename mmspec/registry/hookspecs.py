@@ -42,6 +42,11 @@ def mmspec_layouts() -> Iterable[Any]:  # type: ignore[empty-body]
     """Published files that `mmspec convert` makes a pipeline of: `mmspec.kits.pictures.layouts.Layout`."""
 
 
+@hookspec(firstresult=True)
+def mmspec_advice(files: str) -> str | None:
+    """Advice on files at a place, or of a hub name, that no pipeline loads as they are; None: they are not known."""
+
+
 @hookspec
 def mmspec_pipelines() -> Iterable[str]:  # type: ignore[empty-body]
     """Pipelines that have no target and draft nothing, as `"module:Class"`; saved folders name their classes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -121,6 +121,11 @@ class Registry:
         """The target whose pipeline loads stored models of these classes, or None; plugins that came last win."""
         targets = reversed(self.components("target"))
         return next((target for target in targets if target.architectures.intersection(architectures)), None)
+
+    def target_asking(self, names: Iterable[str]) -> TargetSpec | None:
+        """The target that asks for something of these names beside its model, or None; plugins that came last win."""
+        targets, given = reversed(self.components("target")), set(names)
+        return next((target for target in targets if target.asks.keys() & given), None)
 
     def adapters_for(self, model: object) -> list[AdapterSpec]:
         """The adapters that take a live object."""

@@ -152,13 +152,16 @@ def require(registry: Registry, pairing: Pairing, target: TargetSpec) -> None:
     missing = pairing.missing(target.offers)
     if not missing:
         return
-    others = [other for other in registry.components("target") if not pairing.missing(other.offers)]
+    fit = [other for other in registry.components("target") if not pairing.missing(other.offers)]
+    others = [other for other in fit if not other.asks]
     few = len(others) <= SAID
     homes = ", ".join(f"{other.name} ({other.summary.rstrip('.')})" if few else other.name for other in others)
+    asking = [other for other in fit if other.asks and target.offers <= other.offers]
+    ways = "".join(f". Give {other.asked}, and the target is {other.name!r}: {other.summary}" for other in asking)
     method = pairing.method.name
     raise ValueError(
         f"method {method!r} does not fit target {target.name!r}: {pairing.says(missing)}, which the target does not "
         f"offer (it offers {', '.join(sorted(target.offers)) or 'nothing'}). Methods that fit: "
         f"{', '.join(fitting(registry, target.offers)) or 'none'}. "
-        f"{method!r} is for {homes or 'no target that is installed'}"
+        f"{method!r} is for {homes or 'no target that is installed'}{ways}"
     )

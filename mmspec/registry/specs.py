@@ -100,6 +100,8 @@ class TargetSpec(FactorySpec):
             folders, so that it is chosen before weights are read, or that are refused where there is none; other models
             are loaded as language models, and `mmspec_target_for` is asked.
         default_methods: What `auto` chooses among: the first one that applies.
+        asks: Live objects that users give beside the model, each with a sentence: `{"vq": "…"}` is the argument `vq=`
+            of `mmspec.enable`, of `Pipeline.use`, and of the factory. Who gives them means this target.
 
     Example:
         >>> TargetSpec(name="table", factory="my_target:Table", offers={"discrete", "tree"}, summary="A table.")
@@ -111,11 +113,17 @@ class TargetSpec(FactorySpec):
     pipeline: str = ""
     architectures: frozenset[str] = frozenset()
     default_methods: tuple[DefaultMethod, ...] = ()
+    asks: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check(self, f"{self.kind} {self.name!r}")
         if not all(isinstance(default, DefaultMethod) for default in self.default_methods):
             raise ValueError(f"{self.kind} {self.name!r}: default_methods holds DefaultMethod(...) only")
+
+    @property
+    def asked(self) -> str:
+        """The arguments of `asks` with their sentences; "" where there are none."""
+        return " and ".join(f"{name}= ({sentence})" for name, sentence in self.asks.items())
 
     def load_pipeline(self) -> Any:
         """Import the pipeline class.

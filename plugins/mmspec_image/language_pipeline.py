@@ -150,6 +150,12 @@ class Written(NamedTuple):
         ids, mask = self.inputs["input_ids"], self.inputs["attention_mask"]
         return Guiding(ids, mask, null.get("input_ids"), null.get("attention_mask"))
 
+    def asked(self, warp: Warp | None) -> Asked:
+        """The part of a call that the target is asked for: codes alone where the grid has cells."""
+        grid, warp = self.constraint, Warp() if warp is None else warp
+        allowed = OnlyAllowed(grid, grid.allowed.to(self.inputs["input_ids"].device))
+        return Asked(self.inputs, grid.grid, replace(warp, processors=[allowed, *warp.processors], forced=grid.forced))
+
 
 class WrittenPipeline(LanguageModelPipeline):
     """Draws pictures with a language model, many codes a pass.
@@ -217,7 +223,4 @@ class WrittenPipeline(LanguageModelPipeline):
         return Written(inputs, self.constraint_of(ids.ids))
 
     def asked(self, condition: Written, warp: Warp | None) -> Asked:
-        constraint, warp = condition.constraint, Warp() if warp is None else warp
-        allowed = OnlyAllowed(constraint, constraint.allowed.to(condition.inputs["input_ids"].device))
-        only = replace(warp, processors=[allowed, *warp.processors], forced=constraint.forced)
-        return Asked(condition.inputs, constraint.grid, only)
+        return condition.asked(warp)

@@ -16,7 +16,7 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.options import option
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.official import chameleon, emu3, grid_language, janus
-from mmspec_image.official.vq import vq_model
+from mmspec_image.official.vq import VQ, vq_model
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.sampling import AUTHORS
 from mmspec_image.specs import CHAMELEON, EMU3, GRID_LANGUAGE, JANUS, LLAMAGEN
@@ -63,6 +63,7 @@ def grid_layout(name: str, summary: str, marks: frozenset[str], source: str, lic
         frozenset({"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"}) | marks,
         f"the folder of {source.rpartition('/')[2]}, with config.json and its tokenizer",
         beside=grid_language.grid_config(name),
+        without=VQ,
     )
     return Layout(
         name=name,
@@ -91,6 +92,7 @@ LAYOUTS = (
                 LUMINA_MARKS,
                 "the folder Lumina-mGPT-7B-768, with config.json and tokenizer.json",
                 beside=chameleon.lumina_config,
+                without=VQ,
             ),
             VQGAN,
         ),

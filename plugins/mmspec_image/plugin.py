@@ -14,6 +14,14 @@ mmspec_commands = commanding("mmspec_image.commands:add")
 
 
 @hookimpl
+def mmspec_advice(files: str) -> str | None:
+    """The command that converts published files of a picture's model, or why none does."""
+    from mmspec_image.published import advice
+
+    return advice(files)
+
+
+@hookimpl
 def mmspec_target_for(model: object) -> str | None:
     """By the class's home: our LlamaGen, and Janus and Chameleon taken for pictures; of transformers' own classes those
     whose `generate` can write pictures. Others are the text plugin's.

@@ -67,6 +67,17 @@ GRID_LANGUAGE = TargetSpec(
     architectures=frozenset({"LiquidForImages", "SimpleARForImages", "Emu35ForImages", "Lumina2ForImages"}),
     default_methods=GLM_IMAGE.default_methods,
 )
+OWN_PICTURES = TargetSpec(
+    name="own-pictures",
+    factory="mmspec_image.targets.written:OwnPicturesTarget",
+    offers=EMU3.offers,
+    summary="A language model over the codes of your VQ: docs/start/own_picture_model.md",
+    default_methods=GLM_IMAGE.default_methods,
+    asks={
+        "vq": "the VQ whose codes the model writes, or its table of entries [code, width]",
+        "codes": "the model's ids of these codes, in the order of the entries",
+    },
+)
 JACOBI = DrafterSpec.row(
     "jacobi",
     "mmspec_image.drafters.jacobi:ImageJacobi",
@@ -155,5 +166,5 @@ METHODS = (
         paper="https://arxiv.org/abs/2410.03355",
     ),
 )
-TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON, GRID_LANGUAGE)
+TARGETS = (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, CHAMELEON, GRID_LANGUAGE, OWN_PICTURES)
 COMPONENTS = (*TARGETS, JACOBI, SJD_PAC, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)

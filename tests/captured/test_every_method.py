@@ -46,7 +46,7 @@ HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),
     *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
-WRITERS = ("emu3", "chameleon", "grid-language")
+WRITERS = ("emu3", "chameleon", "grid-language", "own-pictures")
 OWN_TESTS = ("text:gemma4-assistant", "zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild", "zoo:fly")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),

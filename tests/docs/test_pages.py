@@ -37,6 +37,13 @@ def test_the_page_of_models_shows_how_their_authors_draw() -> None:
         assert f"| {name} | {' | '.join(map(str, usual))} |\n" in page
 
 
+def test_the_page_of_models_lists_those_that_are_not_read() -> None:
+    from mmspec_image.published import UNTAKEN
+
+    page = (DOCS / "models" / "README.md").read_text()
+    assert "".join(f"| {model.name} | {model.why} | {model.instead} |\n" for model in UNTAKEN) in page
+
+
 @pytest.fixture(scope="module")
 def made() -> dict[str, str]:
     """The generated pages of methods."""

@@ -92,13 +92,14 @@ def test_hooks_specs_and_the_data_of_a_round_are_listed() -> None:
     )
 
 
-def test_there_are_six_hooks_each_with_a_line_of_documentation() -> None:
+def test_there_are_seven_hooks_each_with_a_line_of_documentation() -> None:
     assert [hook.name for hook in HOOKS] == [
         "mmspec_components",
         "mmspec_target_for",
         "mmspec_commands",
         "mmspec_parity_runners",
         "mmspec_layouts",
+        "mmspec_advice",
         "mmspec_pipelines",
     ]
     assert all((ast.get_docstring(hook) or "").count("\n") == 0 for hook in HOOKS)

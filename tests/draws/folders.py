@@ -33,12 +33,15 @@ METHODS = (
 LAYOUTS = ("anole", "emu3", "emu3.5", "janus", "liquid", "lumina", "lumina2", "mar", "oasis", "simplear")
 COMMANDS = {
     "command text": ("generate", "text", "x", "--max-new-tokens", "2", "--model"),
+    "command image": ("generate", "image", "x", "--out", "OUT.png", "--model"),
     "command plan": ("plan",),
     **{f"command convert {layout}": ("convert", layout, "--out", "OUT") for layout in LAYOUTS},
     "command convert lumina": ("convert", "lumina", "--opt", "size=512", "--out", "OUT"),
 }
 OFFICIAL, CONVERT = {f"official:{layout}": layout for layout in WRITERS}, "convert"
 """Published files of pictures' models, and what takes them."""
+ADVISING = ("pipeline", "command image")
+"""Doors that answer such files by the command that converts them."""
 NAMES = ("folder", "a b", "ünï", "model.safetensors", "x-of-y")
 IDS = torch.randint(3, 131, (1, 12), generator=torch.Generator().manual_seed(0))
 
@@ -64,7 +67,7 @@ def opened(door: str, folder: Path) -> Any:
     if door == "pipeline":
         return mmspec.Pipeline.from_pretrained(str(folder))
     if door in COMMANDS:
-        argv = [str(folder.parent / "out") if part == "OUT" else part for part in COMMANDS[door]]
+        argv = [part.replace("OUT", str(folder.parent / "out")) for part in COMMANDS[door]]
         return command(*argv, str(folder))
     method, model = door.removeprefix("method ") if door != "drafter" else "auto", copy.deepcopy(target())
     with mmspec.enable(model, method, drafter=str(folder)):
@@ -85,7 +88,7 @@ class Folders(Claim):
     def draw(self, dice: random.Random) -> Case:
         if dice.random() < 0.04:
             form = {"dtype": dice.choice(DTYPES), "form": dice.choice(FORMS)}
-            return {"folder": dice.choice(sorted(OFFICIAL)), "door": CONVERT, **form}
+            return {"folder": dice.choice(sorted(OFFICIAL)), "door": dice.choice((CONVERT, *ADVISING)), **form}
         original = dice.random() < 0.4
         name = dice.choice(sorted(ORIGINALS if original else STRANGERS))
         doors = ("model", "drafter") if original and dice.random() < 0.7 else DOORS
@@ -129,6 +132,14 @@ class Folders(Claim):
         layout, dtype = OFFICIAL[case["folder"]], case.get("dtype", "float32")
         given = write_official(outer / "files", layout, dtype, case.get("form", "one"))
         before = contents(outer)
+        if case["door"] in ADVISING:
+            try:
+                taken, message = opened(case["door"], given[0]), ""
+            except (ValueError, Refused) as error:
+                taken, message = None, str(error)
+            if taken is not None or f"mmspec convert {layout} {given[0]}" not in message or contents(outer) != before:
+                raise Broken(f"it is not said which command converts them: {message}")
+            return "refused"
         made = converted(given, layout, outer / "out")
         if {name: content for name, content in contents(outer).items() if not name.startswith("out")} != before:
             raise Broken("files beside the new folder were written")

@@ -6,6 +6,7 @@
 import argparse
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,10 +34,13 @@ from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.language_pipeline import Ids
 from mmspec_image.models.grid_language import GRIDS
 from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.published import UNTAKEN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support import official_files as files
 from tests.support import published_vq
 from tests.support.close import assert_near
+from tests.support.examples.written import tiny_chameleon, tiny_emu3
+from tests.support.zoo import build as build_model
 
 FIXTURES = Path(__file__).parent / "official"
 
@@ -350,6 +354,107 @@ def published(place, lumina, anole, janus, emu3, liquid, simplear, emu35, lumina
         ("oasis", "transformer"): place / "dit",
         ("oasis", "vae"): place / "vae",
     }
+
+
+TYPED = ("liquid", "simplear")  # whose layers transformers loads as a text's
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in TYPED else pytest.mark.slow) for n in (*NAMES, "mar")]
+)
+def test_the_command_in_a_refusal_makes_the_folder_when_it_is_typed(name, published, tmp_path):
+    said = advised(published, name)
+    words = {"VQ": str(published["lumina", "model"].parent / VQ.get(name, ".")), "FOLDER": str(tmp_path / "out")}
+    words |= {f"{key}={key.upper()}": f"{key}={value}" for key, value in ASKED.get(name, {}).items()}
+    argv = [words.get(word, word) for word in shlex.split(re.search(r"mmspec (convert .* -o FOLDER)", said)[1])]
+    more = ["--opt", "num_heads=4"] if name == "mar" else []
+    made = CliRunner().invoke(build(), [*argv, *more])
+    assert made.exit_code == 0, (made.output, made.exception)
+    mmspec.Pipeline.from_pretrained(tmp_path / "out")
+
+
+def advised(published, name):
+    """What a pipeline's loader says of the first part of published files."""
+    file = next(file for (owner, _), file in published.items() if owner == name)
+    with pytest.raises(ValueError) as refused:
+        mmspec.Pipeline.from_pretrained(file.parent if name == "mar" else file)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "llamagen", "mar"])
+def test_authors_folders_are_pointed_to_the_command_that_converts_them(name, published):
+    said, place = advised(published, name), published["lumina", "model"].parent
+    layout = layouts()[name]
+    assert re.match(rf"{place}/\S+ is as the authors of {name} publish it; .*: mmspec convert {name} {place}/", said)
+    missing = [part for part in layout.parts if (name, part.name) not in published or name not in ("mar",)][1:]
+    assert all(f"; {part.name.upper()}: {part.holds}" in said for part in missing)
+    assert ("--opt" in said) == (name in ASKED) and "safe_serialization" not in said
+
+
+def test_the_command_line_says_it_too(published):
+    file = str(published["liquid", "model"])
+    made = CliRunner().invoke(build(), ["generate", "image", "a red fox", "--model", file])
+    assert str(made.exception) == advised(published, "liquid")
+
+
+def test_a_part_that_is_no_model_is_named(published):
+    with pytest.raises(
+        ValueError, match=r"tokenizer is a part of 'lumina' or of 'anole' or of 'liquid' or of 'emu3\.5'"
+    ):
+        mmspec.Pipeline.from_pretrained(published["lumina", "model"].parent / "tokenizer")
+
+
+@pytest.mark.parametrize("name", ["gemma", "qwen2"])
+def test_a_text_model_of_the_same_layers_is_a_text_model(name, tmp_path):
+    build_model(name).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(files.words_file({"<unk>": 0, "a": 1}, ["<unk>"])))
+    assert type(mmspec.Pipeline.from_pretrained(tmp_path)).__name__ == "TextPipeline"
+
+
+def test_what_needs_no_conversion_is_told_so(simplear, tmp_path):
+    tiny_chameleon().save_pretrained(tmp_path / "theirs")
+    tiny_emu3().save_pretrained(tmp_path / "emu3")
+    for layout, folder in (("simplear", simplear), ("lumina", tmp_path / "theirs"), ("emu3", tmp_path / "emu3")):
+        with pytest.raises(
+            ValueError, match=f"{folder.name}.*: it needs no conversion, mmspec.Pipeline.from_pretrained"
+        ):
+            layouts()[layout].convert([folder], tmp_path / "out", ASKED.get(layout, {}))
+
+
+@pytest.mark.parametrize("model", UNTAKEN, ids=lambda model: model.name)
+def test_a_model_that_nothing_here_reads_is_named(model, tmp_path):
+    """By its name where a layout is asked for, by the name of its repository, and by its files."""
+    hub, named = KNOWN_AS[model.name]
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    for name in named:
+        torch.save({}, folder / name)
+    said = [str(CliRunner().invoke(build(), ["convert", model.name.lower(), "x.pt", "-o", "out"]).exception)]
+    for place in (hub, folder)[: 2 if named else 1]:
+        with pytest.raises(ValueError) as refused:
+            mmspec.Pipeline.from_pretrained(str(place))
+        said.append(str(refused.value))
+    assert set(said) == {f"{model.name} {model.why}: mmspec reads no files of it. Instead: {model.instead}"}
+    assert re.search(r"mmspec convert (\w+)\)$", model.instead)[1] in layouts()
+
+
+KNOWN_AS = {
+    "VAR": ("FoundationVision/var", ["var_d16.pth", "vae_ch160v4096z32.pth"]),
+    "Infinity": ("FoundationVision/Infinity", ["infinity_2b_reg.pth", "infinity_vae_d32reg.pth"]),
+    "HART": ("mit-han-lab/hart-0.7b-1024px", []),
+    "RAR": ("yucornetto/RAR", ["rar_xl.bin", "maskgit-vqgan-imagenet-f16-256.bin"]),
+    "Open-MAGVIT2": ("TencentARC/Open-MAGVIT2-AR-B-256-resolution", []),
+    "Harmon": ("wusize/Harmon-1_5B", ["harmon_1.5b.pth"]),
+    "Cosmos": ("nvidia/Cosmos-1.0-Autoregressive-4B", []),
+    "BAGEL": ("ByteDance-Seed/BAGEL-7B-MoT", ["ae.safetensors", "ema.safetensors", "llm_config.json"]),
+    "Show-o": ("showlab/show-o-512x512", []),
+    "X-Omni": ("X-Omni/X-Omni-En", []),
+}
+
+
+def test_a_hub_name_of_a_layout_is_told_what_to_do_with_its_files():
+    with pytest.raises(ValueError, match=r"download it, then mmspec convert emu3$"):
+        mmspec.Pipeline.from_pretrained("BAAI/Emu3-Gen")
 
 
 @pytest.mark.parametrize("name", [*NAMES, "llamagen", "mar", "oasis"])

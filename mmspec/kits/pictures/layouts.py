@@ -4,6 +4,7 @@ A plugin describes its layouts in a table and returns it from the hook `mmspec_l
 keys, and all files are compared with the models by their headers, before any weights are read.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from mmspec.cli import convert
 from mmspec.files import save_whole
-from mmspec.hosts.weight_files import weight_files
+from mmspec.hosts.pickles import PICKLED
+from mmspec.hosts.weight_files import CONFIG, INDEX, SAFE, weight_files
 from mmspec.kits.pictures.models.official import NAMES, keys_in, read_header
-from mmspec.registry.options import build
-from mmspec.registry.printable import shown
+from mmspec.registry import installed
+from mmspec.registry.options import build, explain
+from mmspec.registry.printable import printable, shown
+from mmspec.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,13 @@ class Part:
     marks: frozenset[str]  # plain keys that every such file has, and no file of another part of any layout
     holds: str  # what the file is, with its published names
     config: tuple[str, ...] = ()  # names of the layout's options that `load` takes
+    without: str = "."  # what no key of such a file begins with; transformers stores some of the models with more parts
     # From the folder of the weights to further arguments of `load`, such as what a `config.json` says
     beside: Callable[[Path], Mapping[str, Any]] | None = None
+
+    def fits(self, keys: set[str]) -> bool:
+        """True if a file with these plain keys may be this part."""
+        return self.marks <= keys and not any(key.startswith(self.without) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -89,13 +98,13 @@ class Layout:
             try:
                 header = read_header(file)
             except ValueError as error:
-                raise ValueError(f"{shown(file)}: {error}") from error
+                raise ValueError(f"{shown(file)}: {_needs_none(file) or error}") from error
             keys = keys_in(header)
-            fitting = [part for layout in layouts().values() for part in layout.parts if part.marks <= keys]
+            fitting = [part for layout in layouts().values() for part in layout.parts if part.fits(keys)]
             most = max((len(part.marks) for part in fitting), default=0)
             own = [part.name for part in self.parts if part in fitting and len(part.marks) == most]
             if not own:
-                raise ValueError(f"{shown(file)} is no file of {self.name!r}: {_instead(keys)}")
+                raise ValueError(f"{shown(file)} is no file of {self.name!r}: {_instead(file, keys)}")
             name = own[0]
             if name in found:
                 raise ValueError(f"{shown(found[name][0])} and {shown(file)} are both the {name}; give one of them")
@@ -131,6 +140,66 @@ def layouts() -> dict[str, Layout]:
     return {name: layout for name, layout in convert.layouts().items() if isinstance(layout, Layout)}
 
 
+SEVERAL = 16  # files of a folder that are looked into
+
+
+def command_for(place: Path) -> str:
+    """The words about published files, a folder or one of them, with the command that converts them; "" where they are
+    of no layout. Parts that are not there, and options that have to be given, are words in capitals.
+    """
+    known, named = _parts_at(place), printable(str(place))
+    layout = next((layout for layout, part, _ in known if part is layout.parts[0]), None)
+    if layout is None:
+        owners = " or of ".join(repr(owner.name) for owner, _, _ in known)
+        return f"{named} is a part of {owners}: mmspec convert takes it with the model" if owners else ""
+    there = {part.name: shlex.quote(printable(str(file))) for owner, part, file in known if owner is layout}
+    required = [option for option in explain(layout.options) if not option.default]
+    words = [there.get(part.name, part.name.upper()) for part in layout.parts]
+    words += [f"--opt {option.name}={option.name.upper()}" for option in required]
+    said = [f"; {part.name.upper()}: {part.holds}" for part in layout.parts if part.name not in there]
+    said += [f"; {option.name.upper()}: {option.help}" for option in required]
+    how = f"mmspec convert {layout.name} {' '.join(words)} -o FOLDER{''.join(said)}"
+    return f"{named} is as the authors of {layout.name} publish it; convert it once, and name the new folder: {how}"
+
+
+def _parts_at(place: Path) -> list[tuple[Layout, Part, Path]]:
+    """The parts that a folder may be, or else its files, or that a file may be."""
+    if whole := _fitting(place):
+        return [(*each, place) for each in whole]
+    inside = sorted(place.glob("*.*")) if place.is_dir() else []
+    files = [file for file in inside if file.suffix in (*PICKLED, SAFE, ".ckpt")]
+    return [(*each, file) for file in files[:SEVERAL] for each in _fitting(file)]
+
+
+def _fitting(place: Path) -> list[tuple[Layout, Part]]:
+    """The layouts of which published files are a part, by their keys and by what stands beside them."""
+    try:
+        keys = keys_in(read_header(place))
+    except ValueError:
+        return []
+    found = [(layout, part) for layout in layouts().values() for part in layout.parts if part.fits(keys)]
+    most = max((len(part.marks) for _, part in found), default=0)
+    return [each for each in found if len(each[1].marks) == most and _stands(each[1], _folder(place))]
+
+
+def _stands(part: Part, folder: Path) -> bool:
+    """True unless what stands beside a part's weights is another model's."""
+    try:
+        return part.beside is None or bool(part.beside(folder))
+    except Exception:  # a file of something else can make the libraries raise anything
+        return False
+
+
+def _needs_none(place: Path) -> str:
+    """The words about a folder that is loaded as it is; "" of any other."""
+    config = read_json(place / CONFIG) if (place / CONFIG).is_file() else {}
+    named = config.get("architectures")
+    target = installed().target_of([str(name) for name in named] if isinstance(named, list) else [])
+    if not (place / INDEX).is_file() and (target is None or not target.pipeline):
+        return ""
+    return f"it needs no conversion, mmspec.Pipeline.from_pretrained({printable(str(place))!r}) loads it as it is"
+
+
 def _folder(file: Path) -> Path:
     return file if file.is_dir() else file.parent
 
@@ -151,10 +220,12 @@ def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[s
         raise ValueError(f"{shown(file)} (the {part.name}) and what stands beside it fit no model: {what}") from error
 
 
-def _instead(keys: set[str]) -> str:
+def _instead(file: Path, keys: set[str]) -> str:
     """Say which layout a file has that is not of the layout that the user named; if none is known, the nearest one."""
+    if not _fitting(file) and (needs_none := _needs_none(file)):
+        return needs_none
     every = [(layout, part) for layout in layouts().values() for part in layout.parts]
-    if fitting := [(layout, part) for layout, part in every if part.marks <= keys]:
+    if fitting := [(layout, part) for layout, part in every if part.fits(keys)]:
         most = max(len(part.marks) for _, part in fitting)
         owners = [(layout.name, part.name) for layout, part in fitting if len(part.marks) == most]
         return f"it is the {owners[0][1]} of " + " or of ".join(repr(name) for name, _ in owners)

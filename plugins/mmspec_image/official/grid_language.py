@@ -65,6 +65,11 @@ def grid_config(name: str) -> Callable[[Path], dict[str, Any]]:
 
     def beside(folder: Path) -> dict[str, Any]:
         config = published_config(folder, CONFIGS[name][0], name)
+        if name != "emu3.5":  # transformers' own models have the same layers, and other words
+            text = (folder / "tokenizer.json").read_text(encoding="utf-8", errors="replace")
+            refuse_lacking(
+                folder / "tokenizer.json", {w: 0 for w in GRIDS[name].needed if w in text}, GRIDS[name].needed
+            )
         if name == "lumina2" and int(config.get("vocab_size", 0)) <= VOCAB:
             raise ValueError("these are weights of Lumina-mGPT 1: mmspec convert lumina")
         return {"config": config}

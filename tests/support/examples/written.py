@@ -12,6 +12,8 @@ from transformers import (
     Emu3ForConditionalGeneration,
     GlmImageConfig,
     GlmImageForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
     Qwen3Config,
 )
 
@@ -21,7 +23,7 @@ from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.models.grid_language import Emu35ForImages
 from mmspec_image.targets.glm_image import GlmImageTarget
-from mmspec_image.targets.written import ChameleonTarget, Emu3Target, GridLanguageTarget
+from mmspec_image.targets.written import ChameleonTarget, Emu3Target, GridLanguageTarget, OwnPicturesTarget
 
 PAD, IMAGE_START, END = 190, 64, 65
 """Ids of the tiny GLM-Image; its codes are those below 64."""
@@ -254,9 +256,34 @@ def grid_language() -> Example:
     return Example(target=_grid_language_target(), prompt=chameleon_prompt)
 
 
+@cache
+def _own_pictures_target() -> OwnPicturesTarget:
+    table = torch.randn(16, 4, generator=torch.Generator().manual_seed(2))
+    return OwnPicturesTarget(tiny_llama(), vq=table, codes=range(48, 64))
+
+
+@cache
+def tiny_llama() -> LlamaForCausalLM:
+    """64 ids, of which the last 16 are codes of somebody's VQ."""
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(
+        vocab_size=64, **sizes, **heads, max_position_embeddings=512, pad_token_id=0, eos_token_id=None
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return strengthened(LlamaForCausalLM(config))
+
+
+def own_pictures() -> Example:
+    """Prompts of pictures; guidance belongs to a call."""
+    return Example(target=_own_pictures_target(), prompt=chameleon_prompt)
+
+
 EXAMPLES = {
     "image:glm-image": glm_image,
     "image:emu3": emu3,
     "image:chameleon": chameleon,
     "image:grid-language": grid_language,
+    "image:own-pictures": own_pictures,
 }
