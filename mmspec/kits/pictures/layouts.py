@@ -100,9 +100,7 @@ class Layout:
             except ValueError as error:
                 raise ValueError(f"{shown(file)}: {_needs_none(file) or error}") from error
             keys = keys_in(header)
-            fitting = [part for layout in layouts().values() for part in layout.parts if part.fits(keys)]
-            most = max((len(part.marks) for part in fitting), default=0)
-            own = [part.name for part in self.parts if part in fitting and len(part.marks) == most]
+            own = [part.name for _, part in _nearest(keys) if part in self.parts]
             if not own:
                 raise ValueError(f"{shown(file)} is no file of {self.name!r}: {_instead(file, keys)}")
             name = own[0]
@@ -177,9 +175,14 @@ def _fitting(place: Path) -> list[tuple[Layout, Part]]:
         keys = keys_in(read_header(place))
     except ValueError:
         return []
+    return [(layout, part) for layout, part in _nearest(keys) if _stands(part, _folder(place))]
+
+
+def _nearest(keys: set[str]) -> list[tuple[Layout, Part]]:
+    """The layouts of which a file with these keys may be a part: those that know the most of its keys."""
     found = [(layout, part) for layout in layouts().values() for part in layout.parts if part.fits(keys)]
     most = max((len(part.marks) for _, part in found), default=0)
-    return [each for each in found if len(each[1].marks) == most and _stands(each[1], _folder(place))]
+    return [(layout, part) for layout, part in found if len(part.marks) == most]
 
 
 def _stands(part: Part, folder: Path) -> bool:
@@ -224,11 +227,9 @@ def _instead(file: Path, keys: set[str]) -> str:
     """Say which layout a file has that is not of the layout that the user named; if none is known, the nearest one."""
     if not _fitting(file) and (needs_none := _needs_none(file)):
         return needs_none
+    if owners := _nearest(keys):
+        return f"it is the {owners[0][1].name} of " + " or of ".join(repr(layout.name) for layout, _ in owners)
     every = [(layout, part) for layout in layouts().values() for part in layout.parts]
-    if fitting := [(layout, part) for layout, part in every if part.fits(keys)]:
-        most = max(len(part.marks) for _, part in fitting)
-        owners = [(layout.name, part.name) for layout, part in fitting if len(part.marks) == most]
-        return f"it is the {owners[0][1]} of " + " or of ".join(repr(name) for name, _ in owners)
     layout, part = max(every, key=lambda each: len(each[1].marks & keys) / len(each[1].marks))
     there = len(part.marks & keys)
     first = shown(", ".join(sorted(keys)[:3])) or "none"
