@@ -79,7 +79,8 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
         if not math.isfinite(most):  # the model's own scores are no numbers, which a round will say
             continue
         if not apart <= most:
-            trouble = f"logits of tree nodes differ by {apart:.1e} from whole paths' logits, where rounding explains {most:.1e}"
+            apart_by = f"differ by {apart:.1e} from whole paths' logits, where rounding explains {most:.1e}"
+            trouble = f"logits of tree nodes {apart_by}"
         if trouble:
             fewer = "fewer tokens, or for one row at a time" if ragged else "fewer tokens"
             raise ValueError(
