@@ -22,7 +22,7 @@ from mmspec.hosts.model_info import ModelInfo, names_argument
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.prefill import prefill_chunks
 from mmspec.hosts.reference_paths import LONGEST, MARGIN, end_of, random_ids
-from mmspec.hosts.self_check import APART, DRAWS, most_rounding, unchanged
+from mmspec.hosts.self_check import APART, DRAWS, in_a_line, most_rounding, unchanged
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import in_powers
 from mmspec.hosts.stock_generate import StockGenerate
@@ -69,17 +69,23 @@ def compare_long(passes: Passes, units: int, rows: int) -> dict[str, Agreement]:
         if key in results:
             agreed[where] = results[key]
             continue
+        apart, most, trouble = 0.0, 0.0, ""
         with model_lock(model), unchanged(model), passes.quantised.replaced(model):
             draws = range(DRAWS if model_info.has_experts else 1)
-            apart, most = min(_apart(passes, length, draw, ragged) for draw in draws)
+            try:
+                apart, most = min(_apart(passes, length, draw, ragged) for draw in draws)
+            except Exception as error:  # of its own code, which may keep tables of that length
+                trouble = f"its tree pass failed ({in_a_line(error)})"
         if not math.isfinite(most):  # the model's own scores are no numbers, which a round will say
             continue
         if not apart <= most:
+            apart_by = f"differ by {apart:.1e} from whole paths' logits, where rounding explains {most:.1e}"
+            trouble = f"logits of tree nodes {apart_by}"
+        if trouble:
             fewer = "fewer tokens, or for one row at a time" if ragged else "fewer tokens"
             raise ValueError(
-                f"{type(model).__name__} cannot verify drafts exactly {where}, so it is refused there: logits of tree "
-                f"nodes differ by {apart:.1e} from whole paths' logits, where rounding explains {most:.1e}; ask for "
-                f"{fewer}, or disable() first"
+                f"{type(model).__name__} cannot verify drafts exactly {where}, so it is refused there: {trouble}; ask "
+                f"for {fewer}, or disable() first"
             )
         agreed[where] = results[key] = Agreement(apart, most)
     return agreed

@@ -141,7 +141,7 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
         wrong_position, off, unseen = _own_steps(model_info, paths)
     except Exception as error:
-        return Finding(None, trouble=f"its unmodified pass failed ({_in_a_line(error)})")
+        return Finding(None, trouble=f"its unmodified pass failed ({in_a_line(error)})")
     if not bool(paths.chains[0].isfinite().all()):
         return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
     eps = rounding(model_info.model)
@@ -159,7 +159,7 @@ def _compare(model_info: ModelInfo, draw: int, slack: float, rows: int | None) -
         try:
             distance = paths.distance(Passes(model_info, manner))
         except Exception as error:
-            trouble = trouble or f"its tree pass failed ({_in_a_line(error)})"
+            trouble = trouble or f"its tree pass failed ({in_a_line(error)})"
             continue
         worst = min(worst, distance)
         # In half precision a mask that is read in another way may stay within the tolerance: the other manner is right.
@@ -249,12 +249,12 @@ def _on_a_grid(model_info: ModelInfo, paths: ReferencePaths) -> str:
         stock = paths.stock({"image_grid_thw": grid})
         positions = stock.ahead()
     except Exception as error:  # a model that reads images fails, because none came with the grid
-        _in_a_line(error)
+        in_a_line(error)
         return ""
     return position_jump(positions) if positions is not None and stock.counts else ""
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
     """An error in one line; out-of-memory errors are raised again, because they say nothing about the model."""
     if out_of_memory(error):
         raise error
