@@ -33,7 +33,8 @@ import mmspec.registry
 began = time.perf_counter()
 if path and importlib.util.find_spec(name.split(".")[0]) is None:
     spec = importlib.util.spec_from_file_location(name, path)
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    sys.modules[name] = importlib.util.module_from_spec(spec)  # where a dataclass looks its module up
+    spec.loader.exec_module(sys.modules[name])
 else:
     importlib.import_module(name)
 print(1e3 * (time.perf_counter() - began), *(m for m in ("torch", "transformers", "diffusers") if m in sys.modules))
