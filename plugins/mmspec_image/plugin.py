@@ -16,7 +16,7 @@ mmspec_commands = commanding("mmspec_image.commands:add")
 @hookimpl
 def mmspec_advice(files: str) -> str | None:
     """The command that converts published files of a picture's model, or why none does."""
-    from mmspec_image.published import advice
+    from mmspec_image.official.published import advice
 
     return advice(files)
 

@@ -38,7 +38,7 @@ def test_the_page_of_models_shows_how_their_authors_draw() -> None:
 
 
 def test_the_page_of_models_lists_those_that_are_not_read() -> None:
-    from mmspec_image.published import UNTAKEN
+    from mmspec_image.official.published import UNTAKEN
 
     page = (DOCS / "models" / "README.md").read_text()
     assert "".join(f"| {model.name} | {model.why} | {model.instead} |\n" for model in UNTAKEN) in page

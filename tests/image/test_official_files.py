@@ -34,7 +34,7 @@ from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.language_pipeline import Ids
 from mmspec_image.models.grid_language import GRIDS
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.published import UNTAKEN
+from mmspec_image.official.published import UNTAKEN
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support import official_files as files
 from tests.support import published_vq
