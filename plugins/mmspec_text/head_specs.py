@@ -12,7 +12,7 @@ EAGLE = DrafterSpec.row(
     "eagle",
     "mmspec_text.drafters.eagle:Eagle",
     READS,
-    "A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
+    "A trained head reads the target's hidden states: EAGLE to EAGLE-3.1, FSPAD.",
     "https://arxiv.org/abs/2503.01840",
     reads="mmspec_text.drafters.heads.eagle.family:is_head",
 )

@@ -25,6 +25,8 @@ FIRST = replace(
     THIRD, fused=False, projected=False, features=1, final_norm=False, own_output=False, first_norms=frozenset()
 )
 """A head of EAGLE-1."""
+FSPAD = replace(FIRST, sampled=True, split=True)
+"""A head of FSPAD."""
 ONE = replace(THIRD, fc_norm=True, norm_output=True)
 """A head of EAGLE-3.1."""
 LATENT = replace(
@@ -38,6 +40,7 @@ MAPS = {
 }
 HEADS: dict[str, tuple[Architecture, Mapping[str, Tensor]]] = {
     "eagle-1": (FIRST, {}),
+    "fspad": (FSPAD, {}),
     "eagle-3": (THIRD, {}),
     "eagle-3.1": (ONE, {}),
     "pruned": (replace(THIRD, draft_vocab=5), MAPS),
