@@ -18,6 +18,7 @@ from mmspec.hosts.model_info import LanguagePart, ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec.training.losses import Top
+from mmspec_text.drafters.clover import read_first_clover
 from mmspec_text.drafters.dflash import dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint as read_eagle
@@ -29,6 +30,7 @@ from mmspec_text.training.eagle import begun_first
 from mmspec_text.training.heads import compared, depth_metrics, drawn_roots, head_loss
 from mmspec_text.training.new_head import Begin, NewHead
 from mmspec_text.training.new_heads import (
+    begun_clover,
     begun_dflash,
     begun_medusa,
     begun_mtp,
@@ -48,7 +50,7 @@ def begun_shared(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
 
 FIRST: dict[str, Begin] = {"eagle": partial(begun_first, False), "fspad": partial(begun_first, True)}
 KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "shared": begun_shared, "dflash": begun_dflash}
-KINDS |= FIRST
+KINDS |= {**FIRST, "clover": begun_clover}
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
 SIZES |= dict(num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64)
 
@@ -66,7 +68,7 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
         layer = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
         layer.join_model(model_info)
         return layer
-    reads: dict[str, Any] = {"dflash": read_dflash, **dict.fromkeys(FIRST, read_eagle)}
+    reads: dict[str, Any] = {"dflash": read_dflash, "clover": read_first_clover, **dict.fromkeys(FIRST, read_eagle)}
     heads: Any = reads.get(kind, read_medusa)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
     return heads
@@ -138,7 +140,11 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize(
     "kind",
-    ["mtp", "fspad", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "dflash", "eagle"))],
+    [
+        "mtp",
+        "fspad",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "clover", "dflash", "eagle")),
+    ],
 )
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     """The next unit is one more than the last, and after 9 comes 0 in the text: a head finds it out at every depth."""
@@ -162,6 +168,26 @@ def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     loop.fit(head.network, texts.batch_at, loss, recipe.loop(head.hidden), tmp_path, str)
     after = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.0
+
+
+def test_clover_begins_as_the_targets_last_block() -> None:
+    """With its norms; a cell that nearly keeps the state; and a block that adds nothing where layers differ."""
+    model = target()
+    with torch.no_grad():
+        model.model.norm.weight.uniform_(1, 2)
+    head: Any = begun_clover(model, DrafterRecipe(depth=2), "mmspec/some").network
+    own = model.model.layers[-1].state_dict()
+    assert all(torch.equal(value, own[key]) for key, value in head.layers[0].state_dict().items())
+    assert all(torch.equal(norm.weight, model.model.norm.weight) for norm in (head.clover_norm, head.clover_head_norm))
+    cell = head.clover_head_mlp_rnn
+    for part, diagonal in (("q", 1), ("k", 1), ("v", 0)):
+        noise = getattr(cell, part).weight.detach() - diagonal * torch.eye(16)
+        assert 0 <= float(noise.min()) < float(noise.max()) <= 0.01 and not getattr(cell, part).bias.any()
+    other: Any = begun_clover(target("qwen"), DrafterRecipe(depth=2), "mmspec/some").network
+    assert not other.layers[0].mlp.down_proj.weight.any() and bool((other.clover_norm.weight == 1).all())
+    odd = Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "num_attention_heads": 3, "head_dim": 8}))
+    with pytest.raises(ValueError, match=r"3 heads, which do not make its 16 numbers: train --kind eagle3"):
+        begun_clover(odd, DrafterRecipe(), "mmspec/some")
 
 
 def test_a_target_whose_layers_are_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ def train_drafter(
     kind: Annotated[
         str,
         typer.Option(
-            help="Heads: eagle, fspad, eagle3, mtp, medusa, dflash; prompt tokens: ppd; draft models: pard, model."
+            help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; prompt tokens: ppd; "
+            "draft models: pard, model."
         ),
     ] = "eagle3",
     data: Annotated[

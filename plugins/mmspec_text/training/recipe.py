@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
 
-DrafterKind = Literal["eagle", "fspad", "eagle3", "mtp", "medusa", "dflash", "ppd", "pard", "model"]
+DrafterKind = Literal["eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     # As in their papers, which learn one step, and from features with noise
@@ -19,12 +19,13 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "fspad": {"hard": 0.0, "depth": 1},
     "eagle3": {"hard": 0.0},
     "medusa": {"depth": 5},  # as many heads as its authors' loader makes, whatever a config says
+    "clover": {"loss": "hard", "decay": 0.7, "learning_rate": 1e-3},
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
     "ppd": {"hard": 0.0, "learning_rate": 1e-2},
     "pard": {"depth": 8, "anchors": 512},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
-DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "dflash", "ppd", "pard")
+DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard")
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -38,7 +39,7 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "feature_weight": (("eagle", "fspad"), "others predict no feature of the target's"),
     "noise": (("eagle", "fspad"), "others predict no feature of the target's"),
     "intermediate": (
-        ("eagle", "fspad", "eagle3", "dflash"),
+        ("eagle", "fspad", "eagle3", "clover", "dflash"),
         "others have the sizes of the target's own layers, or no such layer",
     ),
     "depth": (DEEP, "a draft model learns the next token alone"),

@@ -28,7 +28,7 @@ from mmspec_text.training.draft_model import trained_model
 from mmspec_text.training.eagle import begun_eagle, begun_first
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
-from mmspec_text.training.new_heads import begun_dflash, begun_medusa, begun_mtp
+from mmspec_text.training.new_heads import begun_clover, begun_dflash, begun_medusa, begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Answers, Batch, Source, Stream, Texts
@@ -45,16 +45,18 @@ HEADS: Mapping[str, Begin] = dict(
     eagle3=begun_eagle,
     mtp=begun_mtp,
     medusa=begun_medusa,
+    clover=begun_clover,
     dflash=begun_dflash,
     ppd=begun_ppd,
 )
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
 KINDS: Mapping[DrafterKind, tuple[str, str]] = {
-    "eagle": ("eagle", "An EAGLE-1 head in its authors' layout, which vLLM reads, too."),
+    "eagle": ("eagle", "An EAGLE-1 head in its authors' layout."),
     "fspad": ("eagle", "An FSPAD head in its authors' layout."),
     "eagle3": ("eagle", "An EAGLE-3 head in the format of speculators, which vLLM reads, too."),
     "mtp": ("mtp", "A layer for multi-token prediction, under DeepSeek-V3's keys."),
     "medusa": ("medusa", ""),
+    "clover": ("clover", "A Clover head in mmspec's layout."),
     "dflash": ("dflash", "A DFlash head in its authors' layout."),
     "ppd": ("ppd", "Prompt tokens in their authors' layout."),
     "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),
