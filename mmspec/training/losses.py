@@ -42,6 +42,7 @@ class DraftLoss:
     decay: float = 0.8  # depth d counts `decay ** d`; below 1 the first units matter more
     beta: float = 0.5  # of `jsd`
     eta: float = 3.0  # of `lk`: larger ones leave `kl` sooner
+    features: float = 0.0  # weight of `feature_loss` beside it, of heads that predict features
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -85,6 +86,13 @@ def draft_loss(
         right = (norm - logits.gather(-1, units.clamp(min=0)[..., None]))[..., 0]
         total = total + hard * _mean(right, mask & (units >= 0))
     return loss.decay**depth * total
+
+
+def feature_loss(predicted: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    """The smooth L1 distance of predicted features `[…, row, width]` from the target's: the mean over the rows that
+    count (`mask […, row]` bool), a float32 scalar (EAGLE, arXiv 2401.15077, § 3.2; FSPAD, 2408.15562).
+    """
+    return _mean(F.smooth_l1_loss(predicted.float(), features.float(), reduction="none").mean(-1), mask)
 
 
 def forward_kl(logits: Tensor, p: Tensor | Top) -> Tensor:

@@ -12,7 +12,7 @@ EAGLE = DrafterSpec.row(
     "eagle",
     "mmspec_text.drafters.eagle:Eagle",
     READS,
-    "A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
+    "A trained head reads the target's hidden states: EAGLE to EAGLE-3.1, FSPAD.",
     "https://arxiv.org/abs/2503.01840",
     reads="mmspec_text.drafters.heads.eagle.family:is_head",
 )
@@ -63,6 +63,13 @@ HYDRA = DrafterSpec.row(
     "https://arxiv.org/abs/2402.05109",
     options="mmspec_text.drafters.heads.pathwise.drafter:PathOptions",
 )
+CLOVER = DrafterSpec.row(
+    "clover",
+    "mmspec_text.drafters.clover:Clover",
+    READS,
+    "A trained cell steps along the path by gated values of its units: Clover.",
+    "https://arxiv.org/abs/2405.00263",
+)
 CLOVER_2 = DrafterSpec.row(
     "clover-2",
     "mmspec_text.drafters.clover_2:Clover2",
@@ -110,6 +117,7 @@ HEAD_DRAFTERS = (
     PPD,
     MEDUSA,
     HYDRA,
+    CLOVER,
     CLOVER_2,
     MLP_SPECULATOR,
     ARCTIC_LSTM,
@@ -134,6 +142,7 @@ HEAD_METHODS = (
     ),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
+    CLOVER.method("Clover's cell steps along the path behind one block, and drafts a tree of four.", needs=TEXT),
     CLOVER_2.method("Clover-2's cell steps along the path behind decoder layers, and drafts a tree.", needs=TEXT),
     MLP_SPECULATOR.method("An MLP speculator, as IBM and others publish them, drafts a tree or a chain.", needs=TEXT),
     ARCTIC_LSTM.method("An LSTM speculator of Arctic Inference drafts a tree or a chain.", needs=TEXT),

@@ -44,7 +44,7 @@ MODELS = (
 )
 HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),
-    *("text:hydra", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
+    *("text:hydra", "text:clover", "text:clover-2", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 WRITERS = ("emu3", "chameleon", "grid-language", "own-pictures")
 OWN_TESTS = ("text:gemma4-assistant", "zoo:layer-skip", "zoo:swift", "zoo:del", "zoo:bild", "zoo:fly")

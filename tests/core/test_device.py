@@ -70,6 +70,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ppd, sparse": (1, 1000),
     "medusa": (1, 940),
     "hydra": (3, 1060),  # in the first round, its rotary frequencies move, which are two tensors; later 1
+    "clover": (1, 1180),
     "clover-2": (1, 1180),
     "mlp-speculator": (1, 950),
     "arctic-lstm": (1, 1000),

@@ -26,7 +26,18 @@ from tests.draws.head_files import DTYPES, FORMS
 from tests.fuzz.conftest import refuse_dangers
 
 METHODS = (
-    *("arctic-lstm", "clover-2", "dflash", "draft-model", "eagle", "falcon", "gemma4-assistant", "hydra", "medusa"),
+    *(
+        "arctic-lstm",
+        "clover",
+        "clover-2",
+        "dflash",
+        "draft-model",
+        "eagle",
+        "falcon",
+        "gemma4-assistant",
+        "hydra",
+        "medusa",
+    ),
     *("mlp-speculator", "mtp", "p-eagle", "pard", "ppd"),
 )
 """Methods that read a folder."""

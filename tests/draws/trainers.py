@@ -46,6 +46,7 @@ WORKS = ("missing", "again", "other", "stranger")
 SMALL: dict[str, Sequence[Any]] = {
     "steps": (2, 3, 4), "batch": (1, 2, 3), "batches": (1, 2), "context": (8, 16, 24), "depth": (1, 2, 4),
     "layers": (1, 2), "anchors": (1, 4), "draft_vocab": (8, 40, VOCAB), "intermediate": (8, 32), "seed": (0, 1, 7),
+    "noise": (0.0, 0.1, 1.0), "feature_weight": (0.0, 1.0, 10.0),
     "learning_rate": (1e-3, 1e-2), "loss": tuple(typing.get_args(typing.get_type_hints(DraftLoss)["kind"])),
 }  # fmt: skip
 """Values of numbers that are large or texts; those of all others come from their declarations."""
@@ -350,8 +351,9 @@ def unharmed(before: dict[str, bytes], after: dict[str, bytes], case: Case, comp
 
 def weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a drafter's folder."""
-    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt"))
-    found: dict[str, Tensor] = torch.load(file, weights_only=True) if file.suffix == ".pt" else load_file(file)
+    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt", ".bin"))
+    whole = file.suffix == ".safetensors"
+    found: dict[str, Tensor] = load_file(file) if whole else torch.load(file, weights_only=True)
     return found
 
 

@@ -372,6 +372,7 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
         "mtp",
         "medusa",
         "hydra",
+        "clover",
         "clover-2",
         "mlp-speculator",
         "arctic-lstm",

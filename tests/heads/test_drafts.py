@@ -73,7 +73,7 @@ def test_rounds_without_a_draft_are_caught_up(name: str, rows: dict[str, Tensor]
     assert assert_distributions(recorded, family.expected) > 0
 
 
-@pytest.mark.parametrize("name", ["medusa", "hydra++", "clover-2", "arctic-lstm"])
+@pytest.mark.parametrize("name", ["medusa", "hydra++", "clover", "clover-2", "arctic-lstm"])
 def test_in_half_precision(name: str, rows: dict[str, Tensor], tmp_path: Path) -> None:
     """A head follows a target that was cast: its drafts are those of full precision, within rounding."""
     target = TransformersTarget(copy.deepcopy(llama()).to(torch.bfloat16))

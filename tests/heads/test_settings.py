@@ -42,7 +42,7 @@ FAMILIES: dict[str, tuple[Any, Callable[[str], Any]]] = {
     "p-eagle": (p_eagle_layouts.LAYOUTS["speculators"], lambda name: read_checkpoint(name, "p-eagle")),
     "dflash": (DFLASH["speculators"], read_dflash),
     "dspark": (DFLASH["dspark"], read_dflash),
-    **{name: (PATHS[name], PATHS[name].read) for name in ("medusa", "hydra++", "clover-2", "mlp-speculator")},
+    **{name: (PATHS[name], PATHS[name].read) for name in ("medusa", "hydra++", "clover", "clover-2", "mlp-speculator")},
 }
 OTHERS: dict[str, Any] = {
     "attention_multiplier": 0.5,

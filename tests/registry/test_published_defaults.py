@@ -11,6 +11,7 @@ from mmspec.registry.options import explain
 
 PUBLISHED: dict[str, tuple[dict[str, Any], str]] = {
     "bild": ({"k": 10, "sure": 0.6}, "kssteven418/BigLittleDecoder: num_small_iters, the threshold of its fallback"),
+    "clover": ({"form": "clover", "nodes": 4}, "XiaoBin1992/clover: README, clover-v1 sample strategy"),
     "cspd": ({"tau": "released"}, "the released code, whose distances are divided by 42"),
     "dyspec": ({"k": 10, "form": "heap", "nodes": 64}, "notes on the paper: 64 to 768 nodes, 10 to 30 deep"),
     "fly": ({"k": 15}, "the paper"),

@@ -96,7 +96,7 @@ class WrittenOut:
             else:
                 if "embedding_norm.weight" in self.w:
                     embedded = self.normed("embedding_norm", embedded)
-                joined = self.linear("fc", torch.cat([embedded, state]))
+                joined = self.joined(embedded, state)
                 has = "layers.0.input_layernorm.weight" in self.w
                 xs.append(self.normed("layers.0.input_layernorm", joined) if has else joined)
                 residuals.append(joined)
@@ -108,6 +108,19 @@ class WrittenOut:
             us = self.layer(number, [self.normed(name, u) for u in us], us)
             number += 1
         return [self.normed("norm", u) for u in us] if f.norm_output else us
+
+    def joined(self, embedded: Tensor, state: Tensor) -> Tensor:
+        """Embedding and feature as EAGLE-1 joins them, or as FSPAD does, to whom a state is scored part and feature."""
+        both = torch.cat([embedded, state[-self.f.target_hidden :]])
+        if "fc.fc.weight" not in self.w:
+            return self.linear("fc", both)
+        joined = self.linear("fc.fc", both)
+        inner = self.linear("fc.mlp.up_proj", self.normed("fc.post_attention_layernorm", joined))
+        gate = self.activation(self.linear("fc.mlp.gate_proj", embedded))
+        return joined + self.linear("fc.mlp.down_proj", gate * inner)
+
+    def activation(self, x: Tensor) -> Tensor:
+        return silu(x)
 
     def layer(self, number: int, xs: Sequence[Tensor], residuals: Sequence[Tensor]) -> list[Tensor]:
         f, name = self.f, f"layers.{number}"
@@ -135,14 +148,15 @@ class WrittenOut:
             u = residual + self.linear(f"{name}.self_attn.o_proj", torch.cat(parts))
             inner = self.normed(f"{name}.post_attention_layernorm", u)
             gate, up = self.linear(f"{name}.mlp.gate_proj", inner), self.linear(f"{name}.mlp.up_proj", inner)
-            out.append(u + self.linear(f"{name}.mlp.down_proj", silu(gate) * up))
+            added = self.linear(f"{name}.mlp.down_proj", silu(gate) * up)
+            out.append(torch.cat([u] * (len(added) // len(u))) + added)
         return out
 
     def logits(self, fed_back: Tensor) -> Tensor:
         """Logits over the head's own ids."""
         if "norm.weight" in self.w and not self.f.norm_output:
             fed_back = self.normed("norm", fed_back)
-        return self.output @ fed_back
+        return self.output @ fed_back[: self.output.shape[1]]
 
     def draft_logits(self, features: Tensor, units: Sequence[int], path: Sequence[int]) -> list[Tensor]:
         """Logits after the known rows, and after every unit of a drafted path.

@@ -116,6 +116,13 @@ def aux_norms(key: str) -> str:
 
 
 FIRST = {"fc.weight": (TARGET, 2 * TARGET), **layer(0, TARGET, TARGET)}
+SAMPLED = {
+    "fc.fc.weight": FIRST["fc.weight"],
+    "fc.fc.bias": (TARGET,),
+    "fc.post_attention_layernorm.weight": (TARGET,),
+    **{f"fc.mlp.{part}_proj.weight": FIRST[f"layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up", "down")},
+}
+SPLIT = {**layer(0, TARGET, TARGET), "layers.0.mlp.down_proj.weight": (2 * TARGET, INNER)}
 NORMS = {f"fc_norm.{i}.weight": (TARGET,) for i in range(3)}
 OWN = {"embed_tokens.weight": (VOCAB, HIDDEN)}
 THIRD = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": PRUNED}
@@ -133,6 +140,19 @@ LAYOUTS: dict[str, Stored] = {
         pruned=False,
     ),
     "eagle-1-without-bias": Stored(sizes(bias=False), lambda key: key, flags(third=False), FIRST, pruned=False),
+    "fspad": Stored(
+        sizes(architectures=["LlamaForCausalLM"]),
+        lambda key: key,
+        flags(third=False),
+        {**SAMPLED, **SPLIT, "embed_tokens.weight": (VOCAB, TARGET)},
+        pruned=False,
+    ),
+    "fspad-without-sampling": Stored(
+        sizes(), lambda key: key, flags(third=False), {"fc.weight": FIRST["fc.weight"], **SPLIT}, pruned=False
+    ),
+    "fspad-without-alignment": Stored(
+        sizes(), lambda key: key, flags(third=False), {**SAMPLED, **layer(0, TARGET, TARGET)}, pruned=False
+    ),
     "nemo-1": Stored(
         sizes(),
         lambda key: key,

@@ -53,6 +53,9 @@ class SettledEagle(WrittenOut):
         self.output, self.passes = output_of(self.w, given, output), list[int]()
         self.scale = float(given.get("logit_scale") or 1.0)
 
+    def activation(self, x: Tensor) -> Tensor:
+        return self.s.act(x)
+
     def layer(self, number: int, xs: Sequence[Tensor], residuals: Sequence[Tensor]) -> list[Tensor]:
         rows = len(residuals)
         return list(

@@ -158,7 +158,8 @@ class Settled:
     ) -> Tensor:
         """A layer over rows `[row, hidden]`; for the arguments see `attended`."""
         out = residuals + self.attended(number, xs, seen, passes, known)
-        return out + self.mlp(number, self.normed(f"{self.prefix}{number}.post_attention_layernorm", out))
+        added = self.mlp(number, self.normed(f"{self.prefix}{number}.post_attention_layernorm", out))
+        return torch.cat([out] * (added.shape[-1] // out.shape[-1]), -1) + added
 
     def mlp(self, number: int, x: Tensor) -> Tensor:
         name = f"{self.prefix}{number}.mlp"

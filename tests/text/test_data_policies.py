@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import smooth_l1_loss
 
 import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training.losses import DraftLoss, TokenFilter, draft_loss, largest
-from mmspec_text.drafters.heads.unroll import along
+from mmspec_text.drafters.heads.unroll import along, unrolled
 from mmspec_text.training import data, written
 from mmspec_text.training import teacher as teachers
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
 from mmspec_text.training.draft_model import new_draft_model, rewritten
-from mmspec_text.training.heads import depth_metrics, drafted_ids, head_loss
+from mmspec_text.training.heads import depth_metrics, drafted_ids, head_loss, shaken
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import HEADS, with_own
 from mmspec_text.training.teacher import Kept, Teacher
@@ -32,7 +33,9 @@ from tests.text.test_train_drafter import small
 
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=32, depth=2, intermediate=16)
 RECIPE = DrafterRecipe(**SMALL)
-LOSS = DraftLoss("kl", hard=0.2, decay=0.5)
+LOSS = DraftLoss("kl", hard=0.2, decay=0.5, features=3.0)
+GUESSING = ("eagle", "fspad")
+"""Kinds that learn the target's features, too."""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,9 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypa
         for ids, length in ((batch.ids[0], 12), (batch.ids[1], 9)):
             features, logits = teacher(ids[None, :length])
             scored = list(along(head.network, features, ids[None, :length], 2))[depth][0]
+            guesses = None
+            if kind in GUESSING:
+                guesses = list(unrolled(head.network, features, ids[None, :length], 2))[depth][0, :, -16:]
             for row in range(len(scored)):
                 predicted = row + 2 + depth
                 root = row + 1 if kind in ("dflash", "ppd") else 4  # a block begins behind a unit that is learnt itself
@@ -110,6 +116,8 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypa
                     p = logits[0, predicted - 1].softmax(-1)
                     one = torch.tensor([True])
                     row_loss = draft_loss(scored[row][None], p[None], one, 0, LOSS, ids[predicted][None])
+                    if guesses is not None:
+                        row_loss = row_loss + 3 * smooth_l1_loss(guesses[row], features[0, predicted - 1])
                     rows.append(float(row_loss.detach()))
         total += 0.5**depth * sum(rows) / len(rows)
     assert float(found.detach()) == pytest.approx(total / 1.5, rel=1e-4)
@@ -119,6 +127,18 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypa
     )
     one, other = (depth_metrics(head.network, teacher, text.apart(), 2) for text in (batch, Batch(*more)))
     assert one.length == pytest.approx(other.length) and one.accepted == pytest.approx(other.accepted, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "fspad", "eagle3"])
+def test_noise_is_of_the_batch_and_for_heads_that_guess_features(kind: str, model: Any) -> None:
+    head = HEADS[kind](model, RECIPE, "some")
+    teacher, batch = Teacher(model, head.boundaries), some()
+    plain, one, again = (head_loss(teacher.said, LOSS, 1, noise=noise)(head.network, batch) for noise in (0, 0.5, 0.5))
+    assert torch.equal(one, again) and torch.equal(plain, one) == (kind == "eagle3")
+    features = torch.zeros(2, 500, 4)
+    off = shaken(features, batch, 0.5)
+    assert 0.49 < float(off.abs().max()) <= 0.5 and abs(float(off.mean())) < 0.02
+    assert not torch.equal(off, shaken(features, replace(batch, seed=6), 0.5))
 
 
 def test_nothing_that_counts_is_no_loss(model: Any) -> None:

@@ -1,9 +1,10 @@
-"""Kinds `mtp`, `medusa`, `dflash` of `mmspec train drafter` in miniature: beginnings, what they learn, their files."""
+"""New heads of `mmspec train drafter` in miniature: beginnings, what they learn, their files."""
 
 import copy
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ from mmspec.hosts.model_info import LanguagePart, ModelInfo
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec.training.losses import Top
+from mmspec_text.drafters.clover import read_first_clover
 from mmspec_text.drafters.dflash import dflash_features
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint as read_eagle
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.medusa import read_medusa
+from mmspec_text.training.eagle import begun_first
 from mmspec_text.training.heads import compared, depth_metrics, drawn_roots, head_loss
 from mmspec_text.training.new_head import Begin, NewHead
 from mmspec_text.training.new_heads import (
+    begun_clover,
     begun_dflash,
     begun_medusa,
     begun_mtp,
@@ -43,7 +48,9 @@ def begun_shared(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
     return begun_medusa(model, replace(recipe, own_output=False), name)
 
 
+FIRST: dict[str, Begin] = {"eagle": partial(begun_first, False), "fspad": partial(begun_first, True)}
 KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "shared": begun_shared, "dflash": begun_dflash}
+KINDS |= {**FIRST, "clover": begun_clover}
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
 SIZES |= dict(num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64)
 
@@ -61,7 +68,8 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
         layer = MtpNetwork(read_checkpoint(str(folder), model_info), model_info)
         layer.join_model(model_info)
         return layer
-    heads: Any = (read_dflash if kind == "dflash" else read_medusa)(str(folder)).network(40)
+    reads: dict[str, Any] = {"dflash": read_dflash, "clover": read_first_clover, **dict.fromkeys(FIRST, read_eagle)}
+    heads: Any = reads.get(kind, read_medusa)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
     return heads
 
@@ -85,7 +93,7 @@ def test_a_head_that_was_saved_is_the_same_head(kind: str, family: str, tmp_path
     model = target(family)
     head = KINDS[kind](model, DrafterRecipe(depth=2), "mmspec/some")
     with torch.no_grad():
-        for weights in head.network.parameters():  # as float16 holds them
+        for weights in (*head.network.parameters(), *model.parameters()):  # as float16 holds them
             weights.copy_((weights + 0.1 * torch.randn_like(weights)).half())
     head.write(tmp_path / "head")
     g = torch.Generator().manual_seed(1)
@@ -95,7 +103,7 @@ def test_a_head_that_was_saved_is_the_same_head(kind: str, family: str, tmp_path
     assert torch.equal(drafts(read, features, units), drafts(head.network.eval(), features, units))
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa", "shared"])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "shared", *FIRST])
 def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     """It has learnt nothing, so it says again what the target said: Medusa's exactly, a layer nearly."""
     model = target()
@@ -105,7 +113,7 @@ def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     assert features is not None
     first = drafts(head.network, features, ids)[0]
     theirs = logits[:, : first.shape[1]]
-    if kind != "mtp":
+    if kind in ("medusa", "shared"):
         assert torch.allclose(first, theirs, atol=1e-5)
     similar = torch.cosine_similarity(first, theirs, -1)  # the projection of a new layer is a little noisy
     assert float(similar.min()) > 0.95 and float(first.norm() / theirs.norm()) == pytest.approx(1, abs=0.1)
@@ -131,7 +139,12 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize(
-    "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "dflash"))]
+    "kind",
+    [
+        "mtp",
+        "fspad",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "clover", "dflash", "eagle")),
+    ],
 )
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     """The next unit is one more than the last, and after 9 comes 0 in the text: a head finds it out at every depth."""
@@ -155,6 +168,26 @@ def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     loop.fit(head.network, texts.batch_at, loss, recipe.loop(head.hidden), tmp_path, str)
     after = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.0
+
+
+def test_clover_begins_as_the_targets_last_block() -> None:
+    """With its norms; a cell that nearly keeps the state; and a block that adds nothing where layers differ."""
+    model = target()
+    with torch.no_grad():
+        model.model.norm.weight.uniform_(1, 2)
+    head: Any = begun_clover(model, DrafterRecipe(depth=2), "mmspec/some").network
+    own = model.model.layers[-1].state_dict()
+    assert all(torch.equal(value, own[key]) for key, value in head.layers[0].state_dict().items())
+    assert all(torch.equal(norm.weight, model.model.norm.weight) for norm in (head.clover_norm, head.clover_head_norm))
+    cell = head.clover_head_mlp_rnn
+    for part, diagonal in (("q", 1), ("k", 1), ("v", 0)):
+        noise = getattr(cell, part).weight.detach() - diagonal * torch.eye(16)
+        assert 0 <= float(noise.min()) < float(noise.max()) <= 0.01 and not getattr(cell, part).bias.any()
+    other: Any = begun_clover(target("qwen"), DrafterRecipe(depth=2), "mmspec/some").network
+    assert not other.layers[0].mlp.down_proj.weight.any() and bool((other.clover_norm.weight == 1).all())
+    odd = Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "num_attention_heads": 3, "head_dim": 8}))
+    with pytest.raises(ValueError, match=r"3 heads, which do not make its 16 numbers: train --kind eagle3"):
+        begun_clover(odd, DrafterRecipe(), "mmspec/some")
 
 
 def test_a_target_whose_layers_are_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +215,10 @@ def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:
 
 
 FIELDS: dict[str, dict[str, Any]] = {
+    **{
+        kind: {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "pad_token_id": 0, "bias": True}
+        for kind in FIRST
+    },
     "dflash": {
         "architectures": ["DFlashDraftModel"],
         "block_size": 3,
@@ -209,7 +246,11 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 """What DFlash's authors and vLLM read of a config, and must find."""
 INSIDE = r"input_layernorm|post_attention_layernorm|mlp\.(gate|up|down)_proj|self_attn\.([qkvo]_proj|[qk]_norm)"
+ONE = r"layers\.0\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj|post_attention_layernorm)\.weight"
 KEYS = {
+    "eagle": rf"fc\.(weight|bias)|embed_tokens\.weight|{ONE}",
+    "fspad": rf"fc\.(fc\.(weight|bias)|(mlp\.(gate|up|down)_proj|post_attention_layernorm)\.weight)|"
+    rf"embed_tokens\.weight|{ONE}",
     "dflash": rf"(fc|hidden_norm|norm|layers\.[01]\.({INSIDE}))\.weight",
     "medusa": r"[01]\.(0\.linear\.(weight|bias)|1\.weight)",
     "shared": r"blocks\.[01]\.layers\.0\.(weight|bias)",
@@ -218,13 +259,18 @@ KEYS = {
 
 @pytest.mark.parametrize("kind", FIELDS)
 def test_files_have_what_others_read(kind: str, tmp_path: Path) -> None:
-    """The authors' classes loaded heads of these files, Medusa's and DFlash's, and drafted what we draft."""
+    """The authors' classes loaded heads of these files, Medusa's, DFlash's, EAGLE's and FSPAD's, and drafted what we
+    draft.
+    """
     KINDS[kind](target(), DrafterRecipe(depth=2), "mmspec/some").write(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.items() >= FIELDS[kind].items()
     if kind == "medusa":
         stored = torch.load(tmp_path / "medusa_lm_head.pt", weights_only=True)
         assert len(stored) == 6 and all(stored[f"{head}.1.weight"].shape == (40, 16) for head in range(2))
+    elif kind in FIRST:
+        stored = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+        assert len(stored) == (15 if kind == "fspad" else 11)
     else:
         stored = load_file(tmp_path / "model.safetensors")
     assert all(re.fullmatch(KEYS[kind], key) for key in stored)

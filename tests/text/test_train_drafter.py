@@ -47,7 +47,9 @@ from tests.support.examples import ssm
 from tests.support.zoo import ARCHITECTURES, RECURRENT
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash", "ppd", "pard")]
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow) for kind in ("fspad", "clover", "mtp", "medusa", "dflash", "ppd", "pard")
+]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
 
 
@@ -185,7 +187,7 @@ def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: 
             eagle.trained_before(load_model("mmspec/text-1m"), "it")
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash", "ppd", "pard"])
+@pytest.mark.parametrize("kind", ["eagle", "fspad", "clover", "mtp", "medusa", "dflash", "ppd", "pard"])
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +198,7 @@ def test_other_heads_are_written_and_draft(
     prompt = load_tokenizer(str(tiny))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
     plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
     for form in ({"form": "chain"}, {"form": "rerank", "width": 2, "nodes": 4}):
-        with mmspec.enable(model, kind, drafter=str(folder), k=2, **form) as enabled:
+        with mmspec.enable(model, run.KINDS[kind][0], drafter=str(folder), k=2, **form) as enabled:
             assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
         assert enabled.report.drafted > 0
     monkeypatch.setattr("typer.echo", stop)
@@ -212,8 +214,8 @@ def test_other_heads_are_written_and_draft(
 
 def weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a drafter's folder."""
-    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt"))
-    return torch.load(file, weights_only=True) if file.suffix == ".pt" else load_file(file)
+    (file,) = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".pt", ".bin"))
+    return load_file(file) if file.suffix == ".safetensors" else torch.load(file, weights_only=True)
 
 
 def often(of: Callable[..., loop.LoopOptions]) -> Callable[..., loop.LoopOptions]:
@@ -608,7 +610,11 @@ def test_files_of_one_name_are_told_apart(train: Callable, data: Path, tmp_path:
 @pytest.mark.parametrize(
     ("kind", "numbers", "said"),
     [
-        ("mtp", {"intermediate": 8}, "intermediate is for --kind eagle3 or dflash, and not for mtp"),
+        (
+            "mtp",
+            {"intermediate": 8},
+            "intermediate is for --kind eagle or fspad or eagle3 or clover or dflash, and not for mtp",
+        ),
         ("model", {"depth": 4}, "a draft model learns the next token alone"),
         ("eagle3", {"temperature": 0.1}, r"it writes nothing \(--self-generated\)"),
         ("eagle3", {"own_share": 0.5}, r"give both \(--data, --self-generated\)"),

@@ -1,7 +1,7 @@
 """Drafts with a state that steps along the path by gated values of the drafted units: Clover-2.
 
-Xiao et al., arXiv 2408.00264, as the authors' code computes it (github.com/XiaoBin1992/clover). Of the first Clover
-(2405.00263) there are neither weights nor code.
+Xiao et al., arXiv 2408.00264, as the authors' code computes it (github.com/XiaoBin1992/clover). The first Clover
+(2405.00263) is the method `clover`.
 
     cell:  state, unit → state + c ⊗ W_v e;  c = the cosine of W_q norm(state) and W_k e, attention head by head
     g = norm(decoder layers(first cell(h_t, x_{t+1})), over all known rows t)
@@ -18,7 +18,9 @@ form. A wrong head is lossless too, and slow: the first call tries it on the pro
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from mmspec.core.hidden import Lends
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.entries import Entries, counted, part_numbers, positive
+from mmspec_text.drafters.heads.entries import Entries, agree, counted, part_numbers, positive
 from mmspec_text.drafters.heads.features import Features
 from mmspec_text.drafters.heads.layers import BlockSizes, DecoderLayer, HeadNetwork
 from mmspec_text.drafters.heads.pathwise.drafter import PathDrafter
@@ -61,10 +63,7 @@ class Clover2Network(HeadNetwork):
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         states = self.clover_head_mlp_rnn(states, self.clover_embed_tokens(units))
-        angles = self._rotary[0](states, geometry.query)
-        for layer, kept in zip(self.layers, slots.layers, strict=True):
-            states = layer(states, angles, geometry.tree, kept)
-        return self.rooted(self.clover_norm(states), units)
+        return self.rooted(augmented(self, states, slots, geometry), units)
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         return features
@@ -76,6 +75,15 @@ class Clover2Network(HeadNetwork):
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         mixed = (self.clover_head_mlp2 if depth else self.clover_head_mlp)(states)
         return self.over_target(self.of_target(1)(self.clover_head_norm(mixed)))
+
+
+def augmented(network: Any, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+    """States behind a network's decoder layers over all known rows, and its norm: `[batch, row, hidden]`."""
+    angles = network._rotary[0](states, geometry.query)
+    for layer, kept in zip(network.layers, slots.layers, strict=True):
+        states = layer(states, angles, geometry.tree, kept)
+    normed: Tensor = network.clover_norm(states)
+    return normed
 
 
 class Cell(nn.Module):
@@ -95,41 +103,58 @@ class Cell(nn.Module):
         return out
 
 
-FORMS = {
-    "clover-2": ("clover_embed_tokens.weight", "clover_head_mlp_rnn2.q.weight", "layers.0.self_attn.q_proj.weight")
-}
+EMBEDDING = "clover_embed_tokens.weight"
+FORM = (EMBEDDING, "clover_head_mlp_rnn2.q.weight", "layers.0.self_attn.q_proj.weight")
+"""Keys by which the layout is known."""
 MOST = 64
 """Units of a path; there is one cell for all of them but the first."""
 
 
 def read_clover(name: str) -> PathCheckpoint:
     """Read a head from a folder or the hub."""
-    stored = stored_head(name, "a Clover-2", lambda key: key, ("rotary_emb", "lm_head."))
+    return read_family(name, "clover-2", Clover2Network, FORM)
+
+
+def read_family(
+    name: str, kind: Literal["clover", "clover-2"], make: Callable[[Clover2Sizes, int], nn.Module], form: Sequence[str]
+) -> PathCheckpoint:
+    """Read a head of a kind, whose network `make` makes and which is known by the keys `form`."""
+    second = kind == "clover-2"
+    stored = stored_head(name, f"a {kind.capitalize()}", lambda key: key, ("rotary_emb", "lm_head."))
     config, what = stored.config, stored.what
-    if any(key not in stored.headers for key in FORMS["clover-2"]):
-        raise stored.no_layout(FORMS)
-    given = Entries({key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")})
+    if any(key not in stored.headers for key in form):
+        raise stored.no_layout({kind: form})
+    unread = ("rope_theta", "rope_parameters") if second else ()
+    given = Entries({key: value for key, value in config.items() if key not in unread})
     block = BlockSizes.of(stored, "layers.0.", given)
-    if block.hidden != block.heads * block.head_dim:
+    if block.hidden % block.heads or (second and block.hidden != block.heads * block.head_dim):
         raise ValueError(f"{what}: {block.heads} heads of {block.head_dim} numbers do not make its {block.hidden}")
     own = Entries(config.get("clover"))
     units = positive(own, "num_heads", f"{what} (clover)")
     if units > MOST:
         raise ValueError(f"{what} drafts {units} units (clover.num_heads), and the most is {MOST}")
+    if not second:
+        agree(own, {"num_heads": len(part_numbers(stored.headers, "clover_head_mlp."))}, f"{what} (clover)")
     layers = counted(part_numbers(stored.headers, "layers."), own, ("num_layers",), what)
-    vocab, width = stored.matrix("clover_embed_tokens.weight")
-    sizes = Clover2Sizes(units, block.hidden, width, vocab, vocab, own_embedding=True, block=block, layers=layers)
-    weights, ignored = stored.weights(keys_of(Clover2Network, sizes))
+    vocab = stored.matrix(EMBEDDING)[0] if second else positive(given, "vocab_size", what)
+    sizes = Clover2Sizes(
+        units, block.hidden, block.hidden, vocab, vocab, own_embedding=True, block=block, layers=layers
+    )
+    weights, ignored = stored.weights(keys_of(make, sizes))
     given.settle(what, "num_hidden_layers")
     own.settle(f"{what} (clover)", "decay_coefficient", "heads_coefficient")
-    return PathCheckpoint(name, "clover-2", sizes, Clover2Network, weights, ignored, ("lm_head.weight",), stored=stored)
+    return PathCheckpoint(name, kind, sizes, make, weights, ignored, ("lm_head.weight",), stored=stored)
 
 
-class Clover2(PathDrafter):
+class CloverDrafter(PathDrafter):
+    """Drafts with a head of the family, which reads the target's states before its final norm."""
+
+    def _features_of(self, target: Lends) -> Features:
+        return Features({"boundary": (target.layers(),)})
+
+
+class Clover2(CloverDrafter):
     """Drafts with a head of Clover-2."""
 
     kind = "clover-2"
     read = staticmethod(read_clover)
-
-    def _features_of(self, target: Lends) -> Features:
-        return Features({"boundary": (target.layers(),)})

@@ -1,8 +1,10 @@
 """Drafts from the target's own features with a trained head: EAGLE, EAGLE-2, EAGLE-3 and 3.1; LANTERN's for pictures.
 
-Li et al., arXiv 2401.15077 (EAGLE), 2406.16858 (EAGLE-2: the dynamic tree), 2503.01840 (EAGLE-3), 2605.09992 (3.1). A
-head is one decoder layer that reads the target's hidden states and the embedding of the next token; behind the known
-text it reads its own state. After every verification it reads the accepted tokens again, with their true features.
+Li et al., arXiv 2401.15077 (EAGLE), 2406.16858 (EAGLE-2: the dynamic tree), 2503.01840 (EAGLE-3), 2605.09992 (3.1);
+Gui et al., arXiv 2408.15562 (FSPAD: heads of EAGLE-1 that sample features by the next token, and predict the next
+feature beside the state that is scored). A head is one decoder layer that reads the target's hidden states and the
+embedding of the next token; behind the known text it reads its own state. After every verification it reads the
+accepted tokens again, with their true features.
 A head without an embedding reads the target's table as it is stored, also where the target scales embeddings (Gemma).
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Eagle.loaded`).

@@ -20,7 +20,11 @@ def train_drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that receives the drafter.")],
     *,
     kind: Annotated[
-        str, typer.Option(help="Heads: eagle3, mtp, medusa, dflash; prompt tokens: ppd; draft models: pard, model.")
+        str,
+        typer.Option(
+            help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; prompt tokens: ppd; "
+            "draft models: pard, model."
+        ),
     ] = "eagle3",
     data: Annotated[
         list[Path] | None,
@@ -45,8 +49,9 @@ def train_drafter(
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
-    DFlash's head and prompt tokens (ppd) in their authors' layouts. So are Medusa's heads; with --no-own-output they
-    are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of transformers'.
+    heads of EAGLE-1 (eagle), FSPAD and DFlash and prompt tokens (ppd) in their authors' layouts. So are Medusa's
+    heads; with --no-own-output they are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of
+    transformers'.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.

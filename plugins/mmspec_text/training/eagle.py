@@ -1,10 +1,14 @@
-"""A new EAGLE-3 head for a target (Li et al., arXiv 2503.01840), and its files in the format of speculators.
+"""New heads of the EAGLE family for a target, and their files: EAGLE-3 (Li et al., arXiv 2503.01840), EAGLE-1
+(2401.15077), FSPAD (Gui et al., 2408.15562).
 
 Embedding and, with the whole vocabulary, output layer are the target's and stay as they are. A new head begins where
 its states are the target's last ones, so that at first it scores as the target's output layer does.
 
-Files that vLLM serves and `eagle` reads: `config.json` (fields of `Eagle3SpeculatorConfig`) and `model.safetensors`, in
-half precision under the format's keys. What is the target's own is not stored.
+EAGLE-3's files are those that vLLM serves: `config.json` (fields of `Eagle3SpeculatorConfig`) and `model.safetensors`,
+in half precision under the format's keys. What is the target's own is not stored. EAGLE-1's and FSPAD's are those that
+their authors' loaders take, with a copy of the target's embedding. Both heads learn the next feature, and beside it the
+target's distribution; FSPAD's from a state of its own that is no feature. The authors train with AdamW at 3e-5 and 5e-5
+over 20 to 40 epochs; here it is the one loop of all kinds.
 """
 
 from collections.abc import Sequence
@@ -15,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.family import SPECULATORS, Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
@@ -35,6 +40,51 @@ def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None
         boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
         head = new_head(model, boundaries, recipe.intermediate, ids, recipe.seed)
     return NewHead(head, boundaries, "layers", partial(write_head, head, boundaries, name, recipe.depth))
+
+
+def begun_first(fspad: bool, model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
+    """A head of FSPAD, or of EAGLE-1; the other arguments are as in `Begin`, without `ids`."""
+    sizes = sizes_for(model, recipe.intermediate)
+    architecture = Architecture(
+        **sizes,
+        layers=1,
+        draft_vocab=sizes["vocab"],
+        features=1,
+        fused=False,
+        projected=False,
+        own_output=False,
+        final_norm=False,
+        embedding_norm=False,
+        first_norms=frozenset(),
+        biases=frozenset({"fc"}),
+        sampled=fspad,
+        split=fspad,
+    )
+    head = EagleNetwork(architecture, sizes["vocab"])
+    draw_weights(head, recipe.seed)
+    joined, hidden = "fc.fc" if fspad else "fc", architecture.hidden
+    with torch.no_grad():
+        head.get_parameter(f"{joined}.weight")[:, -hidden:] += torch.eye(hidden)
+        head.get_parameter(f"{joined}.bias").zero_()
+    join_model(head, model)
+    return NewHead(head, (FINAL,), "layers", partial(write_first, head, name))
+
+
+def write_first(head: EagleNetwork, target: str, folder: Path) -> None:
+    """Write a head of EAGLE-1 or FSPAD for a target of that name, in its authors' layout."""
+    a = head.architecture
+    weights = {key: half(value) for key, value in head.state_dict().items()}
+    weights["embed_tokens.weight"] = half(head.of_target(0).weight[: a.vocab])
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "verifier": target,
+        "bias": True,
+        "pad_token_id": 0,  # their class asks for one
+        **layer_entries(a, a.layers, a.vocab),
+        "dtype": "float16",
+    }
+    write_files(weights, config, folder, "pytorch_model.bin")
 
 
 def usual_boundaries(layers: int) -> tuple[int, ...]:
@@ -74,7 +124,7 @@ def new_head(
     head = EagleNetwork(architecture, vocab)
     draw_weights(head, seed)
     with torch.no_grad():
-        head.fc.weight[:, -hidden:] += torch.eye(hidden)
+        head.get_parameter("fc.weight")[:, -hidden:] += torch.eye(hidden)
         if ids is not None and head.lm_head is not None:
             head.lm_head.weight.copy_(model.get_output_embeddings().weight[ids])
     head.ids = ids

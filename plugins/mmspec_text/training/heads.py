@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.core.distributions import take_nodes
-from mmspec.training.losses import DraftLoss, TokenFilter, Top, acceptance, draft_loss
+from mmspec.training.losses import DraftLoss, TokenFilter, Top, acceptance, draft_loss, feature_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import FillsBlocks, along, drafted_blocks
+from mmspec_text.drafters.heads.unroll import FillsBlocks, along, drafted_blocks, unrolled
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Kept, Said, Teacher, room_for
 from mmspec_text.training.texts import Batch, Source
@@ -37,6 +37,10 @@ AGAIN = 2
 """The number of times that sequences come in a run, on average, where what the target says of them is kept."""
 
 
+DRAFTED = 5
+"""Units of a draft that are counted of heads which usually learn one step alone: the depth of FSPAD's drafts."""
+
+
 def trained_head(begin: Begin, of: Training) -> Trained:
     """Train a head, which `begin` makes."""
     recipe = of.recipe
@@ -44,15 +48,16 @@ def trained_head(begin: Begin, of: Training) -> Trained:
     head = begin(of.model, recipe, of.name, ids)
     teacher = Teacher(of.model, head.boundaries)
     said = kept(teacher, of, len(head.boundaries) * of.model.config.get_text_config(decoder=True).hidden_size)
-    loss_of = partial(head_loss, said, steps=recipe.depth, anchors=recipe.anchors)
+    loss_of = partial(head_loss, said, steps=recipe.depth, anchors=recipe.anchors, noise=recipe.noise)
     with warnings.catch_warnings():  # norms in float32 under bfloat16 autocast are meant to be
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         fit_drafter(of, head.network, lambda: begin(of.model, recipe, of.name, ids).network, loss_of, head.hidden)
     found, device = {}, of.model.device
+    depth = max(recipe.depth, DRAFTED) if guesses_features(head.network) else recipe.depth
     for kind, windows in of.held.items():
         # A head in float32 reads a target of another dtype only under autocast, as in training
         with torch.autocast(device.type, torch.bfloat16, enabled=of.model.dtype != torch.float32):
-            counted = depth_metrics(head.network, teacher, windows.to(device).apart(), recipe.depth)
+            counted = depth_metrics(head.network, teacher, windows.to(device).apart(), depth)
         found[kind] = asdict(counted.rounded())
     return Trained(head.write, {"parameters": sum(p.numel() for p in head.network.parameters()), "held_out": found})
 
@@ -142,11 +147,13 @@ def head_loss(
     steps: int,
     chosen: TokenFilter | None = None,
     anchors: int = 64,
+    noise: float = 0.0,
 ) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a head on a batch: the mean over the depths of a draft, by their weights.
 
     `said` is a teacher's (`Teacher.said`). `steps` counts the units of a draft. `chosen` chooses rows anew at every
     depth, among those that count there. A head that scores a block learns behind at most `anchors` roots of a sequence.
+    A head that predicts features learns from some that are off by up to `noise`, as its own are in a draft.
     """
     weights = sum(loss.decay**depth for depth in range(steps))
 
@@ -154,16 +161,34 @@ def head_loss(
         own = own_ids(model)
         features, top = said(batch.ids, own)
         total = top.p.new_zeros(())
-        given = (features, top, among(own, batch.ids), batch, steps, anchors)
+        given = (
+            shaken(features, batch, noise if guesses_features(model) else 0),
+            top,
+            among(own, batch.ids),
+            batch,
+            steps,
+            anchors,
+        )
         others = None if chosen is None else compared(chosen.reference, *given)
-        for depth, (scored, theirs, following, mask) in enumerate(compared(model, *given)):
+        for depth, (scored, theirs, following, mask, predicted) in enumerate(compared(model, *given)):
             if chosen is not None and others is not None:
                 with torch.no_grad():
                     mask = chosen.kept(scored, next(others).scored, theirs, mask)
             total = total + draft_loss(scored, theirs, mask, depth, loss, following)
+            if loss.features and predicted is not None:
+                right = features[:, depth + 1 : depth + 1 + predicted.shape[1]]
+                total = total + loss.features * loss.decay**depth * feature_loss(predicted, right, mask)
         return total / weights
 
     return of
+
+
+def shaken(features: Tensor, batch: Batch, noise: float) -> Tensor:
+    """Features with uniform noise up to so much, drawn as a function of the batch (EAGLE's data augmentation)."""
+    if not noise:
+        return features
+    drawn = torch.rand(features.shape, generator=torch.Generator().manual_seed(batch.seed))
+    return features + noise * (2 * drawn - 1).to(features)
 
 
 class Compared(NamedTuple):
@@ -174,6 +199,7 @@ class Compared(NamedTuple):
     # `[sequence, row]` int64: the text's unit there, -1 where the head has no such id or the text has ended
     units: Tensor
     mask: Tensor  # `[sequence, row]` bool: the rows that count
+    predicted: Tensor | None = None  # `[sequence, row, width]`: the head's guess of the feature there, if it has one
 
 
 def compared(
@@ -197,9 +223,12 @@ def compared(
             near = Top(take_nodes(p.p, place), take_nodes(p.ids, place))
             yield Compared(scores[depth], near, following.gather(1, place), mask)
         return
-    for depth, scored in enumerate(along(head, features, batch.ids, steps)):
-        here = slice(depth + 1, depth + 1 + scored.shape[1])
-        yield Compared(scored, Top(p.p[:, here], p.ids[:, here]), following[:, here], batch.counted[:, here])
+    guesses = guesses_features(head)
+    for depth, made in enumerate((unrolled if guesses else along)(head, features, batch.ids, steps)):
+        here = slice(depth + 1, depth + 1 + made.shape[1])
+        scored, predicted = (head.scored(made), head.predicted(made)) if guesses else (made, None)
+        near = Top(p.p[:, here], p.ids[:, here])
+        yield Compared(scored, near, following[:, here], batch.counted[:, here], predicted)
 
 
 def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
@@ -216,6 +245,11 @@ def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:
 def kept_roots(roots: int, share: float, steps: int) -> list[int]:
     """Behind how many roots each unit of a draft is scored: PARD's conditional drop of tokens (arXiv 2504.18583)."""
     return [math.ceil(roots * max(share**depth, LEAST)) for depth in range(steps)]
+
+
+def guesses_features(head: Any) -> bool:
+    """True if a head feeds back what it guesses of the target's features: one of EAGLE-1 or FSPAD."""
+    return isinstance(head, EagleNetwork) and not head.architecture.fused
 
 
 def own_ids(head: Any) -> Tensor | None:

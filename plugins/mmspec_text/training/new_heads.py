@@ -1,4 +1,4 @@
-"""New heads of the kinds medusa, mtp and dflash for a target, and their files."""
+"""New heads of the kinds medusa, clover, mtp and dflash for a target, and their files."""
 
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,11 @@ from torch.nn.functional import rms_norm
 from mmspec.core.hidden import FINAL
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.model_info import ModelInfo
+from mmspec_text.drafters.clover import CloverNetwork
+from mmspec_text.drafters.clover_2 import Clover2Sizes
 from mmspec_text.drafters.heads.dflash.family import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.mtp.block import EXPERTS
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, own_keys
@@ -81,6 +84,57 @@ def write_medusa(head: MedusaNetwork, target: str, folder: Path) -> None:
         "dtype": "float16",
     }
     write_files(weights, config, folder, *(["medusa_lm_head.pt"] if own else []))  # what their loader reads
+
+
+def begun_clover(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
+    """A head of Clover (arXiv 2405.00263) with as many steps as a draft is deep; arguments as in `Begin`.
+
+    It begins as its authors' second version does: the block and the norms as the target's last ones, the cell's queries
+    and keys as they are given, with a little noise, its values near zero. Projections begin at zero. The block of a
+    target whose layers are no Llama's is drawn, and adds nothing at first. The paper's notes name the text's own tokens
+    as the loss; version 2's weights fall by 0.7 from step to step, and its rate is 1e-3: here with AdamW for all.
+    """
+    info, sizes = own_target(model).model_info, sizes_for(model, recipe.intermediate)
+    hidden, vocab, layers = sizes["hidden"], sizes["vocab"], info.language.layers
+    if hidden % sizes["heads"]:
+        raise ValueError(
+            f"the cell of Clover has the target's {sizes['heads']} heads, which do not make its {hidden} numbers: "
+            "train --kind eagle3"
+        )
+    block = BlockSizes(**{key: value for key, value in sizes.items() if key in BlockSizes.__dataclass_fields__})
+    network = CloverNetwork(
+        Clover2Sizes(recipe.depth, hidden, hidden, vocab, vocab, own_embedding=True, block=block, layers=1), vocab
+    )
+    draw_weights(network, recipe.seed)
+    own, mine = layers[-1].state_dict(), network.layers[0].state_dict()
+    if {key: value.shape for key, value in own.items()} == {key: value.shape for key, value in mine.items()}:
+        network.layers[0].load_state_dict(own)
+        for norm in (network.clover_norm, network.clover_head_norm):
+            norm.load_state_dict(final_norm(info).state_dict())
+    generator = torch.Generator().manual_seed(recipe.seed)
+    with torch.no_grad():
+        for part in "qkv":
+            weight = network.clover_head_mlp_rnn.get_parameter(f"{part}.weight")
+            weight.uniform_(0, 0.01, generator=generator)
+            if part != "v":
+                weight.add_(torch.eye(hidden))
+        for key, weight in network.named_parameters():
+            if key.endswith(".bias") or key.startswith("clover_head_mlp."):
+                weight.zero_()
+    join_model(network, model)
+    return NewHead(network, (len(layers),), None, partial(write_clover, network, block, name))
+
+
+def write_clover(head: CloverNetwork, block: BlockSizes, target: str, folder: Path) -> None:
+    """Write a head with a block of these sizes for a target of that name into a folder, which `clover` reads."""
+    config = {
+        "architectures": ["CloverModel"],
+        "verifier": target,
+        "clover": {"num_heads": head.units, "num_layers": head.depth},
+        **layer_entries(block, head.depth, head.vocab),
+        "dtype": "float16",
+    }
+    write_files({key: half(value) for key, value in head.state_dict().items()}, config, folder)
 
 
 LAST = ("o_proj.weight", "down_proj.weight")
@@ -153,10 +207,16 @@ def write_mtp(head: MtpNetwork, model_info: ModelInfo, target: str, folder: Path
     write_files(weights, config, folder)
 
 
+def final_norm(model_info: ModelInfo) -> Any:
+    """The target's final norm, or None."""
+    norms: Any = [part for part in model_info.language.decoder.children() if "norm" in type(part).__name__.lower()]
+    return norms[-1] if norms else None
+
+
 def _size(model_info: ModelInfo, unit: Tensor) -> float:
     """The size of the numbers of the target's last states, those behind its final norm."""
-    norms: Any = [part for part in model_info.language.decoder.children() if "norm" in type(part).__name__.lower()]
-    weight = ([part.weight for part in norms if part.weight.shape == unit.shape] or [unit])[-1]
+    norm = final_norm(model_info)
+    weight = unit if norm is None or norm.weight.shape != unit.shape else norm.weight
     return float((weight.detach().float().cpu() - unit + 1).square().mean().sqrt())
 
 

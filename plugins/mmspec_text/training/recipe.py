@@ -11,17 +11,21 @@ if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
 
-DrafterKind = Literal["eagle3", "mtp", "medusa", "dflash", "ppd", "pard", "model"]
+DrafterKind = Literal["eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
+    # As in their papers, which learn one step, and from features with noise
+    "eagle": {"hard": 0.0, "depth": 1},
+    "fspad": {"hard": 0.0, "depth": 1},
     "eagle3": {"hard": 0.0},
     "medusa": {"depth": 5},  # as many heads as its authors' loader makes, whatever a config says
+    "clover": {"loss": "hard", "decay": 0.7, "learning_rate": 1e-3},
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
     "ppd": {"hard": 0.0, "learning_rate": 1e-2},
     "pard": {"depth": 8, "anchors": 512},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
-DEEP: tuple[DrafterKind, ...] = ("eagle3", "mtp", "medusa", "dflash", "ppd", "pard")
+DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard")
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -32,7 +36,12 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "draft_model": (("pard",), "others begin anew"),
     "block_share": (("pard",), "others learn whole drafts"),
     "recompute": (("ppd", "pard"), "others have few layers under training"),
-    "intermediate": (("eagle3", "dflash"), "others have the sizes of the target's own layers, or no such layer"),
+    "feature_weight": (("eagle", "fspad"), "others predict no feature of the target's"),
+    "noise": (("eagle", "fspad"), "others predict no feature of the target's"),
+    "intermediate": (
+        ("eagle", "fspad", "eagle3", "clover", "dflash"),
+        "others have the sizes of the target's own layers, or no such layer",
+    ),
     "depth": (DEEP, "a draft model learns the next token alone"),
     "decay": (DEEP, "a draft model learns the next token alone"),
     "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
@@ -56,6 +65,11 @@ class DrafterRecipe:
     hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
+    # EAGLE's and FSPAD's weights are 1 for features and 0.1 for distributions
+    feature_weight: Annotated[
+        float, Option(min=0, help="Weight of the distance of eagle's, fspad's features over that of distributions.")
+    ] = 10.0
+    noise: Annotated[float, Option(min=0, help="Largest change of the features that eagle, fspad learn from.")] = 0.1
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
@@ -136,4 +150,4 @@ class DrafterRecipe:
         """The loss as data."""
         from mmspec.training.losses import DraftLoss
 
-        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay)
+        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay, features=self.feature_weight)

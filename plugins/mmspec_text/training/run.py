@@ -25,10 +25,10 @@ from mmspec_text.training.blocks import begun_pard, begun_ppd
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.draft_model import trained_model
-from mmspec_text.training.eagle import begun_eagle
+from mmspec_text.training.eagle import begun_eagle, begun_first
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
-from mmspec_text.training.new_heads import begun_dflash, begun_medusa, begun_mtp
+from mmspec_text.training.new_heads import begun_clover, begun_dflash, begun_medusa, begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Answers, Batch, Source, Stream, Texts
@@ -40,13 +40,23 @@ OFTEN = 20
 """The number of times that a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
 HEADS: Mapping[str, Begin] = dict(
-    eagle3=begun_eagle, mtp=begun_mtp, medusa=begun_medusa, dflash=begun_dflash, ppd=begun_ppd
+    eagle=partial(begun_first, False),
+    fspad=partial(begun_first, True),
+    eagle3=begun_eagle,
+    mtp=begun_mtp,
+    medusa=begun_medusa,
+    clover=begun_clover,
+    dflash=begun_dflash,
+    ppd=begun_ppd,
 )
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
 KINDS: Mapping[DrafterKind, tuple[str, str]] = {
+    "eagle": ("eagle", "An EAGLE-1 head in its authors' layout."),
+    "fspad": ("eagle", "An FSPAD head in its authors' layout."),
     "eagle3": ("eagle", "An EAGLE-3 head in the format of speculators, which vLLM reads, too."),
     "mtp": ("mtp", "A layer for multi-token prediction, under DeepSeek-V3's keys."),
     "medusa": ("medusa", ""),
+    "clover": ("clover", "A Clover head in mmspec's layout."),
     "dflash": ("dflash", "A DFlash head in its authors' layout."),
     "ppd": ("ppd", "Prompt tokens in their authors' layout."),
     "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),

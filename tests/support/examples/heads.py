@@ -190,11 +190,13 @@ def mtp() -> list[Example]:
     return in_every_form(MtpOptions, random_layers(model_info), random_layers(model_info, DEEPSEEK, 2), probe=False)
 
 
-def path_head(make: Callable[[Any, int], Any], sizes: PathSizes, *forms: str) -> list[Example]:
+def path_head(
+    make: Callable[[Any, int], Any], sizes: PathSizes, *forms: str, options: Any = PathOptions, nodes: int = 8
+) -> list[Example]:
     """A head of random weights that steps along paths, in forms of draft; one of them tries every form."""
     head = PathCheckpoint("random", "random", sizes, make, random_weights(lambda: make(sizes, sizes.vocab), 0))
-    sizes_of: dict[str, Any] = {"width": 3, "nodes": 8, "branching": (2, 2, 1)}
-    return [Example(options=PathOptions(model=head, form=form, probe=False, **sizes_of)) for form in forms]
+    sizes_of: dict[str, Any] = {"width": 3, "nodes": nodes, "branching": (2, 2, 1)}
+    return [Example(options=options(model=head, form=form, probe=False, **sizes_of)) for form in forms]
 
 
 def medusa() -> list[Example]:

@@ -13,6 +13,7 @@ from mmspec.hosts.fingerprint import identity
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import Example, tiny_models
 from mmspec.testing.tiny_models import SIZES, again, llama, prompt
+from mmspec_text.drafters.clover import CloverNetwork, CloverOptions
 from mmspec_text.drafters.clover_2 import Clover2Network, Clover2Sizes
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
@@ -57,6 +58,12 @@ def clover_2() -> list[Example]:
     block = BlockSizes(16, 24, 2, 1, 8)
     sizes = Clover2Sizes(3, 16, 16, 7, 7, own_embedding=True, block=block, layers=2)
     return path_head(Clover2Network, sizes, "chain", "rerank")
+
+
+def clover() -> list[Example]:
+    """Four nodes, and a tree of another form."""
+    sizes = Clover2Sizes(3, 16, 16, 7, 7, own_embedding=True, block=BlockSizes(16, 24, 2, 1, 8), layers=1)
+    return path_head(CloverNetwork, sizes, "clover", "rerank", options=CloverOptions, nodes=4)
 
 
 @cache
@@ -213,6 +220,7 @@ EXAMPLES = {
     "zoo:pearl": pearl,
     "zoo:saguaro": saguaro,
     "zoo:mirror-sd": mirror_sd,
+    "text:clover": clover,
     "text:clover-2": clover_2,
     "zoo:layer-skip": layer_skip,
     "zoo:swift": swift,

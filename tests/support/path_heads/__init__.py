@@ -7,5 +7,5 @@ from tests.support.path_heads.medusa import MEDUSA
 from tests.support.path_heads.speculator import SPECULATORS
 
 LAYOUTS: dict[str, PathLayout] = {**MEDUSA, **HYDRA, **CLOVER, **SPECULATORS}
-KINDS = ("medusa", "hydra", "hydra++", "clover-2", "mlp-speculator", "arctic-lstm")
+KINDS = ("medusa", "hydra", "hydra++", "clover", "clover-2", "mlp-speculator", "arctic-lstm")
 """One layout of every kind, for what is long."""

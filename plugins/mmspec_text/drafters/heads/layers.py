@@ -184,17 +184,19 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """A gated MLP."""
+    """A gated MLP, of one state or of so many `outputs` side by side."""
 
-    def __init__(self, a: BlockSizes) -> None:
+    def __init__(self, a: BlockSizes, outputs: int = 1) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(a.hidden, a.intermediate, bias="gate_proj" in a.biases)
         self.up_proj = nn.Linear(a.hidden, a.intermediate, bias="up_proj" in a.biases)
-        self.down_proj = nn.Linear(a.intermediate, a.hidden, bias="down_proj" in a.biases)
+        self.down_proj = nn.Linear(a.intermediate, outputs * a.hidden, bias="down_proj" in a.biases)
         self.activation = ACT2FN[a.activation]
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: Tensor, gating: Tensor | None = None) -> Tensor:
+        """The output for `x`, whose gate reads `x` or what is `gating`, of the same width."""
+        gate = self.activation(self.gate_proj(x if gating is None else gating))
+        out: Tensor = self.down_proj(gate * self.up_proj(x))
         return out
 
 

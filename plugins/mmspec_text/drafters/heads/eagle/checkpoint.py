@@ -11,6 +11,7 @@ from mmspec_text.drafters.heads.eagle.family import (
     DEEPSPEC,
     EAGLE,
     IDS,
+    JOINS,
     LANTERN,
     LAYER_IDS,
     Architecture,
@@ -39,8 +40,10 @@ QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weig
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
 AFTER = "layers.0.post_attention_layernorm.weight"
 LSTM, FIRST_NORM = "lstm.weight_ih_l0", "layers.0.input_layernorm.weight"
+SAMPLED, WRITES = JOINS[1], "layers.0.mlp.down_proj"
 FORMS = {
     "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
+    "FSPAD": (SAMPLED, QUERY, KEY, OUT, GATE, AFTER),
     "Falcon": (LSTM, QUERY, KEY, OUT, GATE, AFTER),
     "EAGLE-3": (QUERY, KEY, OUT, GATE, AFTER, "layers.0.hidden_norm.weight", "norm.weight"),
 }
@@ -144,6 +147,7 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
     predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
     parts = vars(sizes) | {"biases": sizes.biases | ({"lstm"} if "lstm.bias_ih_l0" in stored else set())}
+    joins = not fused and LSTM not in stored  # by `fc` alone
     return Architecture(
         **parts,
         layers=layers,
@@ -169,6 +173,9 @@ def architecture_of(given: Entries, head: Stored, layout: Layout) -> Architectur
         wide=frozenset(number for number, kind in enumerate(kinds) if kind != SLIDING),
         scale=number(given, "logit_scale", 1.0, what),
         parallel=parallel or "mask_hidden" in stored,
+        sampled=joins and SAMPLED in stored,
+        # As in its authors' class, which has one layer and no last norm
+        split=joins and layers == 1 and "norm.weight" not in stored and head.rows(WRITES) == {WRITES: 2 * hidden},
         grid=layout is LANTERN,
         block=_block(given, head),
     )
@@ -179,14 +186,15 @@ def _features(
 ) -> int:
     if (fused and not projected) or LSTM in head.headers:
         return 1
-    if "fc.weight" not in head.headers:
-        raise ValueError(f"{head.what} has no fc.weight, and does not say use_aux_hidden_state: false")
-    width = head.headers["fc.weight"].shape[1] - (0 if fused else hidden)
+    joined = next((key for key in JOINS if key in head.headers), None)
+    if joined is None:
+        raise ValueError(f"{head.what} has no {' or '.join(JOINS)}, and does not say use_aux_hidden_state: false")
+    width = head.headers[joined].shape[1] - (0 if fused else hidden)
     ids = given.get(IDS)
     named = given.get("num_aux_hidden_states") or (len(ids) if isinstance(ids, list) and ids else None)
     if width <= 0 or width % target_hidden or (fused and named is not None and width != named * target_hidden):
         raise ValueError(
-            f"{head.what}: fc.weight reads features of {width} numbers, which are not "
+            f"{head.what}: {joined} reads features of {width} numbers, which are not "
             f"{named if named is not None else 'some'} states of {target_hidden} ({IDS}, target_hidden_size)"
         )
     return width // target_hidden

@@ -1,12 +1,12 @@
 """The heads of the EAGLE family as data: what differs between them, the layouts in which they are stored, their keys.
 
-EAGLE (Li et al., arXiv 2401.15077), EAGLE-2 (2406.16858, which has EAGLE's heads), EAGLE-3 (2503.01840) and 3.1
-(2605.09992). The published versions are points in the space of `Architecture`, and so is what training kits made of
-them.
+EAGLE (Li et al., arXiv 2401.15077), EAGLE-2 (2406.16858, which has EAGLE's heads), FSPAD (Gui et al., 2408.15562),
+EAGLE-3 (2503.01840) and 3.1 (2605.09992). The published versions are points in the space of `Architecture`, and so is
+what training kits made of them.
 
 | layout | marks | where settings are | a layer id names |
 |---|---|---|---|
-| `eagle` | the authors' code: `midlayer.`, or EAGLE-1's `fc` and `layers.0` alone | top | a boundary |
+| `eagle` | the authors' code: `midlayer.`; EAGLE-1's `fc`, FSPAD's `fc.fc` and `layers.0` alone | top | a boundary |
 | `specforge` | `midlayer.`, architecture `…Eagle3` | top, `eagle_config` | a layer's output |
 | `speculators` | `speculators_model_type` | top, `transformer_layer_config` | a boundary |
 | `nemo` | `model.` before every key | top | a layer's output |
@@ -61,6 +61,9 @@ class Architecture(BlockSizes):
     wide: frozenset[int] = frozenset()  # layers whose attention covers all rows, whatever the window
     scale: float = 1.0  # factor of the logits
     parallel: bool = False  # it has a feature for units that are not known, and drafts all units in one pass (P-EAGLE)
+    sampled: bool = False  # `fc` adds to what it joins a part that the embedding chooses (FSPAD's feature sampling)
+    # Its layer has two outputs: the state that is scored, and the feature that is fed back (FSPAD's partial alignment)
+    split: bool = False
     grid: bool = False  # units stand on the target's grid, whose rotary positions the head shares (LANTERN)
     # k, units that a pass scores. If more than 1, the predicted feature lies so far ahead, and an LSTM that is run over
     # every row alone joins embedding and feature, instead of `fc` (Falcon).
@@ -94,6 +97,8 @@ RENAMED = {
 """Beginnings of keys, and what they are called here."""
 ATTENTION = ("layers.0.self_attn.q_proj.weight", f"layers.0.{DOWN}.weight")
 """Keys of which a head has one."""
+JOINS = ("fc.weight", "fc.fc.weight")
+"""Keys of what joins embedding and state; the second is FSPAD's."""
 OTHERS = ("hidden_norm.weight", "mask_hidden")
 """Keys of heads that look like these: DFlash's, P-EAGLE's."""
 
@@ -139,7 +144,7 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
 def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     """True if a stored model is a head of this family, and no language model and no head of another one."""
     names = {canonical(key) for key in keys}
-    joins = "fc.weight" in names or bool(config.get("eagle_config"))
+    joins = not names.isdisjoint(JOINS) or bool(config.get("eagle_config"))
     return joins and not names.isdisjoint(ATTENTION) and names.isdisjoint(OTHERS)
 
 

@@ -2,6 +2,8 @@
 
     EAGLE-3: s = fc(feature); x = cat(norm(E), norm(s)); u = s + attention(x) + MLP; logits = head(norm(u)); next s = u
     EAGLE-1: s = fc(cat(E, feature));                    u = s + attention(s) + MLP; logits = head(u);       next f = u
+    FSPAD:   j = fc(cat(E, feature)); s = j + down(silu(gate(E)) · up(norm(j)));    v = s + attention(s);
+             u, f' = cat(v, v) + MLP, whose last matrix has two states of rows;      logits = head(u);       next f = f'
 
 Names of parameters are the keys of checkpoints. The embedding and the output layer of the target are used where the
 checkpoint has none; they are not parameters of the head.
@@ -41,7 +43,8 @@ class EagleNetwork(HeadNetwork):
         inside = a.width if a.fused else a.hidden + a.width
         self.lstm = Cells(inside, a.hidden, "lstm" in a.biases) if a.block > 1 else None
         if a.block == 1 and (not a.fused or a.projected):
-            self.fc = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
+            joined = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
+            self.fc = Sampled(a, joined) if a.sampled else joined
         self.input_norm = nn.RMSNorm(a.width, a.eps) if a.norm_before_fc else None
         norms = [nn.RMSNorm(a.target_hidden, a.eps) for _ in range(a.features if a.fc_norm else 0)]
         self.fc_norm = nn.ModuleList(norms)
@@ -71,7 +74,7 @@ class EagleNetwork(HeadNetwork):
         if not self.architecture.fused:
             if self.embedding_norm is not None:
                 inputs = self.embedding_norm(inputs)
-            states = (self.fc if self.lstm is None else self.lstm)(torch.cat([inputs, states], -1))
+            states = (self.fc if self.lstm is None else self.lstm)(torch.cat([inputs, self.predicted(states)], -1))
         angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
         for number, (layer, kept) in enumerate(zip(self.layers, slots.layers, strict=True)):
@@ -85,8 +88,14 @@ class EagleNetwork(HeadNetwork):
         """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
         if self.norm is not None and not self.feeds_normed:
             states = self.norm(states)
+        if self.architecture.split:
+            states = states[..., : self.architecture.hidden]
         scored: Tensor = self.output(self.lm_head)(states)
         return scored if self.architecture.scale == 1 else scored * self.architecture.scale
+
+    def predicted(self, states: Tensor) -> Tensor:
+        """The features `[…, width]` that states of an EAGLE-1 head stand for: of two outputs of a layer, the last."""
+        return states[..., -self.architecture.width :]
 
     def unknown(self) -> Tensor:
         """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""
@@ -117,7 +126,8 @@ class Layer(nn.Module):
         inside = a.hidden * (2 if self.fused else 1)
         self.self_attn = Attention(a, inside) if a.latent is None else LatentAttention(a, a.latent, inside)
         self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
-        self.mlp = Mlp(a)
+        self.outputs = 2 if a.split else 1
+        self.mlp = Mlp(a, self.outputs)
 
     def forward(self, embedded: Tensor, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
         if self.fused:
@@ -128,8 +138,22 @@ class Layer(nn.Module):
             norm = self.input_layernorm if self.input_layernorm is not None else self.hidden_norm
             read, residual = states if norm is None else norm(states), states
         states = residual + self.self_attn(read, angles, mask, kept)
-        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
-        return out
+        added: Tensor = self.mlp(self.post_attention_layernorm(states))
+        return torch.cat([states] * self.outputs, -1) + added if self.outputs > 1 else states + added
+
+
+class Sampled(nn.Module):
+    """FSPAD's feature sampling: what `fc` joins of embedding and feature, and a part of it that the embedding gates."""
+
+    def __init__(self, a: Architecture, joined: nn.Linear) -> None:
+        super().__init__()
+        self.hidden, self.fc, self.mlp = a.hidden, joined, Mlp(a)
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """States `[batch, row, hidden]` of what rows read, `[batch, row, inside]`: the embedding first."""
+        joined: Tensor = self.fc(x)
+        return joined + self.mlp(self.post_attention_layernorm(joined), x[..., : self.hidden])
 
 
 class GridRotary(nn.Module):
