@@ -137,6 +137,18 @@ def _valid(units: Tensor, valid: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some of the units: those that a head scores."""
+
+    ids: Tensor  # `[size]` int64, ascending
+    vocab: int  # the number of all units
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Logits `[…, size]` as logits of all units: -inf where there are none."""
+        return logits.new_full((*logits.shape[:-1], self.vocab), -torch.inf).index_copy_(-1, self.ids, logits)
+
+
+@dataclass(frozen=True)
 class TargetOutput:
     """The output of a target's pass, before guidance and warping.
 
@@ -146,6 +158,7 @@ class TargetOutput:
         distribution: The distribution itself, if it does not come from logits; else None.
         hidden: `[batch, node, width]`, if the drafter or the rule asked for hidden states.
         auxiliary: What the pass computes beside the scores at every node, `[batch, node, …]`; or None.
+        part: The units that logits are of, from a draft model; None: all.
     """
 
     logits: Tensor | None = None
@@ -153,6 +166,14 @@ class TargetOutput:
     distribution: Distribution | None = None
     hidden: Tensor | None = None
     auxiliary: Tensor | None = None
+    part: Part | None = None
+
+    def whole(self) -> "TargetOutput":
+        """The same with logits of all units."""
+        if self.part is None:
+            return self
+        logits, null = (None if each is None else self.part.whole(each) for each in (self.logits, self.null))
+        return replace(self, logits=logits, null=null, part=None)
 
     def take(self, nodes: Tensor) -> "TargetOutput":
         """The output at `nodes [batch, m]` (or `[1, m]`)."""
@@ -161,7 +182,8 @@ class TargetOutput:
             return None if values is None else take_nodes(values, nodes)
 
         distribution = None if self.distribution is None else self.distribution.take(nodes)
-        return TargetOutput(at(self.logits), at(self.null), distribution, at(self.hidden), at(self.auxiliary))
+        taken = at(self.logits), at(self.null), distribution, at(self.hidden), at(self.auxiliary)
+        return TargetOutput(*taken, self.part)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import take_nodes
+from mmspec.core.distributions import Categorical, Distribution, take_nodes
 from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
-from mmspec.core.noise import DraftNoise
+from mmspec.core.noise import DraftNoise, Noise, RaceNoise, SpreadNoise
 from mmspec.core.tree import picked
-from mmspec.core.types import Draft, Scores, Step, TargetOutput
+from mmspec.core.types import Draft, Part, Step, TargetOutput
 from mmspec.core.warp import Warp
 
 
@@ -188,13 +188,17 @@ def grown(
     growth = Growth(shape, k, rows.root, rows.room if room is None else room)
     carried = None
     for depth in range(1, levels + 1):
-        distribution = warped(rows, output, growth.fed, growth.frontier).distribution
         greedy = output.logits is not None and not rows.warp.sample
-        drawn = noise.level(depth, growth.nodes, growth.frontier)
         wanted = not (greedy or noise.shared)
+        if wanted or not rows.warp.reads_values(output):
+            output = output.whole()
+        distribution = warped(rows, output, growth.fed, growth.frontier)
+        drawn, part = noise.level(depth, growth.nodes, growth.frontier), output.part
+        if part is not None and isinstance(drawn, SpreadNoise):
+            drawn = replace(drawn, noise=PartNoise(drawn.noise, part))
         frontier = Frontier(distribution, drawn, growth.score, greedy, wanted, carried, output.auxiliary)
         level = shape.level(frontier, depth)
-        growth.add(level)
+        growth.add(level if part is None else replace(level, units=part.ids[level.units]))
         carried = level.carried
         if enough is not None and enough(level):
             break
@@ -204,9 +208,26 @@ def grown(
     return *growth.finish(), fed
 
 
-def warped(rows: Rows, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
-    """Distributions at the last `nodes` nodes that were fed; over all units, also if the call is greedy."""
-    return replace(rows.warp, sample=True)(output, fed, rows.prefix, slice(fed.nodes - nodes, None))
+def warped(rows: Rows, output: TargetOutput, fed: Draft, nodes: int) -> Distribution:
+    """Distributions at the last `nodes` nodes that were fed; of what `output` scores, also if the call is greedy."""
+    if output.distribution is not None:
+        return output.distribution
+    return Categorical.of_logits(rows.warp.logits(output, fed, rows.prefix, slice(fed.nodes - nodes, None))[0])
+
+
+@dataclass(frozen=True)
+class PartNoise(RaceNoise):
+    """Noise by position for some units: the numbers that they have among all."""
+
+    noise: Noise
+    part: Part
+    name, advice = "noise for some units", "draw from distributions over these"
+
+    def at(self, index: Tensor) -> "PartNoise":
+        return replace(self, noise=self.noise.at(index))
+
+    def exponential(self, size: int) -> Tensor:
+        return self.noise.exponential(self.part.vocab).index_select(-1, self.part.ids)
 
 
 def _last(output: TargetOutput, nodes: int) -> TargetOutput:
