@@ -92,17 +92,20 @@ class Draft:
         """
         if not self.units.shape[1]:
             return Draft.alone(root)
-        units, drafted = self.units, self.valid
-        if self.distribution is not None:
-            drafted = drafted & self.distribution.finite()
-        if units.is_floating_point():
-            # Attention gives masked nodes the weight 0, and 0 times NaN is NaN.
-            drafted = drafted & finite_nodes(units)
-            units = where_nodes(drafted, units, root[:, None].expand_as(units))
-        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted], 1)
+        drafted = self if self.distribution is None else replace(self, valid=self.valid & self.distribution.finite())
+        drafted = drafted.apart(root)
+        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
-        return replace(self, units=torch.cat([root[:, None], units], 1), valid=valid)
+        return replace(self, units=torch.cat([root[:, None], drafted.units], 1), valid=valid)
+
+    def apart(self, root: Tensor) -> "Draft":
+        """Refuse latents that are not finite; the root takes their place. Units of other kinds are left."""
+        if not self.units.is_floating_point():
+            return self
+        # Attention gives masked nodes the weight 0, and 0 times NaN is NaN.
+        valid = self.valid & finite_nodes(self.units)
+        return replace(self, units=where_nodes(valid, self.units, root[:, None].expand_as(self.units)), valid=valid)
 
     def within(self, room: Tensor) -> "Draft":
         """Refuse nodes of a draft that is not rooted which are deeper than `room [batch]`."""

@@ -99,7 +99,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("form", "most"), [("chain", 125), ("tree", 180)])
+@pytest.mark.parametrize(("form", "most"), [("chain", 110), ("tree", 150)])
 def test_a_step_has_few_operations(form: str, most: int) -> None:
     """A further level of a draft, greedy: the head's pass, its scores, the choice of units, and the growth."""
     counts = list[int]()
