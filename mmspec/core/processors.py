@@ -37,6 +37,9 @@ _KNOWN = dict.fromkeys(
 )  # fmt: skip
 
 
+_OF_VALUES = ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper")
+"""Those for which a unit without probability is none."""
+
 _KNOWS_ROWS = ("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor", _CONSTRAINED)
 """Those of transformers that hold something for every row of the batch."""
 
@@ -60,6 +63,11 @@ def drafts_forbidden_by(processors: Iterable[Any]) -> tuple[str, ...]:
 def is_elementwise(processor: Any) -> bool:
     """True if a processor does not read the ids."""
     return _kind(processor) == ELEMENTWISE
+
+
+def reads_values(processor: Any) -> bool:
+    """True if a processor does to some units what it does to them among others that have no probability."""
+    return type(processor).__module__ == _HOME and _name(processor) in _OF_VALUES
 
 
 def knows_rows(processor: Any) -> bool:

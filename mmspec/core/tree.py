@@ -58,6 +58,23 @@ class TreeIndex:
         rank = ((parent[:, :, None] == parent[:, None]) & earlier).sum(-1)
         return TreeIndex(parent, reach.sum(-1) - 1, reach, rank, deepest, max(1, nodes - 1), nodes <= 2)
 
+    def extended(self, parent: Tensor, deepest: int, widest: int) -> "TreeIndex":
+        """The tree with further nodes, whose parents `[batch, n]` or `[1, n]` are among its own, and have no children
+        yet; `deepest` and `widest` are bounds of the whole.
+        """
+        rows, n = max(len(parent), len(self.parent)), parent.shape[1]
+        parent, before = parent.expand(rows, -1), self.ancestor.expand(rows, -1, -1)
+        above = before.gather(1, parent[..., None].expand(-1, -1, self.nodes))
+        itself = torch.eye(n, dtype=torch.bool, device=parent.device).expand(rows, -1, -1)
+        ancestor = torch.cat([torch.nn.functional.pad(before, (0, n)), torch.cat([above, itself], 2)], 1)
+        siblings = (parent[:, :, None] == parent[:, None]).tril(-1).sum(-1)
+        new = parent, picked(self.depth, parent) + 1, siblings
+        parent, depth, rank = (
+            torch.cat([own.expand(rows, -1), more], 1)
+            for own, more in zip((self.parent, self.depth, self.rank), new, strict=True)
+        )
+        return TreeIndex(parent, depth, ancestor, rank, deepest, widest, self.nodes + n <= 2)
+
     def padded(self, nodes: int) -> "TreeIndex":
         """The tree with further nodes behind its own, `nodes` in all: a longer chain, or more children of the root."""
         if self.is_chain:

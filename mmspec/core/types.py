@@ -92,17 +92,20 @@ class Draft:
         """
         if not self.units.shape[1]:
             return Draft.alone(root)
-        units, drafted = self.units, self.valid
-        if self.distribution is not None:
-            drafted = drafted & self.distribution.finite()
-        if units.is_floating_point():
-            # Attention gives masked nodes the weight 0, and 0 times NaN is NaN.
-            drafted = drafted & finite_nodes(units)
-            units = where_nodes(drafted, units, root[:, None].expand_as(units))
-        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted], 1)
+        drafted = self if self.distribution is None else replace(self, valid=self.valid & self.distribution.finite())
+        drafted = drafted.apart(root)
+        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
-        return replace(self, units=torch.cat([root[:, None], units], 1), valid=valid)
+        return replace(self, units=torch.cat([root[:, None], drafted.units], 1), valid=valid)
+
+    def apart(self, root: Tensor) -> "Draft":
+        """Refuse latents that are not finite; the root takes their place. Units of other kinds are left."""
+        if not self.units.is_floating_point():
+            return self
+        # Attention gives masked nodes the weight 0, and 0 times NaN is NaN.
+        valid = self.valid & finite_nodes(self.units)
+        return replace(self, units=where_nodes(valid, self.units, root[:, None].expand_as(self.units)), valid=valid)
 
     def within(self, room: Tensor) -> "Draft":
         """Refuse nodes of a draft that is not rooted which are deeper than `room [batch]`."""
@@ -137,6 +140,18 @@ def _valid(units: Tensor, valid: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some of the units: those that a head scores."""
+
+    ids: Tensor  # `[size]` int64, ascending
+    vocab: int  # the number of all units
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Logits `[…, size]` as logits of all units: -inf where there are none."""
+        return logits.new_full((*logits.shape[:-1], self.vocab), -torch.inf).index_copy_(-1, self.ids, logits)
+
+
+@dataclass(frozen=True)
 class TargetOutput:
     """The output of a target's pass, before guidance and warping.
 
@@ -146,6 +161,7 @@ class TargetOutput:
         distribution: The distribution itself, if it does not come from logits; else None.
         hidden: `[batch, node, width]`, if the drafter or the rule asked for hidden states.
         auxiliary: What the pass computes beside the scores at every node, `[batch, node, …]`; or None.
+        part: The units that logits are of, from a draft model; None: all.
     """
 
     logits: Tensor | None = None
@@ -153,6 +169,14 @@ class TargetOutput:
     distribution: Distribution | None = None
     hidden: Tensor | None = None
     auxiliary: Tensor | None = None
+    part: Part | None = None
+
+    def whole(self) -> "TargetOutput":
+        """The same with logits of all units."""
+        if self.part is None:
+            return self
+        logits, null = (None if each is None else self.part.whole(each) for each in (self.logits, self.null))
+        return replace(self, logits=logits, null=null, part=None)
 
     def take(self, nodes: Tensor) -> "TargetOutput":
         """The output at `nodes [batch, m]` (or `[1, m]`)."""
@@ -161,7 +185,8 @@ class TargetOutput:
             return None if values is None else take_nodes(values, nodes)
 
         distribution = None if self.distribution is None else self.distribution.take(nodes)
-        return TargetOutput(at(self.logits), at(self.null), distribution, at(self.hidden), at(self.auxiliary))
+        taken = at(self.logits), at(self.null), distribution, at(self.hidden), at(self.auxiliary)
+        return TargetOutput(*taken, self.part)
 
 
 @dataclass(frozen=True)

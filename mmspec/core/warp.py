@@ -16,7 +16,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.history_processors import Prefix, Processor, with_histories
 from mmspec.core.known_units import KnowsUnits
-from mmspec.core.processors import drafts_forbidden_by, is_elementwise
+from mmspec.core.processors import drafts_forbidden_by, is_elementwise, reads_values
 from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers, required
 
@@ -78,6 +78,12 @@ class Warp:
         """
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
+        return self._scores(output, *self.logits(output, draft, prefix, part))
+
+    def logits(
+        self, output: TargetOutput, draft: Draft, prefix: Prefix, part: slice | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits `[batch, node, vocab]` float32 of which distributions are made, and the same before processors."""
         nodes = slice(None) if part is None else part
         logits = unprocessed = self._guided(output)
         if self.processors and not torch.compiler.is_compiling() and _locked(logits):
@@ -93,7 +99,9 @@ class Warp:
                     logits = _at_once(processor, logits, prefix.history)
                 else:
                     logits = with_histories(processor, logits, draft, prefix, nodes)
-        return self._scores(output, logits, unprocessed, prefix.emitted[:, None] + draft.index.depth[:, nodes])
+        if self.forced is not None:
+            logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
+        return logits, unprocessed
 
     def _guided(self, output: TargetOutput) -> Tensor:
         """Logits after guidance, float32.
@@ -110,10 +118,12 @@ class Warp:
             logits, null = logits.log_softmax(-1), null.log_softmax(-1)
         return null + self.guidance * (logits - null)
 
-    def _scores(self, output: TargetOutput, logits: Tensor, unprocessed: Tensor, position: Tensor) -> Scores:
-        """Distributions of processed logits; nodes draw the emitted units of index `position [batch, node]`."""
-        if self.forced is not None:
-            logits = _only(self.forced_at(position), logits)
+    def reads_values(self, output: TargetOutput) -> bool:
+        """True if logits of some units are made of these units' scores alone, whichever they are."""
+        return self.forced is None and output.null is None and all(map(reads_values, self.processors))
+
+    def _scores(self, output: TargetOutput, logits: Tensor, unprocessed: Tensor) -> Scores:
+        """Distributions of processed logits."""
         if self.sample:
             distribution = Categorical.of_logits(logits)
             finite = logits.amax(-1).abs() < torch.inf  # as `distribution.finite()`, which would need the softmax

@@ -44,13 +44,15 @@ class BufferCache(SlotCache):
         """A cache for passes of a transformers model, with the faster attention where they can have it."""
         buffers = cls(layers, call, most)
         buffers.attention = FLEX if fits(passes, call) else NAME
-        buffers.fused = FusedLayers.of(passes.model_info.model)
+        buffers.fused = FusedLayers.of(passes.model_info.model, passes.try_with)
         return buffers
 
     def load(self, call: SlotCache) -> "BufferCache":
         """Copy what the cache of a call holds: one of the same layers and as many rows, whose committed slots fit."""
         if call is self:  # which a call has that is planned anew
             return self
+        if self.fused.joined is not None:
+            self.fused.joined.renew()
         self.reserve(self.most)
         for mine, its in zip(self.layers, call.layers, strict=True):
             if isinstance(mine, SlotLayer) and isinstance(its, SlotLayer) and its.is_initialized:

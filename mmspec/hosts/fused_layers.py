@@ -2,11 +2,12 @@
 
 Launched one by one, or replayed from a graph, an RMSNorm of eight operations and a rotary embedding of ten take a third
 of a pass at one node. Which of a model's parts are what the kernels compute is found out by trying: a part whose
-results differ is left alone. In float32 all parts are: there, rounds are equal to the eager ones.
+results differ is left alone. What follows from one another is joined (`mmspec.hosts.joined`). In float32 all parts are
+left alone: there, rounds are equal to the eager ones.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core import kernels
+from mmspec.hosts.joined import Joined
 
 ROTARY = "apply_rotary_pos_emb"  # transformers' function of rotary embeddings, by its name in a modelling module
 
@@ -27,11 +29,15 @@ class FusedLayers:
     """The parts of a model that kernels can compute."""
 
     norms: Sequence[Any] = ()
+    forwards: Sequence[Any] = ()  # of the norms; one object each as long as this lives, which compiled code checks
     sites: Sequence[tuple[dict[str, Any], str]] = ()  # where its layers look up their rotary embedding
+    joined: Joined | None = None  # the mode of passes that torch does not compile
 
     @classmethod
-    def of(cls, model: nn.Module) -> "FusedLayers":
-        """Find the parts of a live model; none where no kernels run, or in float32."""
+    def of(cls, model: nn.Module, run: Callable[["FusedLayers"], object] | None = None) -> "FusedLayers":
+        """Find the parts of a live model; none where no kernels run, or in float32. `run` runs it over several rows
+        with the parts that it is given, from which is learnt what can be joined; None: nothing is.
+        """
         first = next(model.parameters(), None)
         if first is None or first.dtype not in HALVES or not kernels.available(first.device):
             return cls()
@@ -39,13 +45,17 @@ class FusedLayers:
         right = {kind: _is_norm(next(n for n in norms if type(n) is kind)) for kind in set(map(type, norms))}
         named = {id(names): names for names in map(globals_of, set(map(type, model.modules()))) if ROTARY in names}
         sites = [(names, ROTARY) for names in named.values() if _is_rotary(names[ROTARY], first)]
-        return cls([norm for norm in norms if right[type(norm)]], sites)
+        norms, joined = [norm for norm in norms if right[type(norm)]], None if run is None else Joined(first.dtype)
+        found = cls(norms, [partial(_normalised, norm, joined) for norm in norms], sites, joined)
+        if run is not None and joined is not None:
+            joined.learn(partial(run, found))
+        return found
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Inside the block the norms run as kernels; who may run the model holds its lock."""
-        for norm in self.norms:
-            norm.forward = partial(_normalised, norm)
+        for norm, forward in zip(self.norms, self.forwards, strict=True):
+            norm.forward = forward
         try:
             yield
         finally:
@@ -64,10 +74,13 @@ def rotated(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args
     return layers.rotated(q, k, cos, sin)
 
 
-def _normalised(norm: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _normalised(norm: Any, joined: Joined | None, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     # Gated norms take more arguments, and without them are norms like others.
     if args or kwargs or torch.compiler.is_compiling() or x.dtype != norm.weight.dtype:
         return type(norm).forward(norm, x, *args, **kwargs)
+    of_sum = None if joined is None else joined.normalised(x, norm.weight, _eps(norm))
+    if of_sum is not None:
+        return of_sum
     from mmspec.core.kernels import layers
 
     return layers.normalised(x, norm.weight, _eps(norm))
@@ -88,7 +101,7 @@ def _is_norm(norm: Any) -> bool:
     """True if a module computes what the kernel does, up to the rounding of one result."""
     try:
         x = torch.randn(4, len(norm.weight), device=norm.weight.device, generator=_numbers(norm.weight)).to(norm.weight)
-        found, expected = _normalised(norm, x).float(), type(norm).forward(norm, x).float()
+        found, expected = _normalised(norm, None, x).float(), type(norm).forward(norm, x).float()
     except Exception:  # it may need more than one argument
         return False
     return bool(torch.isclose(found, expected, rtol=2 * torch.finfo(x.dtype).eps, atol=0.0).all())

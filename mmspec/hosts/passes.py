@@ -69,6 +69,13 @@ class Passes:
         kinds = {number: [kind for kind, _ in layer.operations] for number, layer in cache.recurrent.items()}
         return {number: each.count("recurrent") for number, each in kinds.items()}
 
+    def try_with(self, fused: FusedLayers) -> None:
+        """Run the model over two units of two rows, with these parts as kernels."""
+        device = device_of(self.model_info.model)
+        cache = SlotCache(self.model_info.layers(), 2, 2, device)
+        cache.fused = fused
+        self(cache, torch.zeros(2, 2, dtype=torch.int64, device=device), TreeIndex.chain(2, device))
+
     @once
     def foreign(self) -> str:
         """The name of code of the model that is no library's; "" if there is none."""
@@ -180,7 +187,8 @@ class Passes:
         """The model's logits; torch can trace it. `branches` is the tree, for recurrent layers."""
         if self.manner == "explicit":
             arguments = {**arguments, "attention_mask": self._mask(geometry)}
-        with current.holding(geometry), running(self.model_info.ops, cache, branches):
+        joined = nullcontext() if torch.compiler.is_compiling() else cache.fused.joined or nullcontext()
+        with current.holding(geometry), running(self.model_info.ops, cache, branches), joined:
             logits: Tensor = self.model_info.model(input_ids=ids, **arguments).logits
         return logits
 

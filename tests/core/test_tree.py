@@ -43,6 +43,26 @@ def test_static_and_dynamic_trees(seed):
     assert dynamic.nodes == nodes and (not dynamic.is_chain or nodes <= 2)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_trees_grow_level_by_level(seed):
+    """The tree of a tree's nodes and their new children is that of all of them."""
+    rng = random.Random(seed)
+    rows, first = [[-1], [-1], [-1]], 0
+    index = TreeIndex.chain(1)
+    for _ in range(4):
+        nodes, n = len(rows[0]), rng.randrange(1, 5)
+        parents = [[rng.randrange(first, nodes) for _ in range(n)] for _ in rows]
+        parents = [parents[0]] * 3 if rng.random() < 0.3 else parents
+        alike = parents[0] == parents[1] == parents[2]
+        new = torch.tensor(parents[:1] if alike else parents)
+        rows, first = [own + more for own, more in zip(rows, parents, strict=True)], nodes
+        index = index.extended(new, 4, 4)
+        whole = TreeIndex.dynamic(torch.tensor(rows))
+        for name in ("parent", "depth", "ancestor", "rank"):
+            found = getattr(index, name)
+            assert torch.equal(found.expand_as(getattr(whole, name)), getattr(whole, name))
+
+
 def test_a_long_chain_reaches_its_root():
     for index in (TreeIndex.chain(65), TreeIndex.dynamic(torch.arange(-1, 64)[None])):
         assert index.depth[0].tolist() == list(range(65))

@@ -52,10 +52,10 @@ def bound(drafter: Any, width: int, ids: int) -> Any:
 def stepped(opened: tuple[Any, Any], root: Tensor, path: Tensor) -> Tensor:
     """Logits along a path, of a draft that grows unit by unit."""
     output, feed = opened
-    found = [output.logits]
+    found = [output.whole().logits]
     for nodes in range(1, path.shape[1] + 1):
         draft = Draft.chain(path[:, :nodes]).rooted(root, torch.full_like(root, 9))
-        found.append(feed(draft, nodes).logits)
+        found.append(feed(draft, nodes).whole().logits)
     return torch.cat(found, 1)[0]
 
 

@@ -90,7 +90,7 @@ def compare(
     warped = growing.warped
 
     def watched(rows: Any, output: Any, *args: Any) -> Any:
-        scored.append(output.logits[0])
+        scored.append(output.whole().logits[0])
         return warped(rows, output, *args)
 
     patch.setattr(growing, "warped", watched)

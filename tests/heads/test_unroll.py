@@ -53,10 +53,10 @@ def drafted(network: Head, features: Tensor, units: Tensor, row: int) -> list[Te
     cache = HeadCache(network, 2, UNITS + STEPS, units.device)
     known = torch.full((2,), row + 1)
     cache.read(Rows(features[:, : row + 1], known), units[:, 1 : row + 2])
-    found = [cache.at_root().logits]
+    found = [cache.at_root().whole().logits]
     for depth in range(1, STEPS):
         draft = Draft.chain(units[:, row + 2 : row + 2 + depth]).rooted(units[:, row + 1], known + UNITS)
-        found.append(cache.grow(draft, depth).logits)
+        found.append(cache.grow(draft, depth).whole().logits)
     return [logits[:, 0] for logits in found if logits is not None]
 
 

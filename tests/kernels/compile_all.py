@@ -58,7 +58,11 @@ def launch_all(rows: int, index: TreeIndex, vocab: int, dtype: torch.dtype) -> N
     race.walk(draft, winners)
     path = torch.zeros(rows, max(1, index.deepest), dtype=torch.int64)
     commit.move_accepted([torch.zeros(rows, 8, 64, 128, dtype=dtype)], emitted, path, emitted, {})
-    layers.normalised(torch.zeros(rows, nodes, 96, dtype=dtype), torch.zeros(96, dtype=dtype), 1e-6)
+    states, weight = torch.zeros(rows, nodes, 96, dtype=dtype), torch.zeros(96, dtype=dtype)
+    layers.normalised(states, weight, 1e-6)
+    layers.normalised(states, weight, 1e-6, states, states)
+    layers.normalised(states.unflatten(-1, (6, 16))[:, :, 1:3], weight[:16], 1e-6)
+    layers.gated(states, states[..., :48].contiguous())
     q, k, turn = (torch.zeros(rows, *size, 64, dtype=dtype) for size in ((4, nodes), (2, nodes), (nodes,)))
     layers.rotated(q, k, turn, turn)
     if nodes > 1:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import silu
 from transformers import LlamaConfig
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama import modeling_llama
@@ -31,6 +32,38 @@ def test_norms_up_to_one_rounding(device, dtype):
     assert fused is norm and "forward" not in vars(norm)
     assert torch.isclose(found.float(), expected.float(), rtol=2 * torch.finfo(dtype).eps, atol=0.0).all()
     assert torch.equal(alone, found[1:, 3:4]), "a row does not depend on others"
+
+
+@HALVES
+def test_norms_of_heads_that_are_parts_of_longer_rows(device, dtype):
+    from mmspec.core.kernels import layers
+
+    rows, weight = torch.randn(2, 5, 6 * 48, device=device).to(dtype), torch.randn(48, device=device).to(dtype)
+    for heads in (rows.unflatten(-1, (6, 48))[:, :, 2:5], rows.unflatten(-1, (6, 48))[:, 1:3].transpose(1, 2)):
+        assert torch.equal(layers.normalised(heads, weight, 1e-6), layers.normalised(heads.contiguous(), weight, 1e-6))
+
+
+@HALVES
+def test_norms_of_sums(device, dtype):
+    """The sum is torch's up to its rounding, in which Triton's interpreter differs, and its norm that of the sum."""
+    from mmspec.core.kernels import layers
+
+    (a, b), weight = torch.randn(2, 3, 7, 96, device=device).to(dtype), torch.randn(96, device=device).to(dtype)
+    total = torch.empty_like(a)
+    found = layers.normalised(a, weight, 1e-6, b, total)
+    assert torch.isclose(total.float(), (a + b).float(), rtol=2 * torch.finfo(dtype).eps, atol=0.0).all()
+    assert torch.equal(found, layers.normalised(total, weight, 1e-6))
+
+
+@HALVES
+def test_gates_up_to_rounding(device, dtype):
+    from mmspec.core.kernels import layers
+
+    x = (4 * torch.randn(2, 5, 2 * 1100, device=device)).to(dtype)
+    active = x.new_empty(2, 5, 1100)
+    found, (gate, up) = layers.gated(x, active), x.chunk(2, -1)
+    for one, other in ((active, silu(gate)), (found, active * up)):
+        assert torch.isclose(one.float(), other.float(), rtol=2 * torch.finfo(dtype).eps, atol=1e-7).all()
 
 
 @HALVES

@@ -13,13 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import take_nodes
+from mmspec.core.distributions import Categorical, Distribution, take_nodes
 from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
 from mmspec.core.live import Live
-from mmspec.core.noise import DraftNoise
-from mmspec.core.tree import picked
-from mmspec.core.types import Draft, Scores, Step, TargetOutput
+from mmspec.core.noise import DraftNoise, Noise, RaceNoise, SpreadNoise
+from mmspec.core.tree import TreeIndex, picked
+from mmspec.core.types import Draft, Part, Step, TargetOutput
 from mmspec.core.warp import Warp
 
 
@@ -100,10 +100,9 @@ class Growth:
         self.score = torch.zeros(len(root), 1, dtype=torch.float32, device=root.device)
         self._ids = torch.full((1, 1), -1, dtype=torch.int64, device=root.device)
         self._first = -1
-        # Of every level: parents among drafted nodes, places among fed nodes, and the nodes that were fed.
+        # Of every level: parents among drafted nodes, and places among fed nodes.
         self._parents: list[Tensor] = []
         self._places: list[Tensor] = []
-        self._fed: list[tuple[Tensor, Tensor, Tensor]] = []  # units, parents among fed nodes, valid
 
     @property
     def frontier(self) -> int:
@@ -124,16 +123,32 @@ class Growth:
     def feed(self) -> Draft:
         """Make the last level the frontier. Returns all nodes that the draft model has to be fed by then, rooted."""
         level, fed = self.levels[-1], self.fed.nodes
-        n = level.units.shape[1]
-        places = level.frontier if level.frontier is not None else torch.arange(n, device=self.root.device)[None]
-        self._places[-1] = _numbered(places, n, fed)
-        parents = picked(level.parent, places) + self._first
-        self._fed.append((take_nodes(level.units, places), parents, take_nodes(level.valid, places)))
-        self.score, self._ids = take_nodes(level.score, places), places + self.nodes - 1 - n
+        n, places = level.units.shape[1], level.frontier
+        parents, units, valid, self.score = level.parent, level.units, level.valid, level.score
+        if places is None:
+            places = torch.arange(n, device=self.root.device)[None]
+            self._places[-1] = places + fed
+        else:
+            self._places[-1] = _numbered(places, n, fed)
+            parents = picked(parents, places)
+            units, valid, self.score = (take_nodes(each, places) for each in (units, valid, self.score))
+        self._ids = places + self.nodes - 1 - n
+        self.fed = self._with(units, parents + self._first + 1, valid)
         self._first = fed - 1
-        units, parents, valid = (_joined(part) for part in zip(*self._fed, strict=True))
-        self.fed = self._tree(units, parents, valid).rooted(self.root, self.room)
         return self.fed
+
+    def _with(self, units: Tensor, parents: Tensor, valid: Tensor) -> Draft:
+        """The nodes that were fed, and more of them, whose `parents [batch, n]` or `[1, n]` are among those."""
+        before, static = self.fed, self.shape.parents(self.k)
+        if static is None:
+            index = before.index.extended(parents, len(self.levels), self.shape.widest)
+        else:
+            own = static[: before.nodes - 1 + units.shape[1]]
+            index = TreeIndex.static([-1, *(parent + 1 for parent in own)], units.device)
+        new = Draft(units, index, valid).apart(self.root)
+        inside = index.depth[:, before.nodes :] <= self.room[:, None]
+        valid = new.valid & inside & picked(before.valid, parents)
+        return Draft(torch.cat([before.units, new.units], 1), index, torch.cat([before.valid, valid], 1))
 
     def finish(self) -> tuple[Draft, Scratch]:
         """The draft, and where its nodes are in the draft model's scratch."""
@@ -188,13 +203,17 @@ def grown(
     growth = Growth(shape, k, rows.root, rows.room if room is None else room)
     carried = None
     for depth in range(1, levels + 1):
-        distribution = warped(rows, output, growth.fed, growth.frontier).distribution
         greedy = output.logits is not None and not rows.warp.sample
-        drawn = noise.level(depth, growth.nodes, growth.frontier)
         wanted = not (greedy or noise.shared)
+        if wanted or not rows.warp.reads_values(output):
+            output = output.whole()
+        distribution = warped(rows, output, growth.fed, growth.frontier)
+        drawn, part = noise.level(depth, growth.nodes, growth.frontier), output.part
+        if part is not None and isinstance(drawn, SpreadNoise):
+            drawn = replace(drawn, noise=PartNoise(drawn.noise, part))
         frontier = Frontier(distribution, drawn, growth.score, greedy, wanted, carried, output.auxiliary)
         level = shape.level(frontier, depth)
-        growth.add(level)
+        growth.add(level if part is None else replace(level, units=part.ids[level.units]))
         carried = level.carried
         if enough is not None and enough(level):
             break
@@ -204,9 +223,26 @@ def grown(
     return *growth.finish(), fed
 
 
-def warped(rows: Rows, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
-    """Distributions at the last `nodes` nodes that were fed; over all units, also if the call is greedy."""
-    return replace(rows.warp, sample=True)(output, fed, rows.prefix, slice(fed.nodes - nodes, None))
+def warped(rows: Rows, output: TargetOutput, fed: Draft, nodes: int) -> Distribution:
+    """Distributions at the last `nodes` nodes that were fed; of what `output` scores, also if the call is greedy."""
+    if output.distribution is not None:
+        return output.distribution
+    return Categorical.of_logits(rows.warp.logits(output, fed, rows.prefix, slice(fed.nodes - nodes, None))[0])
+
+
+@dataclass(frozen=True)
+class PartNoise(RaceNoise):
+    """Noise by position for some units: the numbers that they have among all."""
+
+    noise: Noise
+    part: Part
+    name, advice = "noise for some units", "draw from distributions over these"
+
+    def at(self, index: Tensor) -> "PartNoise":
+        return replace(self, noise=self.noise.at(index))
+
+    def exponential(self, size: int) -> Tensor:
+        return self.noise.exponential(self.part.vocab).index_select(-1, self.part.ids)
 
 
 def _last(output: TargetOutput, nodes: int) -> TargetOutput:

@@ -1,7 +1,8 @@
-"""Two parts of a layer in one launch each, where torch takes eight and ten: RMSNorm, and rotary embedding.
+"""Parts of a layer in one launch each: RMSNorm, alone or of a sum, a gated activation, and rotary embedding.
 
-References: the forward of transformers' `LlamaRMSNorm`, and `apply_rotary_pos_emb`. Results are theirs up to the
-rounding of what is in between, which Triton may leave in float32. A row is computed alike whatever else there is.
+References: the forward of transformers' `LlamaRMSNorm`, `silu(gate) * up`, and `apply_rotary_pos_emb`. Results are
+theirs up to the rounding of what is in between, which Triton may leave in float32. A row is computed alike whatever
+else there is.
 """
 
 import triton
@@ -10,12 +11,21 @@ from torch import Tensor
 
 from mmspec.core.kernels import beside
 
+BLOCK = 1024
+"""Numbers of a row that one program gates."""
+
 
 @triton.jit
-def _normalise(x, weight, out, eps, width, BLOCK: tl.constexpr):
+def _normalise(
+    x, added, total, weight, out, eps, width, inner, outer_row, inner_row, SUM: tl.constexpr, BLOCK: tl.constexpr
+):
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = column < width
-    kept = tl.load(x + row * width + column, mask=inside, other=0.0)
+    kept = tl.load(x + row // inner * outer_row + row % inner * inner_row + column, mask=inside, other=0.0)
+    if SUM:
+        kept = kept.to(tl.float32) + tl.load(added + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        kept = kept.to(x.dtype.element_ty)
+        tl.store(total + row * width + column, kept, mask=inside)
     value = kept.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / width + eps)
     normal = (value * scale).to(x.dtype.element_ty).to(tl.float32)
@@ -23,12 +33,45 @@ def _normalise(x, weight, out, eps, width, BLOCK: tl.constexpr):
     tl.store(out + row * width + column, scaled.to(x.dtype.element_ty), mask=inside)
 
 
-def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm of states `[…, width]` by a weight `[width]` of the same dtype."""
-    x = x.contiguous()
-    out, width = x.new_empty(x.shape), x.shape[-1]
+def normalised(
+    x: Tensor, weight: Tensor, eps: float, added: Tensor | None = None, total: Tensor | None = None
+) -> Tensor:
+    """RMSNorm of states `[…, width]`, by a weight `[width]` of their dtype; or of their sum with `added`, which is
+    written to `total`: then all are dense.
+    """
+    width, steps = x.shape[-1], x.stride()
+    even = all(steps[axis] == steps[axis + 1] * x.shape[axis + 1] for axis in range(x.dim() - 3))
+    if x.dim() < 3 or not even or steps[-1] != 1:  # heads may be parts of longer rows
+        x = x.contiguous()
+    heads = (x.shape[-2], *x.stride()[-3:-1]) if x.dim() > 2 else (1, width, 0)
+    out, own = x.new_empty(x.shape), added is None
     with beside(x):
-        _normalise[(x.numel() // width,)](x, weight, out, eps, width, BLOCK=triton.next_power_of_2(width))
+        _normalise[(x.numel() // width,)](
+            x, x if own else added, x if own else total, weight, out, eps, width, *heads, SUM=not own,
+            BLOCK=triton.next_power_of_2(width),
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _gate(x, active, out, width, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(x + row * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(x + (row * 2 + 1) * width + column, mask=inside, other=0.0).to(tl.float32)
+    value = (gate / (1.0 + tl.exp(-gate))).to(x.dtype.element_ty)
+    tl.store(active + row * width + column, value, mask=inside)
+    tl.store(out + row * width + column, (value.to(tl.float32) * up).to(x.dtype.element_ty), mask=inside)
+
+
+def gated(x: Tensor, active: Tensor) -> Tensor:
+    """silu(gate) · up of `x [..., 2 · width]`, which has gate and up side by side; silu(gate) is written to `active
+    [..., width]`. All are dense.
+    """
+    out, width = active.new_empty(active.shape), active.shape[-1]
+    block = min(BLOCK, triton.next_power_of_2(width))
+    with beside(x):
+        _gate[(out.numel() // width, triton.cdiv(width, block))](x, active, out, width, BLOCK=block)
     return out
 
 

@@ -44,19 +44,16 @@ class _Misreported:
 
 def _raw_q(original: Callable) -> Callable:
     def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
-        scores = original(state, output, *fed)
         assert output.logits is not None
-        return replace(scores, distribution=_Misreported(scores.distribution, Categorical.of_logits(output.logits)))
+        return _Misreported(original(state, output, *fed), Categorical.of_logits(output.logits))
 
     return warp
 
 
 def _argmax_as_softmax(original: Callable) -> Callable:
     def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
-        scores = original(state, output, *fed)
-        return replace(
-            scores, distribution=_Misreported(PointMass(scores.distribution.probs.argmax(-1)), scores.distribution)
-        )
+        found = original(state, output, *fed)
+        return _Misreported(PointMass(found.probs.argmax(-1)), found)
 
     return warp
 

@@ -8,7 +8,7 @@ is committed when the next rows arrive.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.head import Head, ScoresPart
 from mmspec_text.drafters.heads.rows import Rows
 
 CHUNK = 512
@@ -120,13 +120,16 @@ class HeadCache:
         return units if self.halves == 1 else units.repeat(self.halves, 1)
 
     def _output(self, states: Tensor) -> TargetOutput:
-        given, *null = self.head.logits(states).chunk(self.halves)
-        return TargetOutput(logits=given, null=null[0] if null else None)
+        head: Any = self.head
+        part = head.part() if isinstance(head, ScoresPart) else None
+        given, *null = (head.logits(states) if part is None else head.scored(states)).chunk(self.halves)
+        return TargetOutput(logits=given, null=null[0] if null else None, part=part)
 
     def _passed(self, units: Tensor, states: Tensor, index: TreeIndex, first: int) -> Tensor:
         slots = self.slots
         slots.open(first, units.shape[1])
-        geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
+        alone = units.shape[1] == 1 and index.is_chain and slots.start is not None
+        geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible, alone)
         return self.head.passed(units, states, slots, geometry)
 
 

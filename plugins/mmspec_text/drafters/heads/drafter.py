@@ -12,6 +12,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.target import TransformersTarget
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.options import option
@@ -150,8 +151,15 @@ class HeadDrafter(GrowingDrafter):
             )
         lent = self._target.lend()  # the model may have been moved or cast since the last call
         self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
+        found = kernels(self.network)
+        self._kernels = Kernels() if found.single else found  # in float32 a packed product rounds otherwise
+        renew(self._kernels)
         if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        with narrow(self._kernels, state.rows):
+            return super().propose(state, k, noise)
 
     def fits_inside(self, state: State) -> bool:
         return not self.network.turns_by_length

@@ -5,10 +5,11 @@ units there is no feature: the head's own state takes its place.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from mmspec.core.types import Part
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -39,3 +40,14 @@ class Head(Borrowing, Protocol):
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits `[batch, row, vocab]` of the next unit, -inf where the head has no id, of states it returned."""
+
+
+@runtime_checkable
+class ScoresPart(Protocol):
+    """A head that may score a part of the ids, whose logits are then better left as they are."""
+
+    def part(self) -> Part | None:
+        """The ids that it scores; None: all."""
+
+    def scored(self, states: Tensor) -> Tensor:
+        """Logits `[batch, row, size]` of these."""

@@ -96,7 +96,7 @@ class LatentAttention(nn.Module):
         self.kv_b_proj = nn.Linear(s.rank, s.heads * (s.still + s.value), bias="kv_b_proj" in a.biases)
         self.o_proj = nn.Linear(s.heads * s.value, a.hidden, bias="o_proj" in a.biases)
 
-    def forward(self, x: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+    def forward(self, x: Tensor, angles: Any, mask: Tensor | None, kept: Any) -> Tensor:
         s = self.sizes
         asked = self.q_proj(x) if s.queries is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
         still, turning = self._split(asked).split([s.still, s.turning], -1)

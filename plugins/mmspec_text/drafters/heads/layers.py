@@ -14,6 +14,7 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
+from mmspec.core.types import Part
 from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.devices import awake
 from mmspec_text.drafters.heads.entries import (
@@ -161,7 +162,7 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(a.head_dim, a.eps) if a.head_norms else None
         self.attention_sink_bias = nn.Parameter(torch.empty(a.heads)) if sinks else None
 
-    def forward(self, x: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+    def forward(self, x: Tensor, angles: Any, mask: Tensor | None, kept: Any) -> Tensor:
         query = self._split(self.q_proj(x))
         if self.q_norm is not None:
             query = self.q_norm(query)
@@ -252,6 +253,11 @@ class HeadNetwork(nn.Module):
     def over_target(self, scored: Tensor) -> Tensor:
         """Logits over the target's ids, -inf where the head has none, of those over the ids that it scores."""
         return over_target(scored, self.ids if self.trimmed is None else self.trimmed.ids, self.vocab)
+
+    def part(self) -> Part | None:
+        """The target's ids that the head scores; None: all, or padding behind them."""
+        ids = self.ids if self.trimmed is None else self.trimmed.ids
+        return None if ids is None else Part(ids, self.vocab)
 
     @property
     def borrowed(self) -> tuple[nn.Module, ...]:

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
+from mmspec.core.types import Part
 from mmspec.kits.text.corpus import counted, kept_ids
 from mmspec.kits.text.small_model import special_ids, target_tokenizer
 from mmspec.registry.options import option
@@ -117,8 +118,5 @@ def over_target(scored: Tensor, ids: Tensor | None, vocab: int) -> Tensor:
     """
     if ids is None and scored.shape[-1] >= vocab:  # rows behind the vocabulary are padding
         return scored[..., :vocab]
-    whole = scored.new_full((*scored.shape[:-1], vocab), -torch.inf)
-    if ids is None:
-        whole[..., : scored.shape[-1]] = scored
-        return whole
-    return whole.index_copy(-1, ids, scored)
+    ids = torch.arange(scored.shape[-1], device=scored.device) if ids is None else ids
+    return Part(ids, vocab).whole(scored)

@@ -76,9 +76,10 @@ class EagleNetwork(HeadNetwork):
                 inputs = self.embedding_norm(inputs)
             states = (self.fc if self.lstm is None else self.lstm)(torch.cat([inputs, self.predicted(states)], -1))
         angles = self._rotary[0](states, geometry.query)
-        mask = self._mask(geometry)
+        mask = self._mask(geometry, self.window)
         for number, (layer, kept) in enumerate(zip(self.layers, slots.layers, strict=True)):
-            states = layer(inputs, states, angles, geometry.tree if number in self.wide else mask, kept)
+            seen = self._mask(geometry, None) if number in self.wide else mask
+            states = layer(inputs, states, angles, seen, kept)
         return self.norm(states) if self.feeds_normed and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
@@ -102,11 +103,13 @@ class EagleNetwork(HeadNetwork):
         assert self.mask_hidden is not None
         return self.taken_in(self.mask_hidden)[0, 0]
 
-    def _mask(self, geometry: PassGeometry) -> Tensor:
-        """`[batch, 1, row, slot]` bool: what a row sees."""
-        window, sinks = self.window, self.sinks
+    def _mask(self, geometry: PassGeometry, window: int | None) -> Tensor | None:
+        """`[batch, 1, row, slot]` bool: what a row sees; None: every slot."""
+        if geometry.alone and (window is None or geometry.visible <= window):
+            return None
         if window is None:
             return geometry.tree
+        sinks = self.sinks
 
         def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (query - key < window) | (key < sinks)
@@ -129,7 +132,7 @@ class Layer(nn.Module):
         self.outputs = 2 if a.split else 1
         self.mlp = Mlp(a, self.outputs)
 
-    def forward(self, embedded: Tensor, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+    def forward(self, embedded: Tensor, states: Tensor, angles: Any, mask: Tensor | None, kept: Any) -> Tensor:
         if self.fused:
             normed = states if self.hidden_norm is None else self.hidden_norm(states)
             first = embedded if self.input_layernorm is None else self.input_layernorm(embedded)
