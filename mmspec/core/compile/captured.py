@@ -95,9 +95,7 @@ class Captures:
             self.pool.clear("recorded")
 
     def round_for(self, state: State, draft: Draft, way: Way, before: CapturedRound | None) -> CapturedRound | None:
-        """A captured round that takes this round's draft (not rooted), behind another one, if there was one; None if
-        there can be none.
-        """
+        """A captured round that takes a draft (not rooted), after the one `before`; None if there can be none."""
         self._own_trees = self._own_trees or (before is not None and not before.plan.holds(draft.index))
         index = draft.index.padded(state.budget.width)
         family = family_of(draft, self.rule, state.warp.sample, self.windows)
