@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
-from mmspec.core.decoder import Decoder
+from mmspec.core.round import Eager
 
 CALL = dict(do_sample=True, top_k=0, max_new_tokens=6)
 
@@ -47,14 +47,14 @@ def test_padding_on_the_right(target: Any) -> None:
 @pytest.fixture
 def drafts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """Every round's state (lengths as they were) and draft."""
-    seen, speculate = [], Decoder.speculate
+    seen, verify = [], Eager.verify
 
-    def watching(self: Decoder, state: Any) -> Any:
-        pending = speculate(self, state)
+    def watching(self: Eager, state: Any, proposed: Any) -> Any:
+        pending = verify(self, state, proposed)
         seen.append((state.known - state.pads, pending.draft))
         return pending
 
-    monkeypatch.setattr(Decoder, "speculate", watching)
+    monkeypatch.setattr(Eager, "verify", watching)
     return seen
 
 

@@ -22,7 +22,7 @@ from transformers import (
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.core.compile import choice
+from mmspec.core.compile import captured
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
 def _recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This device records, and runs kernels of layers; earlier tests have left nothing."""
     gc.collect()
-    monkeypatch.setattr(choice, "RECORDING", ("cpu",))
+    monkeypatch.setattr(captured, "RECORDING", ("cpu",))
     with layer_kernels():
         yield
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mmspec.core.state import HostCopy
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
 
 
@@ -36,7 +37,7 @@ def propose(
     state = SimpleNamespace(
         history=history,
         prompt_length=given,
-        host_emitted=emitted,
+        host=HostCopy(emitted, [False] * len(rows)),
         pads=torch.tensor(pads),
         known=torch.tensor(emitted) + given,
     )

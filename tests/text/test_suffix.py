@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 import mmspec
+from mmspec.core.state import HostCopy
 from mmspec.hosts.loading import load_tokenizer
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
 from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, SuffixArray
@@ -107,11 +108,9 @@ def state_of(rows: list[list[int]], given: int, pads: list[int], done: list[bool
     return SimpleNamespace(
         history=history,
         prompt_length=given,
-        host_emitted=emitted,
-        host_pads=pads,
+        host=HostCopy(emitted, done or [False] * len(rows), pads),
         rows=len(rows),
         root=history[:, 0],
-        host_done=done or [False] * len(rows),
     )
 
 

@@ -632,8 +632,8 @@ def test_numbers_without_an_effect_are_refused(
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
     with pytest.raises(ValueError, match="nothing to train on"):
         train(None)
-    with pytest.raises(ValueError, match="no kind of drafter is called 'eagle'; did you mean 'eagle3'"):
-        train(data, "eagle")
+    with pytest.raises(ValueError, match="no kind of drafter is called 'eagle4'; did you mean 'eagle' or 'eagle3'"):
+        train(data, "eagle4")
     with pytest.raises(ValueError, match="no loss is called 'kll'; did you mean 'kl'"):
         train(data, loss="kll")
     with pytest.raises(ValueError, match="have no place for a draft of 15"):
