@@ -74,7 +74,7 @@ def message_of(error: BaseException) -> str:
 def _formatted(message: Warning | str, category: type, filename: str, lineno: int, line: str | None = None) -> str:
     """A warning as text: its place is not that of the command itself, which is no line of a user's."""
     said = str(message).strip()
-    if filename == sys.argv[0]:
+    if os.path.abspath(filename) == os.path.abspath(sys.argv[0]):
         return f"mmspec: {said}\n"
     return f"{filename}:{lineno}: {category.__name__}: {said}\n"
 
