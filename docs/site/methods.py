@@ -103,7 +103,7 @@ def _measured(name: str, results: list[tuple[Path, WholeResult]]) -> str:
 
 
 def _model(path: Path) -> str:
-    return path.name.removesuffix(".bench.json")
+    return path.name.partition(".")[0]
 
 
 def _cell(text: str) -> str:

@@ -21,6 +21,7 @@ from tools.report.markdown import escaped, in_markdown
 from tools.report.whole import WholeResult, load_whole
 
 BENCH, FURTHER = BENCHES
+MORE = {".bfloat16.bench.json": "Speed in bfloat16", FURTHER: "Speed of further methods"}
 SMALL = "A model of this size is for demonstrations, tests and benchmarks of speculation; it knows nothing."
 
 
@@ -105,11 +106,12 @@ def section(table: View) -> str:
 def sections_beside(card: Path) -> list[str]:
     """Sections of the documents beside a card.
 
-    They are: methods that were measured in another run than the others, with their own plain decoding and peers;
-    outputs equal to plain decoding's; how varied they are.
+    They are: speed in bfloat16; methods that were measured in another run than the others, with their own plain
+    decoding and peers; outputs equal to plain decoding's; how varied they are.
     """
-    more, equal, varied = (card.with_name(card.stem + end) for end in (FURTHER, equality.SUFFIX, diversity.SUFFIX))
-    found = [speed_section(load_whole(more), more.name, "Speed of further methods")] if more.is_file() else []
+    equal, varied = (card.with_name(card.stem + end) for end in (equality.SUFFIX, diversity.SUFFIX))
+    more = {card.with_name(card.stem + end): title for end, title in MORE.items()}
+    found = [speed_section(load_whole(file), file.name, title) for file, title in more.items() if file.is_file()]
     found += [section(equality.view(equality.load(equal)))] if equal.is_file() else []
     return [*found, section(diversity.view(diversity.load(varied)))] if varied.is_file() else found
 
