@@ -104,9 +104,8 @@ class Captures:
         return self._take_over(state, self._plan(state, way, shared, family=family, lone=lone))
 
     def drafting_round(self, state: State, policy: Policy, way: Way) -> CapturedRound | None:
-        """The captured round that makes the next drafts, too; None: they come from outside.
-
-        The policy's budget must be the same in all rounds.
+        """The captured round that makes the next drafts, too; None: they come from outside, as they do where the
+        policy's budget may change.
         """
         drafter = self.inside
         if drafter is None or type(policy) is not Fixed or not state.budget.drafting:
@@ -129,8 +128,8 @@ class Captures:
         nodes, k = state.budget.width, state.budget.k
         deepest = min(nodes - 1, max(k, 1)) if index is None else index.deepest
         ahead = read_at_once(state.emitted.device) or not isinstance(state.source, PhiloxSource)
-        more["keyed"] = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
-        more["compiled"] = way == "compiled"
+        keyed = "none" if not isinstance(state.source, Counting) else "fresh" if ahead else "all"
+        more |= {"keyed": keyed, "compiled": way == "compiled"}
         return Plan(state.rows, nodes, deepest, index, self.target.vocab or 0, state.warp, self.rule, **more)
 
     def _take_over(self, state: State, plan: Plan, drafter: Hashable = None) -> CapturedRound | None:

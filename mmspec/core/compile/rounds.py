@@ -233,7 +233,10 @@ class CapturedRound:
         if lone is not None:
             return lone(state, draft)
         self.place(state, draft)
-        self._play(state)
+        step = self._play(state)
+        if draft.score is not None:  # a round reads none; its drafter may
+            score = pad(draft.score, (0, self.plan.nodes - 1 - draft.units.shape[1]))
+            state.step = replace(step, draft=replace(step.draft, score=score))
         state.report.sizes[self.plan.nodes] += 1
 
     def needs_no_counts(self, state: State) -> bool:
@@ -260,10 +263,11 @@ class CapturedRound:
             noise = PhiloxSource(self.key).by_tensors(self.live.emitted, self.plan.deepest)
             self.numbers.copy_(noise.exponential(self.plan.vocab))
 
-    def _play(self, state: State) -> None:
+    def _play(self, state: State) -> Step:
         state.step = step = self.run()
         state.counted = self.counts
         state.report.add_bias(step.draft, step.verdict, step.count)
+        return step
 
     def place(self, state: State, draft: Draft) -> None:
         """Write a draft and the round's numbers into the buffers; behind the draft, padding."""
