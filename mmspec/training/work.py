@@ -121,14 +121,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _agree(folder: Path, recipe: dict[str, Any]) -> None:
-    """Write the recipe into a new folder; refuse contents of another recipe."""
+    """Write the recipe into a new folder; refuse contents of another one, by the names that this one has."""
     file = folder / RECIPE
     if not file.is_file():
         save_text(file, json.dumps(recipe, indent=1) + "\n")
         return
     with damaged(file):
         held = dict(json.loads(file.read_text(encoding="utf-8")))
-    other = [name for name in {**held, **recipe} if held.get(name) != recipe.get(name)]
+    other = [name for name in recipe if held.get(name) != recipe[name]]
     if other:
         differs = ", ".join(f"{name} {held.get(name)} there, {recipe.get(name)} here" for name in other)
         raise ValueError(f"{folder} holds work of another recipe ({differs}); delete it, or take another folder")

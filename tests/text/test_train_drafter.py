@@ -306,6 +306,8 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
     with pytest.raises(typer.Exit):
         train(data, name="broken", self_generated=600)
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 2 and not (tmp_path / "broken").exists()
+    recipe = json.loads((tmp_path / "broken-work" / "recipe.json").read_text())
+    assert "depth" in recipe and "feature_weight" not in recipe  # which heads of another kind have
     monkeypatch.undo()
     monkeypatch.setattr(written_text, "_written", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)

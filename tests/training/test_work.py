@@ -46,8 +46,9 @@ def test_another_recipe_is_refused_and_what_differs_is_named(tmp_path: Path) -> 
         pass
     with pytest.raises(ValueError, match=r"another recipe \(codes 512 there, 64 here, seed None there, 1 here\)"):
         claimed(tmp_path, {"codes": 64, "channels": (1, 2), "steps": 4, "seed": 1}).__enter__()
-    with claimed(tmp_path, {"codes": 512, "channels": (1, 2), "steps": 4}):
-        pass
+    for names in (("codes", "channels", "steps"), ("codes", "steps")):  # the last: a version without a name
+        with claimed(tmp_path, {name: {"codes": 512, "channels": (1, 2), "steps": 4}[name] for name in names}):
+            pass
     (tmp_path / RECIPE).write_text("")
     with pytest.raises(ValueError, match=r"recipe\.json is empty; delete it"):
         claimed(tmp_path, {}).__enter__()

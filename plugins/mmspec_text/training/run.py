@@ -6,7 +6,6 @@ drafter's folder is written, whole, when its training is complete.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,8 +100,8 @@ def train_drafter(
     held_parts = [part for batch in data.held.values() for part in (batch.ids, batch.counted)]
     of = digest([*(part for source in data.sources for part in source.parts), *held_parts, data.prompts])
     template = {"template": dict(data.template)} if data.template else {}
-    own = {"kind": kind, "target": name, "weights": identity(model), "dtype": str(model.dtype), "data": of, **template}
-    with claimed(work, asdict(recipe) | own):
+    own = {"kind": kind, "target": name, "weights": identity(model), "dtype": str(model.dtype), "data": of}
+    with claimed(work, recipe.of(kind) | own | {"template": None, **template}):
         sources, held = with_own(model, tokenizer, data, recipe, reach, work, say)
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
         often = recipe.steps * recipe.batches / texts.epoch
