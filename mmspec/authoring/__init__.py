@@ -1,7 +1,7 @@
 """The files of `mmspec new`: a distribution with one component that works, its test, its README, its workflow.
 
-The templates are `string.Template`s; a file of `any` goes into every plugin, one of `drafter`, `rule`, `target` or
-`policy` into plugins of that kind. The module is called `module.py` there.
+The templates are `string.Template`s; a file of `any` goes into every plugin, one of `checked` into those with a
+component, and one of `drafter` and its like into plugins of that kind. The module is called `module.py` there.
 """
 
 import re
@@ -12,7 +12,8 @@ from mmspec.files import save_whole
 from mmspec.registry import Registry
 from mmspec.registry.suggest import unknown
 
-KINDS = ("drafter", "rule", "target", "policy")
+COMPONENTS = ("drafter", "rule", "target", "policy")
+KINDS = (*COMPONENTS, "picture")
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 
@@ -20,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
     """Write a plugin; all of it, or nothing; returns its folder. Refuses a name that is malformed or taken.
 
-    The first component's kind is `drafter`, `rule`, `target` or `policy`; `out` receives the plugin's folder.
+    `kind` is that of the first component, or `picture`: a pipeline. `out` receives the plugin's folder.
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind of plugin", kind, KINDS))
@@ -30,7 +31,7 @@ def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
         raise ValueError(f"{folder} is there already; choose another name, or another folder with --out")
 
     def fill(side: Path) -> None:
-        for source in ("any", kind):
+        for source in ("any", *(["checked"] if kind in COMPONENTS else []), kind):
             _fill(_TEMPLATES / source, side, _words(name))
 
     save_whole(folder, fill)
@@ -52,12 +53,13 @@ def _check(registry: Registry, name: str, kind: str) -> None:
 
 def _words(name: str) -> dict[str, str]:
     component, plugin = name.replace("_", "-"), name.replace("-", "_")
-    return {"component": component, "plugin": plugin, "module": f"mmspec_{plugin}", "project": f"mmspec-{component}"}
+    words = {"component": component, "plugin": plugin, "module": f"mmspec_{plugin}", "project": f"mmspec-{component}"}
+    return words | {"pipeline": f"{plugin.title().replace('_', '')}Pipeline"}
 
 
 def _fill(templates: Path, folder: Path, words: dict[str, str]) -> None:
     for template in sorted(path for path in templates.rglob("*.template")):
         place = template.relative_to(templates).with_suffix("")
-        file = folder / str(place).replace("module.py", f"{words['module']}.py").replace("github", ".github")
+        file = folder / str(place).replace("module", words["module"]).replace("github", ".github")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")

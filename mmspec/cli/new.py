@@ -12,15 +12,18 @@ from mmspec.registry import installed
 
 def new(
     name: Annotated[str, typer.Argument(help="The plugin's name, without mmspec-.")],
-    kind: Annotated[str, typer.Option(help="What it begins with: drafter, rule, target or policy.")] = "drafter",
+    kind: Annotated[str, typer.Option(help="What it begins with: drafter, rule, target, policy, picture.")] = "drafter",
     out: Annotated[Path, typer.Option(help="Folder that receives its folder.", file_okay=False)] = Path(),
 ) -> None:
-    """Write a plugin: pyproject, module, test, README, workflow. It passes `mmspec check` at once."""
+    """Write a plugin: pyproject, module, test, README, workflow. It passes `mmspec check`, or its tests, at once."""
     refuse_folders(out)
     folder = authoring.write(installed(), name, kind, out)
-    module = next(folder.glob("*.py"))
+    module = min(folder.glob("*.py"))
     plugin = module.stem.removeprefix("mmspec_")
     typer.echo(f"{folder}: {', '.join(str(f.relative_to(folder)) for f in sorted(folder.rglob('*')) if f.is_file())}")
+    if kind == "picture":
+        typer.echo(f"Next: pip install -e '{folder}[test]' && pytest {folder}")
+        return
     typer.echo(f"Next: mmspec --plugin {module} check {plugin}")
     typer.echo(f"Or:   pip install -e '{folder}[test]' && mmspec check {plugin}")
     typer.echo('`mmspec check` needs scipy, which comes with that, and with pip install "mmspec[check]".')

@@ -49,4 +49,4 @@ def mmspec_advice(files: str) -> str | None:
 
 @hookspec
 def mmspec_pipelines() -> Iterable[str]:  # type: ignore[empty-body]
-    """Pipelines that have no target and draft nothing, as `"module:Class"`; saved folders name their classes."""
+    """Pipelines that no target of the plugin names, as `"module:Class"`; saved folders name their classes."""

@@ -95,6 +95,8 @@ def _import_file(place: Path) -> Any:
         raise ValueError(f"there is another module {name!r}, which factories would find instead; rename the file")
     if name in sys.modules:
         return sys.modules[name]
+    if str(place.parent) not in sys.path:  # last: what it brings beside itself hides nothing
+        sys.path.append(str(place.parent))
     spec = importlib.util.spec_from_file_location(name, place)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,5 +1,6 @@
 """`mmspec new`: what it writes works at once, as a file and installed; what it refuses leaves nothing behind."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -35,7 +36,7 @@ def test_it_passes_the_checks_before_a_line_was_changed(tmp_path: Path, mmspec, 
     assert "pass" in run.output and "fail" not in run.output
 
 
-@pytest.mark.parametrize("kind", authoring.KINDS)
+@pytest.mark.parametrize("kind", authoring.COMPONENTS)
 def test_it_asks_for_what_its_checks_need(tmp_path: Path, mmspec, kind: str) -> None:
     run = mmspec("new", "acme", "--kind", kind, "--out", str(tmp_path))
     folder = tmp_path / "mmspec-acme"
@@ -57,9 +58,23 @@ def test_the_readme_of_a_target_runs(tmp_path: Path, mmspec, monkeypatch, capsys
     assert len(re.findall(r"\d+", capsys.readouterr().out)) == 20
 
 
-@pytest.mark.slow  # the drafter's checks once more; third_party/ has an installed plugin in the fast tier
-def test_installed_it_is_found_and_its_own_test_passes(tmp_path: Path, mmspec) -> None:
-    assert mmspec("new", "acme", "--out", str(tmp_path)).exit_code == 0
+def test_a_picture_model_of_ones_own_draws_from_its_saved_folder(tmp_path: Path, mmspec, monkeypatch) -> None:
+    run = mmspec("new", "discs", "--kind", "picture", "--out", str(tmp_path))
+    assert "pytest" in run.output and "check" not in run.output
+    folder = tmp_path / "mmspec-discs"
+    monkeypatch.syspath_prepend(folder)
+    importlib.import_module("mmspec_discs_pictures").tiny().save_pretrained(tmp_path / "tiny")
+    how = ("--model", str(tmp_path / "tiny"), "--method", "gs-sjd", "-o", str(tmp_path / "left.png"))
+    run = mmspec("--plugin", str(folder / "mmspec_discs.py"), "generate", "image", "left", *how)
+    assert run.exit_code == 0 and "gs-sjd (invariant): 64 units" in run.output, run.output
+    assert (tmp_path / "left.png").is_file()
+
+
+# Slow: the drafter's checks once more; third_party/ has an installed plugin in the fast tier
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["drafter", "picture"])
+def test_installed_it_is_found_and_its_own_test_passes(tmp_path: Path, mmspec, kind: str) -> None:
+    assert mmspec("new", "acme", "--kind", kind, "--out", str(tmp_path)).exit_code == 0
     folder, site = tmp_path / "mmspec-acme", tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(site), str(folder)], check=True)

@@ -2,20 +2,24 @@
 
 import importlib.util
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.pages import blocks
+from tests.support.pages import blocks, fenced, refuse_unknown
 
-DOCS = Path(__file__).parents[2] / "docs"
-RUN = sorted(DOCS.glob("start/*.md")) + sorted(DOCS.glob("concepts/*.md"))
-OTHERS = sorted(set(DOCS.glob("**/*.md")) - set(RUN))  # their code needs published weights, or other software
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("**/*.md"), *ROOT.glob("*/README.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
+ELSEWHERE = (ROOT / "README.md", DOCS / "authors" / "README.md")
+"""Their code runs in `test_readme.py` and `tests/real`, whose model is downloaded, and in `tests/authoring`."""
+RUN = [page for page in PAGES if blocks(page) and page not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("page", [page for page in RUN if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -23,10 +27,16 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile(code, page.name, "exec"), names)
 
 
-@pytest.mark.parametrize("page", [page for page in OTHERS if blocks(page)], ids=lambda page: page.stem)
-def test_other_code_is_python(page: Path) -> None:
-    for code in blocks(page):
-        compile(code, page.name, "exec")
+@pytest.mark.parametrize("page", [page for page in PAGES if fenced(page)], ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_block_has_a_language_and_its_commands_exist(page: Path) -> None:
+    for block in fenced(page):
+        assert block.language in ("python", "console", "text", "toml"), block.code
+        if block.language == "python":
+            compile(block.code, page.name, "exec")
+        for line in block.code.splitlines() if block.language == "console" else ():
+            program, *words = shlex.split(line, comments=True) or [""]
+            if program == "mmspec":
+                refuse_unknown(words)
 
 
 def test_the_page_of_models_shows_how_their_authors_draw() -> None:
@@ -77,7 +87,7 @@ def test_a_page_has_options_and_measured_rows(made: dict[str, str]) -> None:
 def test_a_page_has_the_speed_of_the_readme_beside_that_over_plain(made: dict[str, str]) -> None:
     """One setting has one number of each kind, whichever page says it, and the model beside it."""
     shown = made["methods/prompt-lookup.md"]
-    for line in (DOCS.parent / "README.md").read_text().splitlines():
+    for line in (ROOT / "README.md").read_text().splitlines():
         if "`compiled prompt-lookup`" in line and "ssm-5m.bench.json" in line:
             times, way = re.search(r"\| (\d\.\d\d) \([^)]*\) × ([^|]*) \|", line).groups()  # type: ignore[union-attr]
             break

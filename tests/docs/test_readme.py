@@ -27,6 +27,7 @@ def test_links_of_the_documents_lead_to_files_and_headings() -> None:
         ROOT / "CONTRIBUTING.md",
         ROOT / "docs/architecture.md",
         ROOT / "docs/authors/README.md",
+        *(ROOT / "docs").glob("*/*.md"),
     ):
         for link in re.findall(r"\]\((?!https?:)([^)]+)\)", file.read_text()):
             path, _, heading = link.partition("#")
@@ -35,6 +36,13 @@ def test_links_of_the_documents_lead_to_files_and_headings() -> None:
             titles = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE) if heading else []
             slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             assert not heading or heading in slugs, f"{file.name}: {link}"
+
+
+def test_the_readme_names_the_versions_that_are_tested() -> None:
+    pins = dict(re.findall(r"^(torch|transformers|diffusers)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
+    assert (
+        f"Tested with {', '.join(f'{name} {pins[name]}' for name in ('torch', 'transformers', 'diffusers'))}" in README
+    )
 
 
 def test_make_demo_names_the_addresses_that_the_commands_open() -> None:
