@@ -50,6 +50,7 @@ LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow) for kind in ("fspad", "clover", "mtp", "medusa", "dflash", "ppd", "pard")
 ]
+TRIAL = run.whether_it_pays
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
 
 
@@ -80,8 +81,9 @@ def written(path: Path, lines: list[Any]) -> Path:
 
 
 @pytest.fixture
-def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
-    """`train(data, kind, name, **options)`: the command; returns the drafter's folder."""
+def train(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """`train(data, kind, name, **options)`: the command without its trial; returns the drafter's folder."""
+    monkeypatch.setattr(run, "whether_it_pays", lambda *_: "")
 
     def once(data: Path | list[Path] | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
         out = tmp_path / name
@@ -93,16 +95,21 @@ def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
     return once
 
 
-def test_what_a_run_will_be_is_said_first(
+def test_what_a_run_will_be_is_said_first_and_whether_it_pays_last(
     train: Callable, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first step; and too little text for so many steps is a warning."""
+    """Before the first step; too little text for so many steps is a warning; behind the last, whether it pays."""
     monkeypatch.setattr(run, "OFTEN", 0.01)
+    monkeypatch.setattr(run, "whether_it_pays", TRIAL)
     with pytest.warns(UserWarning, match=r"each token is seen about 0 times in 3 steps, so that .* know them by heart"):
         train(data)
-    first, second = capsys.readouterr().out.splitlines()[:2]
+    first, second, *_, tried, further = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"training on [\d,]+ tokens, each about 0\.\d+ times", first)
     assert re.fullmatch(r"[\d,]+ parameters, up to 0\.0 GB while they learn; 3 steps", second)
+    assert re.match(
+        r"Tried here on two held-out beginnings: 96 tokens in \d+ passes, .* It (does not pay|pays) here", tried
+    )
+    assert re.match(r"Next: mmspec generate text --model \S+ --method eagle --drafter \S+ 'a prompt'", further)
 
 
 def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:
