@@ -45,8 +45,8 @@ class Environment:
         subprocess.run([*pip, str(self.site), str(wheel)], check=True, cwd=self.folder)
         return wheel
 
-    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run its Python, without a network."""
+    def python(self, *arguments: str, folder: str = "") -> subprocess.CompletedProcess[str]:
+        """Run its Python in a folder of `folder`, without a network."""
         environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
         command = [str(self.folder / "env" / "bin" / "python"), *arguments]
-        return subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
+        return subprocess.run(command, env=environment, cwd=self.folder / folder, capture_output=True, text=True)

@@ -1,13 +1,19 @@
-"""The code is a light wheel that works alone; the shipped models are a second one, which it finds."""
+"""The code is a light wheel that works alone; the shipped models are a second one, which it finds.
+
+Newcomers begin there: who has a model, prompts, a picture model, a drafter, a head to train, a server, or reads.
+"""
 
 import json
+import re
+import shlex
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from mmspec import __version__
-from tests.support.pages import blocks
+from tests.support.pages import blocks, fenced
 from tests.support.wheels import CODE, MODELS, Environment, wheel_of
 
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
@@ -120,3 +126,71 @@ def test_a_start_page_runs_as_it_is_written(both: Environment, page: Path) -> No
     """In a clean environment, without the source tree."""
     ran = both.python("-c", "\n".join(blocks(page)))
     assert ran.returncode == 0, ran.stderr
+
+
+def typed(environment: Environment, line: str, folder: str = "") -> str:
+    """What a line of a page prints in a folder there; the environment's own Python, pytest and `mmspec` are meant."""
+    program, *words = shlex.split(line, comments=True)
+    ran = environment.python(*({"python": []}.get(program, ["-m", program])), *words, folder=folder)
+    assert ran.returncode == 0, f"{line}\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
+    return ran.stdout + ran.stderr
+
+
+def lines_of(page: Path, *languages: str) -> list[str]:
+    """The lines of a page's commands, without those that install."""
+    lines = [line for block in fenced(page) if block.language in languages for line in block.code.splitlines()]
+    return [line for line in lines if line and not line.startswith("pip ")]
+
+
+@pytest.mark.slow
+def test_who_has_a_drafter_gets_through_the_page_for_authors(both: Environment) -> None:
+    page = CODE / "docs" / "authors" / "README.md"
+    first, second, *_ = blocks(page)
+    (both.folder / "my_markov.py").write_text(first)
+    ran = both.python("-c", second)
+    assert ran.returncode == 0, ran.stderr
+    said = [typed(both, line) for line in lines_of(page, "console")]
+    assert len(said) == 5 and "def main(" in said[2]
+
+
+@pytest.mark.slow
+def test_who_has_a_picture_model_gets_through_the_plugin_that_new_writes(both: Environment) -> None:
+    typed(both, "mmspec new discs --kind picture")
+    folder = both.folder / "mmspec-discs"
+    both.install(folder)
+    said = [typed(both, line, folder.name) for line in lines_of(folder / "README.md", "bash")]
+    assert len(said) == 4 and "3 passed" in said[1] and "64 units" in said[3]
+
+
+@pytest.mark.slow
+def test_who_trains_a_head_types_what_the_last_line_says(both: Environment) -> None:
+    texts = [json.dumps({"text": f"def f{i}(x):\n    return x + {i}\n"}) for i in range(60)]
+    (both.folder / "texts.jsonl").write_text("\n".join(texts) + "\n")
+    numbers = "--steps 3 --batch 2 --context 16 --depth 2 --intermediate 16"
+    train = "mmspec train drafter --target mmspec/text-1m --kind eagle3 --data texts.jsonl --work work --out head"
+    said = typed(both, f"{train} {numbers}")
+    assert "Tried here on two held-out beginnings: 96 tokens in " in said
+    last = re.search(r"^Next: (.*)$", said, re.MULTILINE)[1]
+    assert "eagle (invariant)" in typed(both, f"{last} --max-new-tokens 8")
+
+
+@pytest.mark.slow
+def test_who_serves_models_is_asked_as_the_page_says(both: Environment) -> None:
+    page = CODE / "docs" / "engines" / "serve.md"
+    (command,), (client,) = lines_of(page, "console"), [b.code for b in fenced(page) if b.language == "python"]
+    serve = [str(both.folder / "env" / "bin" / "python"), "-m", *shlex.split(command), "--port", "0"]
+    with subprocess.Popen(serve, cwd=both.folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+/v1", line)))
+            code = client.replace("http://127.0.0.1:8000/v1", address)
+            ran = both.python("-c", f"import openai\n{code}\nprint(said.choices[0].text, len(drawn.data))")
+            assert ran.returncode == 0 and ran.stdout.endswith(" 2\n"), ran.stderr
+        finally:
+            server.terminate()
+
+
+@pytest.mark.slow
+def test_who_reads_finds_methods_papers_and_what_fits(both: Environment) -> None:
+    for line in ("mmspec methods", "mmspec methods eagle", "mmspec methods --for mmspec/text-1m", "mmspec plugins"):
+        assert len(typed(both, line).splitlines()) > 5
+    assert "arxiv.org/abs/2503.01840" in typed(both, "mmspec methods eagle")
