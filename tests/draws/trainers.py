@@ -50,7 +50,7 @@ SMALL: dict[str, Sequence[Any]] = {
     "learning_rate": (1e-3, 1e-2), "loss": tuple(typing.get_args(typing.get_type_hints(DraftLoss)["kind"])),
 }  # fmt: skip
 """Values of numbers that are large or texts; those of all others come from their declarations."""
-NOT_DRAWN = ("head", "draft_model")
+NOT_DRAWN = ("head", "draft_model", "reference")
 USUAL = {"steps": 3, "batch": 2, "context": 16, "depth": 2}
 NUMBERS = [name for name in typing.get_type_hints(DrafterRecipe) if name not in NOT_DRAWN]
 
@@ -104,6 +104,7 @@ class Trainers(Claim):
         for name in NUMBERS:
             unused = case["kind"] not in ONLY.get(name, (DRAFTERS, ""))[0]
             unused |= name in ("own_share", "temperature") and "own" not in case
+            unused |= name == "beta" and case.get("number.loss") != "jsd"
             if dice.random() < (0.01 if unused else 0.2):
                 value = dice.choice(SMALL[name]) if name in SMALL else drawn_value(limited(hints[name]), dice)
                 case[f"number.{name}"] = value

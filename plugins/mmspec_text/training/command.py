@@ -56,7 +56,8 @@ def train_drafter(
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
     """
-    named = {"the target": target, "the head": numbers.get("head"), "the draft model": numbers.get("draft_model")}
+    given = {"the head": "head", "the draft model": "draft_model", "the reference": "reference"}
+    named = {"the target": target, **{what: numbers.get(name) for what, name in given.items()}}
     inputs = {what: Path(name) for what, name in named.items() if name} | {f"the data {at}": at for at in data or ()}
     refuse_folders(work)
     refuse_taken(out, {**inputs, "the work (--work)": work})

@@ -33,7 +33,8 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "head": (("eagle3",), "others begin anew"),
     "own_output": (("medusa",), "others score with the target's output layer, or with its rows (draft_vocab)"),
     "anchors": (BLOCKS, "others learn behind every token"),
-    "draft_model": (("pard",), "others begin anew"),
+    "draft_model": (("pard", "model"), "heads begin anew"),
+    "reference": (("model",), "the references of others are trained beside them"),
     "block_share": (("pard",), "others learn whole drafts"),
     "recompute": (("ppd", "pard"), "others have few layers under training"),
     "feature_weight": (("eagle", "fspad"), "others predict no feature of the target's"),
@@ -62,6 +63,9 @@ class DrafterRecipe:
     loss: Annotated[
         str, Option(help="kl, reverse-kl, jsd, tv, tv++, alpha, lk or hard; see mmspec.training.losses.")
     ] = "kl"
+    beta: Annotated[float, Option(min=0.01, max=0.99, help="β of the loss jsd: the target's share of the mixture.")] = (
+        0.5
+    )
     hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
@@ -75,7 +79,9 @@ class DrafterRecipe:
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
     layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
     anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
-    draft_model: Annotated[str | None, Option(help="What pard begins from: a folder or a hub name.")] = None
+    draft_model: Annotated[
+        str | None, Option(help="A draft model from which pard or model goes on: a folder or a hub name.")
+    ] = None
     block_share: Annotated[float, Option(min=0.01, max=1, help="Share of pard's blocks that have one more mask.")] = 0.7
     recompute: Annotated[bool, Option(help="Run ppd's, pard's layers again for the gradient: less memory.")] = False
     # As in the paper and its authors' layout: the target's hidden width × its vocabulary for each head
@@ -99,6 +105,10 @@ class DrafterRecipe:
     keep_tokens: Annotated[
         float, Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")
     ] = 1.0
+    # None: one that begins as the drafter does is trained for an epoch first
+    reference: Annotated[
+        str | None, Option(help="A distilled draft model, trained to its end: the reference of --keep-tokens.")
+    ] = None
     seed: Annotated[int, Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = 0
 
     def __post_init__(self) -> None:
@@ -119,6 +129,8 @@ class DrafterRecipe:
             raise ValueError(f"draft_vocab is a number of ids, and not {self.draft_vocab}")
         if self.head is not None and (self.draft_vocab, self.intermediate) != (None, None):
             raise ValueError("a head from which training goes on has its own sizes: no draft_vocab, no intermediate")
+        if self.reference is not None and self.keep_tokens == 1:
+            raise ValueError("reference is what the filter of tokens compares with: give its share (keep_tokens), too")
 
     def refuse_for(self, kind: DrafterKind, reads: bool, writes: bool) -> None:
         """Refuse what has no effect on a kind of drafter, where no file is read, or where the target writes nothing."""
@@ -126,6 +138,8 @@ class DrafterRecipe:
         for name, (only, why) in ONLY.items():
             if kind not in only and name in given:
                 raise ValueError(f"{name} is for --kind {' or '.join(only)}, and not for {kind}: {why}")
+        if "beta" in given and self.loss != "jsd":
+            raise ValueError(f"beta is of the loss jsd, and this one is {self.loss} (loss)")
         if "own_share" in given and not (reads and writes):
             raise ValueError(
                 "own_share is for texts beside what the target writes: give both (--data, --self-generated)"
@@ -150,4 +164,4 @@ class DrafterRecipe:
         """The loss as data."""
         from mmspec.training.losses import DraftLoss
 
-        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay, features=self.feature_weight)
+        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay, self.beta, features=self.feature_weight)

@@ -28,7 +28,7 @@ from mmspec.training.work import claimed, digest
 from mmspec_text.training.blocks import begun_pard, begun_ppd
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
-from mmspec_text.training.draft_model import trained_model
+from mmspec_text.training.draft_model import begun_model, loaded, trained_model
 from mmspec_text.training.eagle import begun_eagle, begun_first
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
@@ -99,6 +99,10 @@ def train_drafter(
     if begin is not None:  # what cannot begin is refused before the target writes for hours
         head = begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
         Teacher(model, head.boundaries)
+    else:
+        begun_model(model, recipe)
+        if recipe.reference is not None:
+            loaded(recipe.reference, model)
     reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")
