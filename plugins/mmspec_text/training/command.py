@@ -23,7 +23,7 @@ def train_drafter(
         str,
         typer.Option(
             help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; prompt tokens: ppd; "
-            "draft models: pard, model."
+            "draft models: pard, model, sorted; the target itself: layer-skip."
         ),
     ] = "eagle3",
     data: Annotated[
@@ -51,7 +51,7 @@ def train_drafter(
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
     heads of EAGLE-1 (eagle), FSPAD and DFlash and prompt tokens (ppd) in their authors' layouts. So are Medusa's
     heads; with --no-own-output they are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of
-    transformers'.
+    transformers', and so is the target that layer-skip trains.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.

@@ -81,7 +81,7 @@ def trained_model(of: Training) -> Trained:
     hidden = "model.layers" if recipe.draft_model is None else None
     new = partial(begun_model, model, recipe)
     fit_drafter(of, student, new, partial(model_loss, teacher, **how), hidden, reference)
-    found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
+    found = {kind: measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
     facts = {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found}
     return Trained(partial(write_model, student, of.tokenizer), facts)
@@ -99,7 +99,7 @@ def write_model(student: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) 
 
 
 @torch.no_grad()
-def _measured(student: Any, teacher: Teacher, windows: Batch) -> dict[str, float]:
+def measured(student: Any, teacher: Teacher, windows: Batch) -> dict[str, float]:
     """Nats per token of held-out sequences, and α, the share of sampled drafts of one unit that an exact rule takes.
 
     Both behind the units that count.

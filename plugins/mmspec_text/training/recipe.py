@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
 
-DrafterKind = Literal["eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model"]
+DrafterKind = Literal[
+    "eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model", "sorted", "layer-skip"
+]  # fmt: skip
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     # As in their papers, which learn one step, and from features with noise
@@ -23,9 +25,12 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
     "ppd": {"hard": 0.0, "learning_rate": 1e-2},
     "pard": {"depth": 8, "anchors": 512},
+    "sorted": {"loss": "hard", "layers": 4, "learning_rate": 1e-4},
+    "layer-skip": {"loss": "hard", "learning_rate": 1e-4},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
 DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard")
+EXITS: tuple[DrafterKind, ...] = ("sorted", "layer-skip")
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -43,9 +48,16 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
         ("eagle", "fspad", "eagle3", "clover", "dflash"),
         "others have the sizes of the target's own layers, or no such layer",
     ),
-    "depth": (DEEP, "a draft model learns the next token alone"),
-    "decay": (DEEP, "a draft model learns the next token alone"),
-    "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
+    "depth": (DEEP, "draft models learn the next token alone"),
+    "decay": (DEEP, "draft models learn the next token alone"),
+    "layers": (
+        ("dflash", "sorted"),
+        "other heads have one layer, or none, and draft models have a share of the target's, or all",
+    ),
+    "keep_tokens": ((*DEEP, "model"), "others learn at several exits"),
+    "dropout": (("layer-skip",), "others run all of their layers"),
+    "exit_scale": (("layer-skip",), "others have no early exits, or weigh all the same"),
+    "rotation": (("layer-skip",), "others have no early exits, or learn all in every step"),
 }
 """Numbers of a recipe that some kinds have, and why."""
 
@@ -77,7 +89,9 @@ class DrafterRecipe:
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
-    layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
+    layers: Annotated[
+        int, Option(min=1, max=64, help="Layers of a DFlash head; of the target, those of a sorted model.")
+    ] = 2
     anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
     draft_model: Annotated[
         str | None, Option(help="A draft model from which pard or model goes on: a folder or a hub name.")
@@ -101,6 +115,10 @@ class DrafterRecipe:
     head: Annotated[
         str | None, Option(help="A trained EAGLE-3 head in the format of speculators, from which training goes on.")
     ] = None
+    # Those of LayerSkip's continued training of Llama 2 7B
+    dropout: Annotated[float, Option(min=0, max=0.99, help="Chance that layer-skip's last layer is left out.")] = 0.1
+    exit_scale: Annotated[float, Option(min=0, help="Weight of layer-skip's early exits over the last one's.")] = 0.2
+    rotation: Annotated[int, Option(min=1, help="Steps between those in which layer-skip learns an early exit.")] = 8
     # The tokens from which most is to be learnt (arXiv 2510.19779); 1: all
     keep_tokens: Annotated[
         float, Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")

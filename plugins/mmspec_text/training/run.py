@@ -30,13 +30,14 @@ from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.draft_model import begun_model, loaded, trained_model
 from mmspec_text.training.eagle import begun_eagle, begun_first
+from mmspec_text.training.exits import begun_layer_skip, begun_sorted, trained_layer_skip, trained_sorted
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.new_heads import begun_clover, begun_dflash, begun_medusa, begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Answers, Batch, Source, Stream, Texts
-from mmspec_text.training.trained import Training
+from mmspec_text.training.trained import Trained, Training
 from mmspec_text.training.written import CONTINUED, answered, questions
 
 OWN = "what the target wrote"
@@ -54,6 +55,12 @@ HEADS: Mapping[str, Begin] = dict(
     ppd=begun_ppd,
 )
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
+MODELS: Mapping[str, tuple[Callable[[Any, DrafterRecipe], Any], Callable[[Training], Trained]]] = {
+    "model": (begun_model, trained_model),
+    "sorted": (begun_sorted, trained_sorted),
+    "layer-skip": (begun_layer_skip, trained_layer_skip),
+}
+"""The kinds of model: how they begin, and how they are trained."""
 KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "eagle": ("eagle", "An EAGLE-1 head in its authors' layout."),
     "fspad": ("eagle", "An FSPAD head in its authors' layout."),
@@ -65,6 +72,8 @@ KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "ppd": ("ppd", "Prompt tokens in their authors' layout."),
     "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),
     "model": ("draft-model", "A draft model, as transformers stores one."),
+    "sorted": ("s2d", "A draft model with several exits, as transformers stores one."),
+    "layer-skip": ("layer-skip", "The target, trained so that its first layers draft, as transformers stores it."),
 }
 """The method that drafts with each kind, and what its folder is."""
 MEDUSA = (
@@ -100,7 +109,7 @@ def train_drafter(
         head = begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
         Teacher(model, head.boundaries)
     else:
-        begun_model(model, recipe)
+        MODELS[kind][0](model, recipe)
         if recipe.reference is not None:
             loaded(recipe.reference, model)
     reach = own_target(model).context
@@ -121,7 +130,7 @@ def train_drafter(
                 "them by heart: give more text (--data, --self-generated), or fewer --steps"
             )
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
-        done = trained_model(training) if begin is None else trained_head(begin, training)
+        done = MODELS[kind][1](training) if begin is None else trained_head(begin, training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
 
         def write(side: Path) -> None:
@@ -211,12 +220,15 @@ def readme(kind: DrafterKind, recipe: DrafterRecipe, target: str, facts: Mapping
     public = None if Path(target).exists() else target  # a folder of this machine is nobody else's
     data = ModelCardData(library_name="mmspec", tags=["speculative-decoding"], base_model=public)
     method = KINDS[kind][0]
+    how, what = f'"{method}", drafter="FOLDER"', "this folder, or its name on the hub"
+    if kind == "layer-skip":
+        how, what = f'"{method}"', "the model of this folder"
     held = "\n".join(f"- {printable(name)}: `{json.dumps(counted)}`" for name, counted in facts["held_out"].items())
     return ModelCard(
         f"---\n{data.to_yaml()}\n---\n\n# A drafter for {printable(target)}\n\n"
         f"{layout_of(kind, recipe)} It has {facts['parameters']:,} parameters. `mmspec train drafter --kind {kind}` "
         "made it, by the recipe in `training.json`.\n\n"
-        f'    with mmspec.enable(model, "{method}", drafter="FOLDER"):  # this folder, or its name on the hub\n'
+        f"    with mmspec.enable(model, {how}):  # {what}\n"
         "        model.generate(...)\n\n"
         f"Counted on held-out text, which is no benchmark (`mmspec bench text --help`):\n\n{held}\n"
     )

@@ -6,6 +6,7 @@ exact rule takes on held-out text.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
@@ -13,24 +14,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.timing import describe, versions
 from mmspec.core.warp import Warp
+from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.settings import DRAFTER, texts
+from mmspec_text.training.data import Data
+from mmspec_text.training.draft_model import measured, write_model
+from mmspec_text.training.exits import begun_sorted, measured_exits
 from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
+from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.texts import Batch
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
 from tools.train.text.heads import learnt_data
 
 TARGET = "mmspec/text-14m"
-GIVEN, NEW, SEEDS = 64, 64, 2
-"""Tokens of a prompt and of its output, and the seeds under which it is sampled."""
-WRITTEN = 128
+GIVEN, NEW, PROMPTS = 64, 64, 5
+"""Tokens of a prompt and of its output, and the prompts of each kind."""
+HELD = 16
+"""Held-out windows of each kind in which α is counted."""
+SMALL = {"batch": 4, "context": 256}
+"""Numbers of all recipes: a row is trained in minutes of one core."""
+WRITTEN = 32
 """Prompts that the target continues, where it writes."""
+KEPT = (2048, 1024, 512)
+"""Rows of a trimmed output layer."""
+TURNS = 3
+"""How often all prompts are decoded where it is timed."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
 
@@ -61,17 +77,17 @@ class Lab:
 
         `numbers` are a recipe's; `writes` among them says whether the target continues texts, too.
         """
-        numbers = dict(numbers)
+        numbers = {"steps": self.steps, **SMALL, **numbers}
         writes = numbers.pop("writes", False)
-        recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), "steps": self.steps, **numbers})
+        recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **numbers})
         data = learnt_data(self.tokenizer, self.corpus, recipe)
-        prompts = data.prompts[: WRITTEN if writes else 0]
+        begun = data.prompts[: WRITTEN if writes else 0]
         folder, work = self.work / name, self.work / f"{name}-work"
         self.say(f"— {name}")
         how: dict[str, Any] = {"recipe": recipe, "folder": folder, "work": work, "name": TARGET, "say": self.say}
-        train_drafter(kind, self.target, self.tokenizer, type(data)(data.sources, data.held, prompts), **how)
+        train_drafter(kind, self.target, self.tokenizer, Data(data.sources, fewer(data.held), begun), **how)
         usual = {field.name: field.default for field in fields(DrafterRecipe)}
-        given = {key: value for key, value in {"steps": self.steps, **numbers}.items() if value != usual[key]}
+        given = {key: value for key, value in numbers.items() if value != usual[key]}
         own = {"self_generated": WRITTEN * 512} if writes else {}
         options = {"kind": kind, **own, **given}
         return folder, " ".join(f"--{key.replace('_', '-')} {_short(value)}" for key, value in options.items())
@@ -84,19 +100,25 @@ class Lab:
         """The acceptance length of a method on held-out prompts, and the bias of a lossy rule, else 0."""
         decoder = decoder_for(target, **decoder_arguments(how))
         emitted, passes, biases = 0, 0, []
-        for pieces in texts(self.tokenizer).values():
-            for ids in pieces:
-                for seed in range(SEEDS if temperature else 1):
-                    warp = Warp.sampling(temperature=temperature)
-                    report = decoder.generate(ids[:, :GIVEN], NEW, seed=seed, warp=warp).report
-                    emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
-                    biases.append(0.0 if report.bias is None else report.bias.tv)
+        for ids in prompts(self.tokenizer):
+            report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(temperature)).report
+            emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
+            biases.append(0.0 if report.bias is None else report.bias.tv)
         return emitted / passes, sum(biases) / len(biases)
 
-    def lengths(self, target: Any, **how: Any) -> dict[str, float]:
-        """Of greedy calls, and of sampled ones under the exact rule that draws from the draft's distribution."""
-        greedy, sampled = self.decoded(target, 0, **how)[0], self.decoded(target, 1, rule="rejection", **how)[0]
-        return {"length, greedy": round(greedy, 3), "length, T = 1": round(sampled, 3)}
+    def greedy(self, target: Any, **how: Any) -> float:
+        """The acceptance length of greedy calls."""
+        return round(self.decoded(target, 0, **how)[0], 3)
+
+
+def prompts(tokenizer: Any) -> list[Tensor]:
+    """Beginnings of held-out texts, `[1, GIVEN]` each."""
+    return [ids[:, :GIVEN] for pieces in texts(tokenizer).values() for ids in pieces[:PROMPTS]]
+
+
+def fewer(held: Mapping[str, Batch]) -> dict[str, Batch]:
+    """The first of held-out sequences."""
+    return {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in held.items()}
 
 
 def _short(value: Any) -> str:
@@ -104,56 +126,56 @@ def _short(value: Any) -> str:
     return value if not isinstance(value, str) or value.startswith("mmspec/") else Path(value).name
 
 
-def alphas(folder: Path) -> dict[str, float]:
-    """α on held-out text, by its kind, as a training counted it."""
-    held = json.loads((folder / "training.json").read_text())["held_out"]
-    return {f"α, {kind}": found["accepted"] for kind, found in held.items()}
+def alphas(held: Mapping[str, Any]) -> dict[str, float]:
+    """α on held-out text, by its kind and, of a model with several, by its exit."""
+    found: dict[str, float] = {}
+    for kind, counted in held.items():
+        each = counted["accepted"]
+        names = [""] if isinstance(each, float) else [f" of exit {number}" for number in range(1, len(each) + 1)]
+        found |= {f"α{name}, {kind}": one for name, one in zip(names, [each] if names == [""] else each, strict=True)}
+    return found
+
+
+def alphas_in(folder: Path) -> dict[str, float]:
+    """The same, as a training counted it."""
+    return alphas(json.loads((folder / "training.json").read_text())["held_out"])
 
 
 def losses(lab: Lab) -> Iterator[TrainedRow]:
     """The shipped draft model, trained further: by each loss, on the text, on its own ends and on the target's text."""
     row, common = partial(lab.row, "losses"), {"learning_rate": 3e-4, "draft_model": DRAFTER, "hard": 0.0}
-    how: dict[str, Any] = {"method": "draft-model", "k": 4}
-
-    def counted(name: str, folder: Path, command: str) -> TrainedRow:
-        return row(name, command, {**alphas(folder), **lab.lengths(lab.target, drafter=str(folder), **how)})
-
-    yield row("as shipped", "", lab.lengths(lab.target, drafter=DRAFTER, **how))
-    plain, _ = lab.trained("plain-distillation", "model", common)
-    on_policy, theirs = (
-        {"drafter_share": 0.5, "temperature": 1.0},
-        {"writes": True, "own_share": 0.9, "temperature": 1.0},
-    )
+    held = fewer(learnt_data(lab.tokenizer, lab.corpus, DrafterRecipe(context=SMALL["context"])).held)
+    shipped = {kind: measured(load_model(DRAFTER), Teacher(lab.target), batch) for kind, batch in held.items()}
+    yield row("as shipped", "", alphas(shipped))
+    plain, command = lab.trained("plain-distillation", "model", common)
+    yield row("plain distillation", command, alphas_in(plain))
     ways: dict[str, dict[str, Any]] = {
-        "plain distillation": {},
         "reverse KL": {"loss": "reverse-kl"},
         "JSD": {"loss": "jsd"},
         "JSD, β = 0.1": {"loss": "jsd", "beta": 0.1},
         "TV": {"loss": "tv"},
         "TV++": {"loss": "tv++"},
         "AdaSPEC": {"keep_tokens": 0.4, "reference": str(plain)},
-        "KL, on-policy": on_policy,
-        "TV, on-policy": {"loss": "tv", **on_policy},
-        "TV++, on-policy": {"loss": "tv++", **on_policy},
-        "KL, the target's text": theirs,
-        "TV++, the target's text": {"loss": "tv++", **theirs},
+        "KL, on-policy": {"drafter_share": 0.5, "temperature": 1.0},
+        "TV++, on-policy": {"loss": "tv++", "drafter_share": 0.5, "temperature": 1.0},
+        "KL, the target's text": {"writes": True, "own_share": 0.9, "temperature": 1.0},
     }
     for name, numbers in ways.items():
-        yield counted(name, *lab.trained(slug(name), "model", {**common, **numbers}))
+        folder, command = lab.trained(slug(name), "model", {**common, **numbers})
+        yield row(name, command, alphas_in(folder))
 
 
 def stages(lab: Lab) -> Iterator[TrainedRow]:
     """Three stages of one drafter: text alone, the target's text, a loss against the target; two losses of the last."""
-    row, how = partial(lab.row, "three stages"), {"method": "draft-model", "k": 4}
     first, command = lab.trained("first", "model", {"loss": "hard", "steps": 3 * lab.steps})
     own = {"draft_model": str(first), "writes": True, "own_share": 0.9, "temperature": 1.0}
     found = [("text alone", first, command)]
-    for loss in ("kl", "tv", "tv++"):
+    for loss in ("kl", "tv++"):
         name = f"then {loss}, on the target's text"
-        numbers = {"loss": loss, "hard": 0.0, "learning_rate": 3e-4, **own}
+        numbers = {"loss": loss, "hard": 0.0, "learning_rate": 1e-3, **own}
         found.append((name, *lab.trained(slug(name), "model", numbers)))
     for name, folder, command in found:
-        yield row(name, command, {**alphas(folder), **lab.lengths(lab.target, drafter=str(folder), **how)})
+        yield lab.row("three stages", name, command, alphas_in(folder))
 
 
 def lenience(lab: Lab) -> Iterator[TrainedRow]:
@@ -165,6 +187,78 @@ def lenience(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("lenience", f"ε = {epsilon:g}", "", figures)
 
 
+def exits(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped model and one that learnt to be left early, each the target of the methods that leave it."""
+    numbers = {"learning_rate": 1e-3, "rotation": 4, "exit_scale": 1.0}
+    folder, command = lab.trained("layer-skip", "layer-skip", numbers)
+    for name, target, made in (("as shipped", lab.target, ""), ("trained", load_model(str(folder)), command)):
+        figures = {
+            "layer-skip, exit 2: length": lab.greedy(target, method="layer-skip", k=4, exit=2),
+            "layer-skip, exit 4: length": lab.greedy(target, method="layer-skip", k=4, exit=4),
+            "del: length": lab.greedy(target, method="del", k=4),
+        }
+        held = json.loads((folder / "training.json").read_text())["held_out"] if made else shipped_exits(lab)
+        figures |= {f"nats, {kind}": counted["nats_per_token"][-1] for kind, counted in held.items()}
+        yield lab.row("early exit", name, made, {**figures, **alphas(held)})
+
+
+def shipped_exits(lab: Lab) -> dict[str, Any]:
+    """What is counted at the exits of the shipped model."""
+    info = own_target(lab.target).model_info
+    held = fewer(learnt_data(lab.tokenizer, lab.corpus, DrafterRecipe(context=SMALL["context"])).held)
+    layers = tuple(range(1, len(info.language.layers) + 1))
+    return {kind: measured_exits(info, layers, batch, None) for kind, batch in held.items()}
+
+
+def nested(lab: Lab) -> Iterator[TrainedRow]:
+    """The first half of the shipped model as a draft model with three exits, for two targets of its tokenizer."""
+    numbers, first = {"learning_rate": 1e-3}, lab.work / "first-layers"
+    if not first.is_dir():
+        write_model(begun_sorted(lab.target, DrafterRecipe(layers=4)), lab.tokenizer, first)
+    last = lab.trained("last-exit", "model", {"loss": "hard", "draft_model": str(first), **numbers})
+    made = {
+        "the first 4 layers": (first, ""),
+        "trained at the last exit": last,
+        "sorted fine-tuning": lab.trained("sorted", "sorted", numbers),
+    }
+    targets = {"text-14m": lab.target, "ssm-5m": load_model("mmspec/ssm-5m")}
+    for name, (folder, command) in made.items():
+        how: dict[str, Any] = {"method": "s2d", "drafter": str(folder), "k": 4, "exits": (2, 3, 4)}
+        figures = {f"length, {target}": lab.greedy(live, **how) for target, live in targets.items()}
+        figures["length, text-14m, exit 2 alone"] = lab.greedy(lab.target, **how, sure=0.0, stop=0.0)
+        yield lab.row("sorted", name, command, figures)
+
+
+def trimmed(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped draft model with fewer rows of its output layer: all ways decode a prompt before the next one."""
+    texts_file, small = lab.work / "corpus.txt", load_model(DRAFTER)
+    lab.work.mkdir(parents=True, exist_ok=True)
+    texts_file.write_text("\n".join([*lab.corpus.code[:400], *lab.corpus.prose]))
+    rows, width = small.get_output_embeddings().weight.shape
+    inner = sum(p.numel() for p in small.parameters()) - rows * width  # its embedding is its output layer
+    ways: dict[int, Any] = {rows: decoder_for(lab.target, "draft-model", drafter=DRAFTER, k=4)}
+    for keep in KEPT:
+        how: dict[str, Any] = {"drafter": DRAFTER, "k": 4, "keep": keep, "corpus": str(texts_file)}
+        ways[keep] = decoder_for(lab.target, "vocab-trim", **how)
+    passes, emitted, seconds = (dict.fromkeys(ways, 0.0) for _ in range(3))
+    for turn in range(TURNS):
+        for ids in prompts(lab.tokenizer):
+            for keep, decoder in ways.items():
+                began = time.process_time()
+                report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(0)).report
+                seconds[keep] += (time.process_time() - began) if turn else 0  # the first turn lays weights out
+                emitted[keep], passes[keep] = emitted[keep] + report.emitted - 1, passes[keep] + report.row_rounds
+    outputs = (TURNS - 1) * len(prompts(lab.tokenizer)) * NEW
+    for keep in ways:
+        figures = {
+            "rows": keep,
+            "MB that a draft's pass reads": round(4 * (inner + keep * width) / 1e6, 2),
+            "length, greedy": round(emitted[keep] / passes[keep], 3),
+            "CPU ms a token": round(1e3 * seconds[keep] / outputs, 2),
+        }
+        yield lab.row("trimmed", "draft-model" if keep == rows else f"vocab-trim, keep {keep}", "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -174,5 +268,8 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "losses": losses,
     "three stages": stages,
     "lenience": lenience,
+    "early exit": exits,
+    "sorted": nested,
+    "trimmed": trimmed,
 }
 """The tables, by name."""
