@@ -15,6 +15,7 @@ import mmspec
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training.losses import DraftLoss
+from mmspec_text.training import run
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.exits import (
     begun_layer_skip,
@@ -50,7 +51,8 @@ def model(tiny: Path) -> Any:
 
 
 @pytest.fixture
-def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
+def train(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    monkeypatch.setattr(run, "whether_it_pays", lambda model, method, drafter, held: f"{method} {list(drafter)}")
     data = tmp_path / "texts.jsonl"
     data.write_text("".join(json.dumps({"text": f"def f{i}(x):\n    return x + {i}\n"}) + "\n" for i in range(60)))
 
@@ -141,9 +143,11 @@ def test_a_sorted_model_is_the_first_layers_of_its_target(model: Any, train: Cal
         mmspec.enable(model, "s2d", drafter=str(folder), k=3)
 
 
-def test_a_target_that_learnt_to_be_left_early(train: Callable) -> None:
+def test_a_target_that_learnt_to_be_left_early(train: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     """It is itself the target of the methods that leave it."""
     folder = train("layer-skip", rotation=1, learning_rate=1e-2)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == ["layer-skip []", f"Next: mmspec generate text --model {folder} --method layer-skip 'a prompt'"]
     facts = json.loads((folder / "training.json").read_text())
     assert facts["exits"] == [1, 2, 3] and facts["held_out"]["texts"]["accepted"][-1] == pytest.approx(1)
     assert 'mmspec.enable(model, "layer-skip"):' in (folder / "README.md").read_text()

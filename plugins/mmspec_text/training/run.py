@@ -19,6 +19,7 @@ from mmspec.bench.race import race
 from mmspec.files import save_sealed
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.fingerprint import identity
+from mmspec.hosts.loading import load_model
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.tuning import GAIN
 from mmspec.registry.printable import printable
@@ -141,15 +142,20 @@ def train_drafter(
         save_sealed(folder, write)
         say(layout_of(kind, recipe))
         say(f"{folder.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
-        say(whether_it_pays(model, KINDS[kind][0], folder, held))
-        say(f"Next: mmspec generate text --model {name} --method {KINDS[kind][0]} --drafter {folder} 'a prompt'")
+        method, live, drafter = KINDS[kind][0], model, {"drafter": str(folder)}
+        asked = f"--model {name} --method {method} --drafter {folder}"
+        if kind == "layer-skip":  # the folder is a target that drafts for itself
+            live, drafter = load_model(str(folder), str(model.device), model.dtype), {}
+            asked = f"--model {folder} --method {method}"
+        say(whether_it_pays(live, method, drafter, held))
+        say(f"Next: mmspec generate text {asked} 'a prompt'")
 
 
-def whether_it_pays(model: Any, method: str, folder: Path, held: Mapping[str, Batch]) -> str:
+def whether_it_pays(model: Any, method: str, drafter: Mapping[str, str], held: Mapping[str, Batch]) -> str:
     """A sentence on a trained drafter against plain decoding, greedily, behind two beginnings of held-out text."""
     call = GenerateCall(model, new=48, temperature=0.0, seed=0)
     ways = {PLAIN: OurMethod(call, {"method": PLAIN})}
-    ways[method] = OurMethod(call, {"method": method, "drafter": str(folder)})
+    ways[method] = OurMethod(call, {"method": method, **drafter})
     pairs = [pair for of in held.values() for pair in zip(of.ids, of.counted, strict=True)]
     rows = [ids[: min(32, int(counted.nonzero().max()) + 1)] for ids, counted in pairs]
     tasks = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in rows[:2]]

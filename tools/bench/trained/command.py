@@ -21,7 +21,7 @@ def trained(
     table: Annotated[str, typer.Option(help="Tables, joined by commas.")] = ",".join(TABLES),
     json: Annotated[Path | None, typer.Option(help="Where to write the rows; those of other tables stay.")] = None,
     work: Annotated[Path, typer.Option(help="Folder of drafters and checkpoints.")] = Path("runs/trained"),
-    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of every training.")] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of every training.")] = 100,
 ) -> None:
     """Train drafters for the shipped text model, each with as many steps, and count with them; it resumes."""
     refuse_unwritable(json)

@@ -8,7 +8,7 @@ exact rule takes on held-out text.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ GIVEN, NEW, PROMPTS = 64, 64, 5
 """Tokens of a prompt and of its output, and the prompts of each kind."""
 HELD = 16
 """Held-out windows of each kind in which α is counted."""
-SMALL = {"batch": 4, "context": 256}
+SMALL: Mapping[str, Any] = {"batch": 4, "context": 256}
 """Numbers of all recipes: a row is trained in minutes of one core."""
 WRITTEN = 32
 """Prompts that the target continues, where it writes."""
@@ -72,6 +72,13 @@ class Lab:
     def corpus(self) -> corpora.Corpus:
         return corpora.load(self.prose)
 
+    @cached_property
+    def data(self) -> Data:
+        """What the target learnt, with fewer held-out sequences."""
+        data = learnt_data(self.tokenizer, self.corpus, DrafterRecipe(**SMALL))
+        held = {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in data.held.items()}
+        return replace(data, held=held)
+
     def trained(self, name: str, kind: DrafterKind, numbers: Mapping[str, Any]) -> tuple[Path, str]:
         """The folder of a trained drafter, and the options of the command that trains it; it resumes.
 
@@ -80,12 +87,11 @@ class Lab:
         numbers = {"steps": self.steps, **SMALL, **numbers}
         writes = numbers.pop("writes", False)
         recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **numbers})
-        data = learnt_data(self.tokenizer, self.corpus, recipe)
-        begun = data.prompts[: WRITTEN if writes else 0]
+        data = replace(self.data, prompts=self.data.prompts[: WRITTEN if writes else 0])
         folder, work = self.work / name, self.work / f"{name}-work"
         self.say(f"— {name}")
         how: dict[str, Any] = {"recipe": recipe, "folder": folder, "work": work, "name": TARGET, "say": self.say}
-        train_drafter(kind, self.target, self.tokenizer, Data(data.sources, fewer(data.held), begun), **how)
+        train_drafter(kind, self.target, self.tokenizer, data, **how)
         usual = {field.name: field.default for field in fields(DrafterRecipe)}
         given = {key: value for key, value in numbers.items() if value != usual[key]}
         own = {"self_generated": WRITTEN * 512} if writes else {}
@@ -116,11 +122,6 @@ def prompts(tokenizer: Any) -> list[Tensor]:
     return [ids[:, :GIVEN] for pieces in texts(tokenizer).values() for ids in pieces[:PROMPTS]]
 
 
-def fewer(held: Mapping[str, Batch]) -> dict[str, Batch]:
-    """The first of held-out sequences."""
-    return {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in held.items()}
-
-
 def _short(value: Any) -> str:
     """A value as a command has it; a drafter of this run by its folder's name."""
     return value if not isinstance(value, str) or value.startswith("mmspec/") else Path(value).name
@@ -144,8 +145,8 @@ def alphas_in(folder: Path) -> dict[str, float]:
 def losses(lab: Lab) -> Iterator[TrainedRow]:
     """The shipped draft model, trained further: by each loss, on the text, on its own ends and on the target's text."""
     row, common = partial(lab.row, "losses"), {"learning_rate": 3e-4, "draft_model": DRAFTER, "hard": 0.0}
-    held = fewer(learnt_data(lab.tokenizer, lab.corpus, DrafterRecipe(context=SMALL["context"])).held)
-    shipped = {kind: measured(load_model(DRAFTER), Teacher(lab.target), batch) for kind, batch in held.items()}
+    small, teacher = load_model(DRAFTER), Teacher(lab.target)
+    shipped = {kind: measured(small, teacher, batch) for kind, batch in lab.data.held.items()}
     yield row("as shipped", "", alphas(shipped))
     plain, command = lab.trained("plain-distillation", "model", common)
     yield row("plain distillation", command, alphas_in(plain))
@@ -205,9 +206,8 @@ def exits(lab: Lab) -> Iterator[TrainedRow]:
 def shipped_exits(lab: Lab) -> dict[str, Any]:
     """What is counted at the exits of the shipped model."""
     info = own_target(lab.target).model_info
-    held = fewer(learnt_data(lab.tokenizer, lab.corpus, DrafterRecipe(context=SMALL["context"])).held)
     layers = tuple(range(1, len(info.language.layers) + 1))
-    return {kind: measured_exits(info, layers, batch, None) for kind, batch in held.items()}
+    return {kind: measured_exits(info, layers, batch, None) for kind, batch in lab.data.held.items()}
 
 
 def nested(lab: Lab) -> Iterator[TrainedRow]:
