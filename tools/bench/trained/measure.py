@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.timing import describe, versions
@@ -29,7 +30,7 @@ from mmspec_text.training.exits import begun_sorted, measured_exits
 from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Batch
+from mmspec_text.training.texts import Batch, Stream
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
 from tools.train.text.heads import learnt_data
@@ -47,6 +48,8 @@ KEPT = (2048, 1024, 512)
 """Rows of a trimmed output layer."""
 TURNS = 3
 """How often all prompts are decoded where it is timed."""
+EXAMPLE, ROUNDS = 20_000, 6
+"""Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
 
@@ -259,6 +262,36 @@ def trimmed(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("trimmed", "draft-model" if keep == rows else f"vocab-trim, keep {keep}", "", figures)
 
 
+def shift(lab: Lab) -> Iterator[TrainedRow]:
+    """A drafter that learns between calls, while the topic of the prompts is code, then prose, then code again."""
+    given, half = prompts(lab.tokenizer), len(prompts(lab.tokenizer)) // 2
+    code, prose = (source.units[:EXAMPLE] for source in lab.data.sources if isinstance(source, Stream))
+    route = mmspec.Topics({"code": [code], "prose": [prose]})
+    learn = {"rate": 3e-4, "steps": 2}
+    ways: dict[str, Any] = {
+        "as shipped": None,
+        "one drafter that learns": mmspec.Learning(**learn),
+        "a drafter for each topic": mmspec.Learning(**learn, route=route),
+    }
+    for name, learning in ways.items():
+        figures: dict[str, float] = {}
+        with mmspec.enable(
+            lab.target, "draft-model", drafter=load_model(DRAFTER), k=4, learn=learning or False
+        ) as spec:
+            for phase, pieces in (("code", given[:half]), ("prose", given[half:]), ("code again", given[:half])):
+                lengths = []
+                for _ in range(ROUNDS):
+                    emitted, passes = 0, 0
+                    for ids in pieces:
+                        lab.target.generate(ids, max_new_tokens=NEW, do_sample=False)
+                        report = spec.report
+                        assert report is not None
+                        emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
+                    lengths.append(round(emitted / passes, 3))
+                figures |= {f"{phase}: first": lengths[0], f"{phase}: last": lengths[-1]}
+        yield lab.row("shift of topic", name, "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -271,5 +304,6 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "early exit": exits,
     "sorted": nested,
     "trimmed": trimmed,
+    "shift of topic": shift,
 }
 """The tables, by name."""
