@@ -267,11 +267,11 @@ def shift(lab: Lab) -> Iterator[TrainedRow]:
     given, half = prompts(lab.tokenizer), len(prompts(lab.tokenizer)) // 2
     code, prose = (source.units[:EXAMPLE] for source in lab.data.sources if isinstance(source, Stream))
     route = mmspec.Topics({"code": [code], "prose": [prose]})
-    learn = {"rate": 3e-4, "steps": 2}
+    one = mmspec.Learning(rate=3e-4, steps=2)
     ways: dict[str, Any] = {
         "as shipped": None,
-        "one drafter that learns": mmspec.Learning(**learn),
-        "a drafter for each topic": mmspec.Learning(**learn, route=route),
+        "one drafter that learns": one,
+        "a drafter for each topic": replace(one, route=route),
     }
     for name, learning in ways.items():
         figures: dict[str, float] = {}
