@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.grammar import Grammar as Grammar
     from mmspec.core.learning import Learning as Learning
+    from mmspec.core.topics import Topics as Topics
     from mmspec.core.types import Draft as Draft
     from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative as AdaptiveNegative
     from mmspec.registry import AdapterSpec as AdapterSpec
@@ -49,6 +50,7 @@ _HOMES = {
     "Rows": "mmspec.api.rows",
     "RuleSpec": "mmspec.registry",
     "TargetSpec": "mmspec.registry",
+    "Topics": "mmspec.core.topics",
     "custom_generate": "mmspec.api.custom_generate",
     "disable": "mmspec.api.enable",
     "enable": "mmspec.api.enable",

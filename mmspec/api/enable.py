@@ -7,6 +7,7 @@ keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +34,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
 from mmspec.core.promise import HALF, Shape, in_half_precision
 from mmspec.core.report import Report
+from mmspec.core.rules.rule import draws_by_position
 from mmspec.files import save_sealed
 from mmspec.hosts.linear import forget
 from mmspec.registry import DrafterSpec, installed
@@ -66,6 +68,11 @@ def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
     if learning is None:
         return None
     assert isinstance(decoder.drafter, Learns), "others were refused before"
+    if learning.idle and not draws_by_position(decoder.rule):
+        raise ValueError(
+            f"under the rule of {decoder.name} ({decoder.rule.exactness}) a text depends on the drafter, and with "
+            "Learning(idle=True) on when lessons run; leave out idle, or take the rule match"
+        )
     learner = Learner(decoder.drafter, learning)
     weights = learner.lesson.weights()
     if torch.is_inference_mode_enabled() or any(weight.is_inference() for weight in weights):
@@ -108,7 +115,8 @@ class Enabled:
         run = runner(lambda model: self._decoder, self._set_report, **how)
         self.held.append(adapters.RUNNING)
         try:
-            result = type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
+            with nullcontext() if self.learner is None else self.learner.call():
+                result = type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
             if self.learner is not None:
                 self.learner.learn()
         finally:
@@ -122,7 +130,8 @@ class Enabled:
         if self.learner is None:
             raise ValueError("the drafter is as it was loaded: nothing learns here (learn=True)")
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        save_sealed(Path(folder), self.learner.lesson.save)
+        with self.learner.call():
+            save_sealed(Path(folder), self.learner.lesson.save)
 
     @property
     def width(self) -> int | None:
@@ -143,6 +152,8 @@ class Enabled:
         """Give the model its own `generate` back, and free the memory that was taken for speed."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+        if self.learner is not None:
+            self.learner.rest(lessons=False)
         self._decoder.captures.free_recorded()
         for model in models_of(self._decoder):
             forget(model.parameters())

@@ -126,6 +126,9 @@ def decode(
     logits = StepScores(False, rows, pad) if as_dict and config.output_logits else None
     # The order matters: criteria read the scores, and the stream shows rows up to where the criteria cut them.
     monitor = StoppingMonitor(criteria, rows, pad, scores)
+    if learner is not None and decoder.k and _text_alone(extra):
+        mask = extra.get("attention_mask")
+        learner.turn_to(ids[0] if mask is None else ids[0][mask[0, -ids.shape[1] :].bool()])
     notes = learner.notes() if learner is not None and decoder.k and _text_alone(extra) else None
     observers = [o for o in (notes, scores, logits, monitor, stream) if o is not None]
     rounds = decoder.rounds(

@@ -8,6 +8,10 @@ A position is corrected if something was drafted there and the target emitted an
 draft that was accepted as a whole is no correction, nor is the unit at which a row was cut off. The loss at a corrected
 unit is that of the distribution in front of it, from which the wrong unit was drafted.
 
+Lessons run before `generate` returns, or in a thread of their own while no call is decoded (`idle`): a call that comes
+waits for the step that is under way, and the others go on behind it. Where prompts are of several topics, each has a
+drafter of its own, which begins as the drafter was and learns from its own rows (`route`).
+
 Nothing of the target is changed, and no random number of the user's is drawn. So under an invariant rule learning
 changes no unit of any output; under a lossless one drafts carry the distribution that they were really drawn from.
 """
@@ -16,7 +20,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -53,6 +58,10 @@ class Learning:
         positions: Which units count: those that corrected a draft, or all that were emitted.
         loss: A loss of the training kit (`mmspec.training.losses`), between the target's distribution and the draft's.
         depth: Units of a draft along which a head is unrolled.
+        idle: Whether lessons run in a thread while the model idles, and calls return without them. Under a lossless
+            rule texts would depend on when, so it is for rules under which drafts change no text.
+        route: From a prompt's units, `[unit]` int64, to the name of its topic (`mmspec.Topics`); of a batch, the
+            first row's prompt. None: one drafter for all.
 
     Raises:
         ValueError: A number is out of its range, or there are no such positions.
@@ -67,6 +76,8 @@ class Learning:
     positions: Positions = "corrected"
     loss: str = "kl"
     depth: int = 4
+    idle: bool = False
+    route: Callable[[Tensor], str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "steps", "batch", "capacity", "depth"):
@@ -139,16 +150,23 @@ class Learner:
         self.loss: float | None = None  # that of the latest step; None before the first
         self._calls = 0
         self._draws = random.Random(0)
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Condition()
+        self._running, self._owed = 0, 0  # calls that run, and steps of lessons that are due while none does
+        self._thread: threading.Thread | None = None
+        # What topics have that are not in use: their rows, and the next two; and the weights at the beginning
+        self._shelf: dict[str | None, tuple[deque[Row], list[Tensor], torch.optim.Optimizer | None]] = {}
+        self._topic: str | None = None
+        self._first: list[Tensor] = []
         # Steps are taken on copies in float32: in half precision small ones would be lost in rounding.
         self._copies: list[Tensor] = []
         self._optimizer: torch.optim.Optimizer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("lesson", "_lock")}
+        threads = ("lesson", "_lock", "_turn", "_thread")
+        return {name: value for name, value in vars(self).items() if name not in threads} | {"_running": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=threading.Lock(), _turn=threading.Condition(), _thread=None)
 
     @cached_property
     def lesson(self) -> Lesson:
@@ -168,15 +186,78 @@ class Learner:
         self.kept.extend(rows)
         self._calls += 1
 
-    def learn(self) -> None:
-        """A lesson, if one is due and no other thread holds one; a fault ends learning, with a warning."""
-        due = self._calls >= self.learning.every and bool(self.kept) and not self.stopped
-        if not due or not self._lock.acquire(blocking=False):
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A block in which no lesson runs in a thread: a call of the model."""
+        with self._turn:  # a step holds it
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._running -= 1
+                self._turn.notify_all()
+
+    def turn_to(self, units: Tensor) -> None:
+        """Let the drafter be that of a prompt's topic, `[unit]` int64, inside of `call`; where another call runs, it
+        stays as it is.
+        """
+        route = self.learning.route
+        if route is None or self._running > 1 or self.stopped:
             return
-        began, self._calls = time.perf_counter(), 0
+        weights, topic = self.lesson.weights(), route(units)
+        self._first = self._first or [weight.detach().float().clone() for weight in weights]
+        if topic != self._topic:
+            self._shelf[self._topic] = self.kept, self._copies, self._optimizer
+            begun = deque[Row](maxlen=self.learning.capacity), list[Tensor](), None
+            self._topic, (self.kept, self._copies, self._optimizer) = topic, self._shelf.pop(topic, begun)
+            with torch.no_grad():
+                for weight, copy in zip(weights, self._copies or self._first, strict=True):
+                    weight.copy_(copy)
+
+    def learn(self) -> None:
+        """A lesson, if one is due: here, if no other thread holds one, or later in a thread of its own."""
+        if self._calls < self.learning.every or not self.kept or self.stopped:
+            return
+        if self.learning.idle:
+            with self._turn:
+                self._owed, self._calls = self._owed + self.learning.steps, 0
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._idle, name="mmspec-learning")
+                    self._thread.start()
+        elif self._lock.acquire(blocking=False):
+            try:
+                self._calls = 0
+                self._lesson(self.learning.steps)
+            finally:
+                self._lock.release()
+
+    def rest(self, lessons: bool = True) -> None:
+        """Wait until no lesson runs in a thread; without those that are due, if not `lessons`."""
+        with self._turn:
+            self._owed = self._owed if lessons else 0
+            self._turn.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _idle(self) -> None:
+        """Take the steps that are due, each while no call runs."""
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: not self._running or not self._owed)
+                if not self._owed or self.stopped:
+                    self._owed, self._thread = 0, None
+                    return
+                self._owed -= 1
+                self._lesson(1)
+
+    def _lesson(self, steps: int) -> None:
+        """Steps; a fault ends learning, with a warning."""
+        began = time.perf_counter()
         try:
             with torch.inference_mode(False), torch.enable_grad():
-                for _ in range(self.learning.steps):
+                for _ in range(steps):
                     self._step()
         except Exception as error:
             self.stopped = True
@@ -185,7 +266,6 @@ class Learner:
             warn(f"the drafter learns no more, and keeps its last good weights: {type(error).__name__}: {error}")
         finally:
             self.seconds += time.perf_counter() - began
-            self._lock.release()
 
     def _step(self) -> None:
         """One optimiser step on some of the rows."""

@@ -130,6 +130,14 @@ ROLLBACK = RuleSpec.row(
     "https://arxiv.org/abs/2302.07863",
     exactness="lossy",
 )
+LENIENT = RuleSpec.row(
+    "lenient",
+    "mmspec_zoo.relaxed.lenient:Lenient",
+    "discrete chain → redraw",
+    "Speculative sampling that accepts by p / (ε q): DistillSpec's lenience.",
+    "https://arxiv.org/abs/2310.08461",
+    exactness="lossy",
+)
 JUDGE = RuleSpec.row(
     "judge",
     "mmspec_zoo.relaxed.judge:Judge",
@@ -181,6 +189,7 @@ COMPONENTS = (
     ASSD,
     *DRAFTERS,
     ROLLBACK,
+    LENIENT,
     JUDGE,
     TYPICAL,
     FLY,

@@ -28,10 +28,11 @@ from transformers import PreTrainedTokenizerFast
 import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.files import save_sealed
+from mmspec.hosts.loading import load_model
 from mmspec.training import loop
 from mmspec.training.losses import DraftLoss
 from mmspec_text.training.command import train_drafter
-from mmspec_text.training.recipe import DRAFTERS, ONLY, DrafterRecipe
+from mmspec_text.training.recipe import DEEP, DRAFTERS, ONLY, DrafterRecipe
 from mmspec_text.training.run import KINDS
 from mmspec_text.training.texts import Texts
 from tests.draws.claim import Broken, Case, Claim, Dice
@@ -50,7 +51,7 @@ SMALL: dict[str, Sequence[Any]] = {
     "learning_rate": (1e-3, 1e-2), "loss": tuple(typing.get_args(typing.get_type_hints(DraftLoss)["kind"])),
 }  # fmt: skip
 """Values of numbers that are large or texts; those of all others come from their declarations."""
-NOT_DRAWN = ("head", "draft_model")
+NOT_DRAWN = ("head", "draft_model", "reference")
 USUAL = {"steps": 3, "batch": 2, "context": 16, "depth": 2}
 NUMBERS = [name for name in typing.get_type_hints(DrafterRecipe) if name not in NOT_DRAWN]
 
@@ -104,6 +105,7 @@ class Trainers(Claim):
         for name in NUMBERS:
             unused = case["kind"] not in ONLY.get(name, (DRAFTERS, ""))[0]
             unused |= name in ("own_share", "temperature") and "own" not in case
+            unused |= name == "beta" and case.get("number.loss") != "jsd"
             if dice.random() < (0.01 if unused else 0.2):
                 value = dice.choice(SMALL[name]) if name in SMALL else drawn_value(limited(hints[name]), dice)
                 case[f"number.{name}"] = value
@@ -262,7 +264,7 @@ def tokens() -> PreTrainedTokenizerFast:
 def train(place: Place, case: Case, out: Path, work: Path | None = None) -> None:
     """The command."""
     numbers = {key[7:]: value for key, value in case.items() if key.startswith("number.")}
-    usual = {name: value for name, value in USUAL.items() if name != "depth" or case["kind"] != "model"}
+    usual = {name: value for name, value in USUAL.items() if name != "depth" or case["kind"] in DEEP}
     data = None if case.get("data") == "none" else [place.data]
     how: dict[str, Any] = {"data": data, "self_generated": case.get("own", 0), "dtype": case.get("dtype", "float32")}
     train_drafter(str(place.target), out, kind=case["kind"], work=work or place.work, **how, **{**usual, **numbers})
@@ -377,13 +379,16 @@ def equal(one: Tensor, other: Tensor) -> bool:
 
 def drafts(place: Place, case: Case, out: Path) -> None:
     """The drafter loads, and the target's texts are as without it."""
-    model = target(case["target"])
+    skips, sorted_ = case["kind"] == "layer-skip", case["kind"] == "sorted"
+    model = load_model(str(out)) if skips else target(case["target"])
     model.generation_config.eos_token_id = None
     ids = torch.randint(2, VOCAB, (1, 9), generator=torch.Generator().manual_seed(4))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     call: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False}
     expected = stock(model, inputs, 0, **call)
-    with mmspec.enable(model, KINDS[case["kind"]][0], drafter=str(out), k=2) as enabled:
+    how: dict[str, Any] = {} if skips else {"drafter": str(out)}
+    how |= {"stop": 0.0} if sorted_ else {}
+    with mmspec.enable(model, KINDS[case["kind"]][0], k=2, **how) as enabled:
         assert_same(model.generate(**inputs, **call), expected)
     if not enabled.report.drafted:
         raise Broken("the drafter drafted nothing")

@@ -266,3 +266,63 @@ def test_bad_options() -> None:
         spec.save_drafter("nowhere")
     with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
         mmspec.enable(llama(), drafter=head(), learn=True)
+
+
+@pytest.mark.parametrize("make", [head, small])
+def test_lessons_wait_for_idle_moments(make: Callable, rows: dict[str, Tensor]) -> None:
+    """A call returns without them, none runs while one is decoded, and texts stay; all are taken in the end."""
+    model, drafter = llama(), make()
+    plain = generated(model, rows, 0)
+    with mmspec.enable(model, drafter=drafter, k=3, learn=mmspec.Learning(steps=3, idle=True)) as spec:
+        learner = spec.learner
+        assert learner is not None
+        with learner.call():  # another call is decoded
+            assert torch.equal(generated(model, rows, 0), plain) and learner.kept
+            assert not learner.steps and learner._thread is not None and learner._thread.is_alive()
+        learner.rest()
+        assert learner.steps == 3 and learner._thread is None and not learner.stopped
+        for _ in range(3):
+            assert torch.equal(generated(model, rows, 0), plain)
+        learner.rest()
+        assert learner.steps == 12
+        with learner.call():
+            generated(model, rows, 0)
+            spec.disable()  # which waits for nothing that is due
+        assert learner.steps == 12
+    with pytest.raises(
+        ValueError, match=r"a text depends on the drafter, and with Learning\(idle=True\) on when lessons"
+    ):
+        mmspec.enable(llama(), drafter=make(), rule="rejection", k=2, learn=mmspec.Learning(idle=True))
+
+
+def test_every_topic_has_a_drafter_and_rows_of_its_own(rows: dict[str, Tensor]) -> None:
+    """It begins as the drafter was, is there again when its topic comes back, and no text changes."""
+    model, drafter = llama(), small()
+    low, high = (torch.tensor([[1, 2, 1, 2, 3]]), torch.tensor([[5, 6, 5, 6, 4]]))
+    route = mmspec.Topics({"low": [low[0]], "high": [high[0]]})
+    assert [route(text[0, 1:]) for text in (low, high)] == ["low", "high"]
+    plain = [generated(model, {"input_ids": text}, 0) for text in (low, high)]
+    learn = mmspec.Learning(rate=1e-3, steps=2, depth=2, positions="emitted", route=route)
+    with mmspec.enable(model, drafter=drafter, k=3, learn=learn) as spec:
+        learner = spec.learner
+        assert learner is not None
+        weights = learner.lesson.weights()
+        begun, seen = [weight.detach().clone() for weight in weights], []
+        for text, right in zip((low, high, low), (*plain, plain[0]), strict=True):
+            with learner.call():
+                learner.turn_to(text[0])
+                seen.append([weight.detach().clone() for weight in weights])
+            assert torch.equal(generated(model, {"input_ids": text}, 0), right)
+            seen.append([weight.detach().clone() for weight in weights])
+        assert len(learner.kept) == 2, "those of the topic alone"
+        with learner.call(), learner.call():
+            learner.turn_to(high[0])
+        assert all(torch.equal(a, b) for a, b in zip(weights, seen[-1], strict=True)), "another call is decoded"
+    same = [
+        all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        for one, other in ((seen[0], begun), (seen[2], begun), (seen[4], seen[1]), (seen[1], begun), (seen[5], seen[4]))
+    ]
+    assert same == [True, True, True, False, False]
+    for wrong in ({"one": [low[0]]}, {"one": [low[0]], "two": []}):
+        with pytest.raises(ValueError, match="a router chooses among two topics or more, each known by one text"):
+            mmspec.Topics(wrong)

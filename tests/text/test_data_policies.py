@@ -21,7 +21,7 @@ from mmspec_text.training import teacher as teachers
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.data import NO_PROMPTS, Data, read_data
-from mmspec_text.training.draft_model import new_draft_model, rewritten
+from mmspec_text.training.draft_model import begun_model, new_draft_model, rewritten
 from mmspec_text.training.heads import depth_metrics, drafted_ids, head_loss, shaken
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.run import HEADS, with_own
@@ -283,6 +283,35 @@ def test_a_draft_model_ends_sequences_itself(model: Any) -> None:
     assert 0.2 < float(torch.stack(halves).float().mean()) < 0.8 and len(torch.stack(halves).unique(dim=0)) > 2
 
 
+def test_a_draft_model_that_exists_is_trained_further(
+    chats: Path, train: Callable, model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its own weights, by AdamW alone; the filter compares with a reference that is given, and trains none."""
+    first = train(chats, "model", "first", loss="hard")
+    further = replace(RECIPE, draft_model=str(first), loss="jsd", beta=0.1)
+    assert (further.draft_loss.kind, further.draft_loss.beta) == ("jsd", 0.1)
+    begun, stored = begun_model(model, further).state_dict(), load_model(str(first)).float().state_dict()
+    assert all(torch.equal(value, stored[key]) for key, value in begun.items())
+    seen: list[Any] = []
+    how = {"keep_tokens": 0.4, "loss": "jsd", "beta": 0.1, "learning_rate": 1e-5}
+    monkeypatch.setattr(
+        TokenFilter, "kept", lambda self, *of, kept=TokenFilter.kept: seen.append(self) or kept(self, *of)
+    )
+    folder = train(chats, "model", "second", draft_model=str(first), reference=str(first), **how)
+    assert len({id(one.reference) for one in seen}) == 1 and not (tmp_path / "second-work" / "reference").exists()
+    held = seen[0].reference.state_dict()
+    assert all(torch.equal(value, stored[key]) for key, value in held.items()), "nobody trains the reference"
+    moved = [
+        float((value - stored[key]).abs().max()) for key, value in load_model(str(folder)).float().state_dict().items()
+    ]
+    assert 0 < max(moved) < 1e-3
+    prompt = tokenizer("[user]say 3<end>", return_tensors="pt", return_token_type_ids=False)
+    plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    with mmspec.enable(model, "draft-model", drafter=str(folder), k=2) as enabled:
+        assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
+    assert enabled.report.drafted > 0
+
+
 def test_policies_of_a_draft_model_run(chats: Path, train: Callable, tmp_path: Path) -> None:
     folder = train(chats, "model", drafter_share=0.5, keep_tokens=0.4)
     facts = json.loads((folder / "training.json").read_text())
@@ -372,7 +401,12 @@ def test_a_filtered_head_is_trained_anew_beside_its_reference(chats: Path, train
         ("eagle3", {"keep_tokens": 0.0}, "keep_tokens is a share above 0 and up to 1, and not 0.0"),
         ("mtp", {"anchors": 9}, "anchors is for --kind dflash or ppd or pard, and not for mtp: others learn"),
         ("ppd", {"block_share": 0.5}, "block_share is for --kind pard, and not for ppd: others learn whole drafts"),
-        ("model", {"draft_model": "x"}, "draft_model is for --kind pard, and not for model: others begin anew"),
+        ("mtp", {"draft_model": "x"}, "draft_model is for --kind pard or model, and not for mtp: heads begin anew"),
+        ("model", {"draft_model": "x"}, "no model 'x'"),
+        ("eagle3", {"reference": "x", "keep_tokens": 0.4}, "reference is for --kind model, and not for eagle3"),
+        ("model", {"reference": "x"}, "reference is what the filter of tokens compares with: give its share"),
+        ("model", {"reference": "x", "keep_tokens": 0.4}, "no model 'x'"),
+        ("model", {"beta": 0.1}, r"beta is of the loss jsd, and this one is kl \(loss\)"),
         ("pard", {"block_share": 0.0}, "block_share is a share above 0 and up to 1, and not 0.0"),
         ("dflash", {"anchors": 513}, "anchors are from 1 to 512, and not 513"),
         ("model", {"drafter_share": 1.5}, r"drafter_share is a share in \[0, 1\], and not 1.5"),

@@ -624,7 +624,7 @@ def test_files_of_one_name_are_told_apart(train: Callable, data: Path, tmp_path:
             {"intermediate": 8},
             "intermediate is for --kind eagle or fspad or eagle3 or clover or dflash, and not for mtp",
         ),
-        ("model", {"depth": 4}, "a draft model learns the next token alone"),
+        ("model", {"depth": 4}, "draft models learn the next token alone"),
         ("eagle3", {"temperature": 0.1}, r"it writes nothing \(--self-generated\)"),
         ("eagle3", {"own_share": 0.5}, r"give both \(--data, --self-generated\)"),
         ("eagle3", {"own_share": 0.5, "self_generated": 900}, r"give both \(--data, --self-generated\)"),

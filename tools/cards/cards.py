@@ -2,7 +2,7 @@
 
 Sources of a card: what `tools.cards.models` says of the model, the `training.json` beside the
 weights that ship, and, where they are beside the card, the JSON of `mmspec bench` and the cells of
-`python -m tools.bench one-shape` and `python -m tools.bench diversity`.
+`python -m tools.bench one-shape`, `diversity` and `trained`.
 """
 
 import json
@@ -16,7 +16,7 @@ from huggingface_hub import ModelCardData
 from mmspec.files import save_text
 from mmspec.report.views import View
 from mmspec.shipped import BENCHES
-from tools.cards import diversity, equality
+from tools.cards import diversity, equality, trained
 from tools.report.markdown import escaped, in_markdown
 from tools.report.whole import WholeResult, load_whole
 
@@ -107,13 +107,17 @@ def sections_beside(card: Path) -> list[str]:
     """Sections of the documents beside a card.
 
     They are: speed in bfloat16; methods that were measured in another run than the others, with their own plain
-    decoding and peers; outputs equal to plain decoding's; how varied they are.
+    decoding and peers; outputs equal to plain decoding's; how varied they are; what trainings of drafters change.
     """
-    equal, varied = (card.with_name(card.stem + end) for end in (equality.SUFFIX, diversity.SUFFIX))
+    beside = (card.with_name(card.stem + end) for end in (equality.SUFFIX, diversity.SUFFIX, trained.SUFFIX))
+    equal, varied, learnt = beside
     more = {card.with_name(card.stem + end): title for end, title in MORE.items()}
     found = [speed_section(load_whole(file), file.name, title) for file, title in more.items() if file.is_file()]
     found += [section(equality.view(equality.load(equal)))] if equal.is_file() else []
-    return [*found, section(diversity.view(diversity.load(varied)))] if varied.is_file() else found
+    found += [section(diversity.view(diversity.load(varied)))] if varied.is_file() else []
+    if learnt.is_file():
+        found.append(f"## Trained drafters\n\n{in_markdown(trained.views(trained.load(learnt)))}\n")
+    return found
 
 
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:

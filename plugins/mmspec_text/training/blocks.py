@@ -18,12 +18,11 @@ from transformers import PreTrainedTokenizerBase
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.hidden import FINAL
-from mmspec.hosts.draft_models import drafting_target, own_target, refuse_other_tokenizer
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.weight_files import ADAPTER, SAFE
 from mmspec.registry.printable import shown
 from mmspec_text.drafters.ppd import KEY, VARIANTS
-from mmspec_text.training.draft_model import new_draft_model, write_model
+from mmspec_text.training.draft_model import begun_model, write_model
 from mmspec_text.training.new_head import NewHead, half, write_files
 from mmspec_text.training.new_heads import mask_token_of
 from mmspec_text.training.recipe import DrafterRecipe
@@ -194,9 +193,7 @@ def begun_pard(
     It is new, or one of the target's tokenizer that the recipe names (`draft_model`), which learns at a far smaller
     rate: the paper's is 3e-5.
     """
-    given = recipe.draft_model
-    student = new_draft_model(model, recipe.seed) if given is None else _loaded(given, model)
-    student.to(model.device).requires_grad_(True)
+    student = begun_model(model, recipe)
     named = student.config.to_dict().get("pard_token")  # of one that goes on
     mask = named if named in range(student.config.vocab_size) else mask_token_of(student)
     network = MaskedModel(student, mask, recipe.block_share, recipe.recompute)
@@ -204,17 +201,5 @@ def begun_pard(
     student.config.pard_token, student.config.spd_type = mask, "pard"
     first = ModelInfo.of(student).language.layers[0]
     layers = next(key for key, module in network.named_modules() if module is first).rpartition(".")[0]
-    hidden = layers if given is None else None  # what is trained already goes on by small steps of AdamW
+    hidden = layers if recipe.draft_model is None else None  # what is trained already goes on by small steps of AdamW
     return NewHead(network, (FINAL,), hidden, partial(write_model, student, tokenizer))
-
-
-def _loaded(name: str, model: Any) -> Any:
-    """The draft model of a name, for a target."""
-    small, target = drafting_target(name), own_target(model)
-    refuse_other_tokenizer(small, target)
-    if small.vocab != target.vocab:
-        raise ValueError(
-            f"the draft model {name!r} has {small.vocab} ids, and the target {target.vocab}: only one of the target's "
-            "own tokens and as many ids learns from it"
-        )
-    return small.model

@@ -23,7 +23,7 @@ def train_drafter(
         str,
         typer.Option(
             help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; prompt tokens: ppd; "
-            "draft models: pard, model."
+            "draft models: pard, model, sorted; the target itself: layer-skip."
         ),
     ] = "eagle3",
     data: Annotated[
@@ -51,12 +51,13 @@ def train_drafter(
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
     heads of EAGLE-1 (eagle), FSPAD and DFlash and prompt tokens (ppd) in their authors' layouts. So are Medusa's
     heads; with --no-own-output they are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of
-    transformers'.
+    transformers', and so is the target that layer-skip trains.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.
     """
-    named = {"the target": target, "the head": numbers.get("head"), "the draft model": numbers.get("draft_model")}
+    given = {"the head": "head", "the draft model": "draft_model", "the reference": "reference"}
+    named = {"the target": target, **{what: numbers.get(name) for what, name in given.items()}}
     inputs = {what: Path(name) for what, name in named.items() if name} | {f"the data {at}": at for at in data or ()}
     refuse_folders(work)
     refuse_taken(out, {**inputs, "the work (--work)": work})

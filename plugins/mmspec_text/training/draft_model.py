@@ -1,4 +1,4 @@
-"""A small draft model for a target, distilled from it: the same tokenizer, a Llama of a few layers.
+"""A small draft model for a target, distilled from it: one that exists, or a new Llama of a few layers.
 
 Its loss compares its distribution behind every unit of a text with the target's. On-policy data of DistillSpec (arXiv
 2310.08461, algorithm 1): of a share λ of the sequences the end is sampled from the draft model of that step, and the
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from mmspec.hosts.draft_models import own_target
+from mmspec.hosts.draft_models import drafting_target, own_target, refuse_other_tokenizer
 from mmspec.training.losses import DraftLoss, TokenFilter, acceptance, draft_loss
+from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, prompts_of
 from mmspec_text.training.trained import Trained, Training, fit_drafter
@@ -50,19 +51,37 @@ def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**sizes, **ends))
 
 
+def begun_model(model: Any, recipe: DrafterRecipe) -> Any:
+    """A draft model before its training: the one that the recipe names, or a new one."""
+    given = recipe.draft_model
+    student = new_draft_model(model, recipe.seed) if given is None else loaded(given, model)
+    return student.to(model.device).requires_grad_(True)
+
+
+def loaded(name: str, model: Any) -> Any:
+    """The draft model of a name, for a target."""
+    small, target = drafting_target(name), own_target(model)
+    refuse_other_tokenizer(small, target)
+    if small.vocab != target.vocab:
+        raise ValueError(
+            f"the draft model {name!r} has {small.vocab} ids, and the target {target.vocab}: only one of the target's "
+            "own tokens and as many ids learns from it"
+        )
+    return small.model
+
+
 def trained_model(of: Training) -> Trained:
     """Train a draft model."""
     model, recipe = of.model, of.recipe
     teacher = Teacher(model)
-
-    def new() -> LlamaForCausalLM:
-        made: LlamaForCausalLM = new_draft_model(model, recipe.seed).to(model.device)
-        return made
-
     how: dict[str, Any] = {"drafter_share": recipe.drafter_share, "temperature": recipe.temperature}
-    student = new()
-    fit_drafter(of, student, new, partial(model_loss, teacher, **how), "model.layers")
-    found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
+    student, given = begun_model(model, recipe), recipe.reference
+    reference = None if given is None else loaded(given, model).to(model.device)
+    # What is trained already goes on by small steps of AdamW
+    hidden = "model.layers" if recipe.draft_model is None else None
+    new = partial(begun_model, model, recipe)
+    fit_drafter(of, student, new, partial(model_loss, teacher, **how), hidden, reference)
+    found = {kind: measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
     facts = {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found}
     return Trained(partial(write_model, student, of.tokenizer), facts)
@@ -80,7 +99,7 @@ def write_model(student: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) 
 
 
 @torch.no_grad()
-def _measured(student: Any, teacher: Teacher, windows: Batch) -> dict[str, float]:
+def measured(student: Any, teacher: Teacher, windows: Batch) -> dict[str, float]:
     """Nats per token of held-out sequences, and α, the share of sampled drafts of one unit that an exact rule takes.
 
     Both behind the units that count.

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from mmspec.training.loop import LoopOptions
     from mmspec.training.losses import DraftLoss, Kind
 
-DrafterKind = Literal["eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model"]
+DrafterKind = Literal[
+    "eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model", "sorted", "layer-skip"
+]  # fmt: skip
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     # As in their papers, which learn one step, and from features with noise
@@ -23,9 +25,12 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
     "ppd": {"hard": 0.0, "learning_rate": 1e-2},
     "pard": {"depth": 8, "anchors": 512},
+    "sorted": {"loss": "hard", "layers": 4, "learning_rate": 1e-4},
+    "layer-skip": {"loss": "hard", "learning_rate": 1e-4},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
 DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard")
+EXITS: tuple[DrafterKind, ...] = ("sorted", "layer-skip")
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -33,7 +38,8 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "head": (("eagle3",), "others begin anew"),
     "own_output": (("medusa",), "others score with the target's output layer, or with its rows (draft_vocab)"),
     "anchors": (BLOCKS, "others learn behind every token"),
-    "draft_model": (("pard",), "others begin anew"),
+    "draft_model": (("pard", "model"), "heads begin anew"),
+    "reference": (("model",), "the references of others are trained beside them"),
     "block_share": (("pard",), "others learn whole drafts"),
     "recompute": (("ppd", "pard"), "others have few layers under training"),
     "feature_weight": (("eagle", "fspad"), "others predict no feature of the target's"),
@@ -42,9 +48,16 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
         ("eagle", "fspad", "eagle3", "clover", "dflash"),
         "others have the sizes of the target's own layers, or no such layer",
     ),
-    "depth": (DEEP, "a draft model learns the next token alone"),
-    "decay": (DEEP, "a draft model learns the next token alone"),
-    "layers": (("dflash",), "other heads have one layer, or none, and a draft model has a share of the target's"),
+    "depth": (DEEP, "draft models learn the next token alone"),
+    "decay": (DEEP, "draft models learn the next token alone"),
+    "layers": (
+        ("dflash", "sorted"),
+        "other heads have one layer, or none, and draft models have a share of the target's, or all",
+    ),
+    "keep_tokens": ((*DEEP, "model"), "others learn at several exits"),
+    "dropout": (("layer-skip",), "others run all of their layers"),
+    "exit_scale": (("layer-skip",), "others have no early exits, or weigh all the same"),
+    "rotation": (("layer-skip",), "others have no early exits, or learn all in every step"),
 }
 """Numbers of a recipe that some kinds have, and why."""
 
@@ -62,6 +75,9 @@ class DrafterRecipe:
     loss: Annotated[
         str, Option(help="kl, reverse-kl, jsd, tv, tv++, alpha, lk or hard; see mmspec.training.losses.")
     ] = "kl"
+    beta: Annotated[float, Option(min=0.01, max=0.99, help="β of the loss jsd: the target's share of the mixture.")] = (
+        0.5
+    )
     hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
@@ -73,9 +89,13 @@ class DrafterRecipe:
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None
-    layers: Annotated[int, Option(min=1, max=16, help="Layers of a DFlash head.")] = 2
+    layers: Annotated[
+        int, Option(min=1, max=64, help="Layers of a DFlash head; of the target, those of a sorted model.")
+    ] = 2
     anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
-    draft_model: Annotated[str | None, Option(help="What pard begins from: a folder or a hub name.")] = None
+    draft_model: Annotated[
+        str | None, Option(help="A draft model from which pard or model goes on: a folder or a hub name.")
+    ] = None
     block_share: Annotated[float, Option(min=0.01, max=1, help="Share of pard's blocks that have one more mask.")] = 0.7
     recompute: Annotated[bool, Option(help="Run ppd's, pard's layers again for the gradient: less memory.")] = False
     # As in the paper and its authors' layout: the target's hidden width × its vocabulary for each head
@@ -95,10 +115,18 @@ class DrafterRecipe:
     head: Annotated[
         str | None, Option(help="A trained EAGLE-3 head in the format of speculators, from which training goes on.")
     ] = None
+    # Those of LayerSkip's continued training of Llama 2 7B
+    dropout: Annotated[float, Option(min=0, max=0.99, help="Chance that layer-skip's last layer is left out.")] = 0.1
+    exit_scale: Annotated[float, Option(min=0, help="Weight of layer-skip's early exits over the last one's.")] = 0.2
+    rotation: Annotated[int, Option(min=1, help="Steps between those in which layer-skip learns an early exit.")] = 8
     # The tokens from which most is to be learnt (arXiv 2510.19779); 1: all
     keep_tokens: Annotated[
         float, Option(min=0.01, max=1, help="Share of tokens that are learnt (AdaSPEC's filter: 0.4).")
     ] = 1.0
+    # None: one that begins as the drafter does is trained for an epoch first
+    reference: Annotated[
+        str | None, Option(help="A distilled draft model, trained to its end: the reference of --keep-tokens.")
+    ] = None
     seed: Annotated[int, Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = 0
 
     def __post_init__(self) -> None:
@@ -119,6 +147,8 @@ class DrafterRecipe:
             raise ValueError(f"draft_vocab is a number of ids, and not {self.draft_vocab}")
         if self.head is not None and (self.draft_vocab, self.intermediate) != (None, None):
             raise ValueError("a head from which training goes on has its own sizes: no draft_vocab, no intermediate")
+        if self.reference is not None and self.keep_tokens == 1:
+            raise ValueError("reference is what the filter of tokens compares with: give its share (keep_tokens), too")
 
     def refuse_for(self, kind: DrafterKind, reads: bool, writes: bool) -> None:
         """Refuse what has no effect on a kind of drafter, where no file is read, or where the target writes nothing."""
@@ -126,6 +156,8 @@ class DrafterRecipe:
         for name, (only, why) in ONLY.items():
             if kind not in only and name in given:
                 raise ValueError(f"{name} is for --kind {' or '.join(only)}, and not for {kind}: {why}")
+        if "beta" in given and self.loss != "jsd":
+            raise ValueError(f"beta is of the loss jsd, and this one is {self.loss} (loss)")
         if "own_share" in given and not (reads and writes):
             raise ValueError(
                 "own_share is for texts beside what the target writes: give both (--data, --self-generated)"
@@ -150,4 +182,4 @@ class DrafterRecipe:
         """The loss as data."""
         from mmspec.training.losses import DraftLoss
 
-        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay, features=self.feature_weight)
+        return DraftLoss(cast("Kind", self.loss), self.hard, self.decay, self.beta, features=self.feature_weight)

@@ -19,6 +19,7 @@ from mmspec.bench.race import race
 from mmspec.files import save_sealed
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.fingerprint import identity
+from mmspec.hosts.loading import load_model
 from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.tuning import GAIN
 from mmspec.registry.printable import printable
@@ -28,15 +29,16 @@ from mmspec.training.work import claimed, digest
 from mmspec_text.training.blocks import begun_pard, begun_ppd
 from mmspec_text.training.chats import Chat
 from mmspec_text.training.data import Data, halves, held_apart
-from mmspec_text.training.draft_model import trained_model
+from mmspec_text.training.draft_model import begun_model, loaded, trained_model
 from mmspec_text.training.eagle import begun_eagle, begun_first
+from mmspec_text.training.exits import begun_layer_skip, begun_sorted, trained_layer_skip, trained_sorted
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.new_heads import begun_clover, begun_dflash, begun_medusa, begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Answers, Batch, Source, Stream, Texts
-from mmspec_text.training.trained import Training
+from mmspec_text.training.trained import Trained, Training
 from mmspec_text.training.written import CONTINUED, answered, questions
 
 OWN = "what the target wrote"
@@ -54,6 +56,12 @@ HEADS: Mapping[str, Begin] = dict(
     ppd=begun_ppd,
 )
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
+MODELS: Mapping[str, tuple[Callable[[Any, DrafterRecipe], Any], Callable[[Training], Trained]]] = {
+    "model": (begun_model, trained_model),
+    "sorted": (begun_sorted, trained_sorted),
+    "layer-skip": (begun_layer_skip, trained_layer_skip),
+}
+"""The kinds of model: how they begin, and how they are trained."""
 KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "eagle": ("eagle", "An EAGLE-1 head in its authors' layout."),
     "fspad": ("eagle", "An FSPAD head in its authors' layout."),
@@ -65,6 +73,8 @@ KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "ppd": ("ppd", "Prompt tokens in their authors' layout."),
     "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),
     "model": ("draft-model", "A draft model, as transformers stores one."),
+    "sorted": ("s2d", "A draft model with several exits, as transformers stores one."),
+    "layer-skip": ("layer-skip", "The target, trained so that its first layers draft, as transformers stores it."),
 }
 """The method that drafts with each kind, and what its folder is."""
 MEDUSA = (
@@ -99,6 +109,10 @@ def train_drafter(
     if begin is not None:  # what cannot begin is refused before the target writes for hours
         head = begin(model, recipe, name, drafted_ids((), recipe.draft_vocab, model, tokenizer))
         Teacher(model, head.boundaries)
+    else:
+        MODELS[kind][0](model, recipe)
+        if recipe.reference is not None:
+            loaded(recipe.reference, model)
     reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")
@@ -117,7 +131,7 @@ def train_drafter(
                 "them by heart: give more text (--data, --self-generated), or fewer --steps"
             )
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
-        done = trained_model(training) if begin is None else trained_head(begin, training)
+        done = MODELS[kind][1](training) if begin is None else trained_head(begin, training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
 
         def write(side: Path) -> None:
@@ -128,15 +142,20 @@ def train_drafter(
         save_sealed(folder, write)
         say(layout_of(kind, recipe))
         say(f"{folder.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
-        say(whether_it_pays(model, KINDS[kind][0], folder, held))
-        say(f"Next: mmspec generate text --model {name} --method {KINDS[kind][0]} --drafter {folder} 'a prompt'")
+        method, live, drafter = KINDS[kind][0], model, {"drafter": str(folder)}
+        asked = f"--model {name} --method {method} --drafter {folder}"
+        if kind == "layer-skip":  # the folder is a target that drafts for itself
+            live, drafter = load_model(str(folder), str(model.device), model.dtype), {}
+            asked = f"--model {folder} --method {method}"
+        say(whether_it_pays(live, method, drafter, held))
+        say(f"Next: mmspec generate text {asked} 'a prompt'")
 
 
-def whether_it_pays(model: Any, method: str, folder: Path, held: Mapping[str, Batch]) -> str:
+def whether_it_pays(model: Any, method: str, drafter: Mapping[str, str], held: Mapping[str, Batch]) -> str:
     """A sentence on a trained drafter against plain decoding, greedily, behind two beginnings of held-out text."""
     call = GenerateCall(model, new=48, temperature=0.0, seed=0)
     ways = {PLAIN: OurMethod(call, {"method": PLAIN})}
-    ways[method] = OurMethod(call, {"method": method, "drafter": str(folder)})
+    ways[method] = OurMethod(call, {"method": method, **drafter})
     pairs = [pair for of in held.values() for pair in zip(of.ids, of.counted, strict=True)]
     rows = [ids[: min(32, int(counted.nonzero().max()) + 1)] for ids, counted in pairs]
     tasks = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in rows[:2]]
@@ -207,12 +226,15 @@ def readme(kind: DrafterKind, recipe: DrafterRecipe, target: str, facts: Mapping
     public = None if Path(target).exists() else target  # a folder of this machine is nobody else's
     data = ModelCardData(library_name="mmspec", tags=["speculative-decoding"], base_model=public)
     method = KINDS[kind][0]
+    how, what = f'"{method}", drafter="FOLDER"', "this folder, or its name on the hub"
+    if kind == "layer-skip":
+        how, what = f'"{method}"', "the model of this folder"
     held = "\n".join(f"- {printable(name)}: `{json.dumps(counted)}`" for name, counted in facts["held_out"].items())
     return ModelCard(
         f"---\n{data.to_yaml()}\n---\n\n# A drafter for {printable(target)}\n\n"
         f"{layout_of(kind, recipe)} It has {facts['parameters']:,} parameters. `mmspec train drafter --kind {kind}` "
         "made it, by the recipe in `training.json`.\n\n"
-        f'    with mmspec.enable(model, "{method}", drafter="FOLDER"):  # this folder, or its name on the hub\n'
+        f"    with mmspec.enable(model, {how}):  # {what}\n"
         "        model.generate(...)\n\n"
         f"Counted on held-out text, which is no benchmark (`mmspec bench text --help`):\n\n{held}\n"
     )

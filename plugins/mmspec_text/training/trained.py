@@ -1,8 +1,8 @@
 """The input and the result of a stage of training, and the fit of a drafter of any kind.
 
-The reference of AdaSPEC's filter (arXiv 2510.19779) is a drafter like the one that is trained, after one epoch of
-forward KL. It begins with the same weights, and the drafter begins anew beside it, as in the paper: where the drafter
-went on from the reference, nothing would distinguish them at first.
+The reference of AdaSPEC's filter (arXiv 2510.19779) is a drafter like the one that is trained, which forward KL has
+trained to its end (the recipe's `reference`), or for one epoch, here. Both begin with the same weights, as in the
+paper: where the drafter went on from the reference, nothing would distinguish them at first.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,19 +42,25 @@ class Trained:
 
 
 def fit_drafter(
-    of: Training, drafter: nn.Module, new: Callable[[], nn.Module], loss_of: Callable[..., Any], hidden: str | None
+    of: Training,
+    drafter: nn.Module,
+    new: Callable[[], nn.Module],
+    loss_of: Callable[..., Any],
+    hidden: str | None,
+    reference: nn.Module | None = None,
 ) -> None:
-    """Train a drafter by a recipe; where that keeps some tokens alone, a reference first.
+    """Train a drafter by a recipe; where that keeps some tokens alone, a reference first, if there is none.
 
     `new` makes a drafter as it is before training; `loss_of` a loss of a `DraftLoss` and, as `chosen`, the filter of
     tokens; `hidden` begins the names of hidden matrices.
     """
     recipe, chosen = of.recipe, None
-    if recipe.keep_tokens != 1:
+    if recipe.keep_tokens != 1 and reference is None:
         first = replace(recipe, steps=min(recipe.steps, of.texts.epoch), loss="kl", hard=0.0)
         of.say(f"the token filter's reference: {first.steps} steps")
         reference, folder = new(), of.work.with_name("reference")
         fit(reference, of.texts.batch_at, loss_of(first.draft_loss), first.loop(hidden), folder, of.say)
+    if reference is not None:
         chosen = TokenFilter(reference.requires_grad_(False), recipe.keep_tokens)
     learnt = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
     memory = 16 * learnt / 1e9  # each, its gradient and AdamW's two means, in float32

@@ -206,7 +206,7 @@ def _instead(where: Tensor, ours: TargetOutput, theirs: TargetOutput) -> TargetO
 @dataclass(frozen=True)
 class S2DOptions(SmallModelOptions):
     exits: tuple[Annotated[int, Field(ge=1)], ...] | None = option(
-        None, "layers of every sub-model, ascending; default: a half, three quarters and all of them"
+        None, "layers of every sub-model, ascending; default: those it learnt, or a half, three quarters and all"
     )
     sure: Annotated[float, Field(ge=0, le=1)] = option(
         0.7, "largest probability at which a sub-model speaks; higher runs more layers"
@@ -214,6 +214,16 @@ class S2DOptions(SmallModelOptions):
     stop: Annotated[float, Field(ge=0, le=1)] = option(
         0.1, "a draft ends where the largest sub-model's largest probability is below this"
     )
+
+
+def _own_exits(small: TransformersTarget) -> tuple[int, ...]:
+    """The exits that a model was trained with, by its config, or the usual ones."""
+    layers, named = small.layers(), small.model.config.to_dict().get("sorted_exits")
+    if named is None:
+        return tuple(sorted({max(1, layers // 2), max(1, layers - layers // 4), layers}))
+    if not isinstance(named, list) or not all(type(each) is int for each in named):
+        raise ValueError(f"sorted_exits in the draft model's config is a list of numbers of layers, not {named!r}")
+    return tuple(named)
 
 
 @dataclass(frozen=True)
@@ -247,8 +257,7 @@ class S2D(DraftModel):
 
     def __init__(self, options: S2DOptions = S2DOptions()) -> None:
         self.options, self._small = options, load_small_model(options, SPEC.name)
-        layers = self._small.layers()
-        exits = options.exits or tuple(sorted({max(1, layers // 2), max(1, layers - layers // 4), layers}))
+        exits = options.exits or _own_exits(self._small)
         self._sorted = SortedTarget(self._small, exits, options.sure, options.stop)
         super().__init__(self._sorted, StoppedChain())
 

@@ -25,6 +25,7 @@ from mmspec_zoo.overlap.overlapped import AheadOptions
 from mmspec_zoo.overlap.saguaro import SaguaroOptions
 from mmspec_zoo.relaxed.fly import FlyOptions
 from mmspec_zoo.relaxed.judge import JudgeHead, JudgeOptions
+from mmspec_zoo.relaxed.lenient import LenientOptions
 from mmspec_zoo.relaxed.rollback import RollbackOptions
 from mmspec_zoo.relaxed.typical import TypicalOptions
 from mmspec_zoo.self_drafting.dynamic_exit import DynamicExitOptions
@@ -146,6 +147,11 @@ def rollback() -> Example:
     return Example(options=RollbackOptions(threshold=1.0), strict={"threshold": 0.0})
 
 
+def lenient() -> Example:
+    """A draft that counts half."""
+    return Example(options=LenientOptions(epsilon=0.5), strict={"epsilon": 1.0})
+
+
 def typical() -> Example:
     """A bound that some units of a toy are below, and some above."""
     return Example(options=TypicalOptions(epsilon=0.25, delta=0.8), strict={"epsilon": 1.0, "delta": 1e9})
@@ -230,6 +236,7 @@ EXAMPLES = {
     "zoo:ambedkar": ambedkar,
     "zoo:rapid": rapid,
     "zoo:rollback": rollback,
+    "zoo:lenient": lenient,
     "zoo:typical": typical,
     "zoo:fly": fly,
     "zoo:judge": judge,

@@ -6,6 +6,8 @@ Beside them a head reads what the target writes itself. What is held out is what
 from collections.abc import Callable
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.registry.suggest import unknown
 from mmspec_text.training.data import Data
@@ -54,8 +56,14 @@ def train_shipped_head(
     """
     if target not in TARGETS:
         raise ValueError(unknown("target of a shipped head", target, TARGETS))
-    corpus = corpora.load(prose_files)
     model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
+    data = learnt_data(tokenizer, corpora.load(prose_files), recipe)
+    folder = out / name_of(target)
+    train_drafter("eagle3", model, tokenizer, data, recipe=recipe, folder=folder, work=work, name=target, say=say)
+
+
+def learnt_data(tokenizer: PreTrainedTokenizerBase, corpus: corpora.Corpus, recipe: DrafterRecipe) -> Data:
+    """What shipped models learned, with what was held out from them, and beginnings that the target continues."""
     code, prose = (stream(tokenizer, documents) for documents in (corpus.code, corpus.prose))
     held = {}
     for text, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
@@ -64,9 +72,7 @@ def train_shipped_head(
         held[text] = Batch.whole(windows[:WINDOWS])
     beginnings = [Stream(units, share) for units, share in zip((code, prose), PROMPTED, strict=True)]
     prompts = Texts(beginnings, AT_ONCE, GIVEN, recipe.seed + 1).batch_at(0).ids
-    data = Data([Stream(code, CODE), Stream(prose, PROSE)], held, prompts)
-    folder = out / name_of(target)
-    train_drafter("eagle3", model, tokenizer, data, recipe=recipe, folder=folder, work=work, name=target, say=say)
+    return Data([Stream(code, CODE), Stream(prose, PROSE)], held, prompts)
 
 
 def name_of(target: str) -> str:

@@ -1,0 +1,309 @@
+"""Trainings of drafters for the shipped text model, and what is counted with what they made.
+
+Rows of a table begin with the same drafter, read the same texts and take as many steps; what differs is what the row is
+named for. A length is emitted units per pass on held-out prompts; an α the share of sampled drafts of one unit that an
+exact rule takes on held-out text.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
+from mmspec.bench.timing import describe, versions
+from mmspec.core.warp import Warp
+from mmspec.hosts.draft_models import own_target
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text.bench.settings import DRAFTER, texts
+from mmspec_text.training.data import Data
+from mmspec_text.training.draft_model import measured, write_model
+from mmspec_text.training.exits import begun_sorted, measured_exits
+from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
+from mmspec_text.training.run import train_drafter
+from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.texts import Batch, Stream
+from tools.cards.trained import TrainedRow
+from tools.train.text import corpus as corpora
+from tools.train.text.heads import learnt_data
+
+TARGET = "mmspec/text-14m"
+GIVEN, NEW, PROMPTS = 64, 64, 5
+"""Tokens of a prompt and of its output, and the prompts of each kind."""
+HELD = 16
+"""Held-out windows of each kind in which α is counted."""
+SMALL: Mapping[str, Any] = {"batch": 4, "context": 256}
+"""Numbers of all recipes: a row is trained in minutes of one core."""
+WRITTEN = 32
+"""Prompts that the target continues, where it writes."""
+KEPT = (2048, 1024, 512)
+"""Rows of a trimmed output layer."""
+TURNS = 3
+"""How often all prompts are decoded where it is timed."""
+EXAMPLE, ROUNDS = 20_000, 6
+"""Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
+LENIENT = (1.0, 0.7, 0.4, 0.1)
+"""Values of ε."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where trainings are, and how long they take."""
+
+    prose: list[Path]
+    work: Path
+    steps: int
+    say: Callable[[str], None] = print
+
+    @cached_property
+    def target(self) -> Any:
+        return load_model(TARGET).requires_grad_(False)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return load_tokenizer(TARGET)
+
+    @cached_property
+    def corpus(self) -> corpora.Corpus:
+        return corpora.load(self.prose)
+
+    @cached_property
+    def data(self) -> Data:
+        """What the target learnt, with fewer held-out sequences."""
+        data = learnt_data(self.tokenizer, self.corpus, DrafterRecipe(**SMALL))
+        held = {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in data.held.items()}
+        return replace(data, held=held)
+
+    def trained(self, name: str, kind: DrafterKind, numbers: Mapping[str, Any]) -> tuple[Path, str]:
+        """The folder of a trained drafter, and the options of the command that trains it; it resumes.
+
+        `numbers` are a recipe's; `writes` among them says whether the target continues texts, too.
+        """
+        numbers = {"steps": self.steps, **SMALL, **numbers}
+        writes = numbers.pop("writes", False)
+        recipe = DrafterRecipe(**{**KINDS_OWN.get(kind, {}), **numbers})
+        data = replace(self.data, prompts=self.data.prompts[: WRITTEN if writes else 0])
+        folder, work = self.work / name, self.work / f"{name}-work"
+        self.say(f"— {name}")
+        how: dict[str, Any] = {"recipe": recipe, "folder": folder, "work": work, "name": TARGET, "say": self.say}
+        train_drafter(kind, self.target, self.tokenizer, data, **how)
+        usual = {field.name: field.default for field in fields(DrafterRecipe)}
+        given = {key: value for key, value in numbers.items() if value != usual[key]}
+        own = {"self_generated": WRITTEN * 512} if writes else {}
+        options = {"kind": kind, **own, **given}
+        return folder, " ".join(f"--{key.replace('_', '-')} {_short(value)}" for key, value in options.items())
+
+    def row(self, table: str, name: str, command: str, figures: Mapping[str, float]) -> TrainedRow:
+        return TrainedRow(table, name, command, dict(figures), describe("cpu"), versions())
+
+    @torch.no_grad()
+    def decoded(self, target: Any, temperature: float, **how: Any) -> tuple[float, float]:
+        """The acceptance length of a method on held-out prompts, and the bias of a lossy rule, else 0."""
+        decoder = decoder_for(target, **decoder_arguments(how))
+        emitted, passes, biases = 0, 0, []
+        for ids in prompts(self.tokenizer):
+            report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(temperature)).report
+            emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
+            biases.append(0.0 if report.bias is None else report.bias.tv)
+        return emitted / passes, sum(biases) / len(biases)
+
+    def greedy(self, target: Any, **how: Any) -> float:
+        """The acceptance length of greedy calls."""
+        return round(self.decoded(target, 0, **how)[0], 3)
+
+
+def prompts(tokenizer: Any) -> list[Tensor]:
+    """Beginnings of held-out texts, `[1, GIVEN]` each."""
+    return [ids[:, :GIVEN] for pieces in texts(tokenizer).values() for ids in pieces[:PROMPTS]]
+
+
+def _short(value: Any) -> str:
+    """A value as a command has it; a drafter of this run by its folder's name."""
+    return value if not isinstance(value, str) or value.startswith("mmspec/") else Path(value).name
+
+
+def alphas(held: Mapping[str, Any]) -> dict[str, float]:
+    """α on held-out text, by its kind and, of a model with several, by its exit."""
+    found: dict[str, float] = {}
+    for kind, counted in held.items():
+        each = counted["accepted"]
+        names = [""] if isinstance(each, float) else [f" of exit {number}" for number in range(1, len(each) + 1)]
+        found |= {f"α{name}, {kind}": one for name, one in zip(names, [each] if names == [""] else each, strict=True)}
+    return found
+
+
+def alphas_in(folder: Path) -> dict[str, float]:
+    """The same, as a training counted it."""
+    return alphas(json.loads((folder / "training.json").read_text())["held_out"])
+
+
+def losses(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped draft model, trained further: by each loss, on the text, on its own ends and on the target's text."""
+    row, common = partial(lab.row, "losses"), {"learning_rate": 3e-4, "draft_model": DRAFTER, "hard": 0.0}
+    small, teacher = load_model(DRAFTER), Teacher(lab.target)
+    shipped = {kind: measured(small, teacher, batch) for kind, batch in lab.data.held.items()}
+    yield row("as shipped", "", alphas(shipped))
+    plain, command = lab.trained("plain-distillation", "model", common)
+    yield row("plain distillation", command, alphas_in(plain))
+    ways: dict[str, dict[str, Any]] = {
+        "reverse KL": {"loss": "reverse-kl"},
+        "JSD": {"loss": "jsd"},
+        "JSD, β = 0.1": {"loss": "jsd", "beta": 0.1},
+        "TV": {"loss": "tv"},
+        "TV++": {"loss": "tv++"},
+        "AdaSPEC": {"keep_tokens": 0.4, "reference": str(plain)},
+        "KL, on-policy": {"drafter_share": 0.5, "temperature": 1.0},
+        "TV++, on-policy": {"loss": "tv++", "drafter_share": 0.5, "temperature": 1.0},
+        "KL, the target's text": {"writes": True, "own_share": 0.9, "temperature": 1.0},
+    }
+    for name, numbers in ways.items():
+        folder, command = lab.trained(slug(name), "model", {**common, **numbers})
+        yield row(name, command, alphas_in(folder))
+
+
+def stages(lab: Lab) -> Iterator[TrainedRow]:
+    """Three stages of one drafter: text alone, the target's text, a loss against the target; two losses of the last."""
+    first, command = lab.trained("first", "model", {"loss": "hard", "steps": 3 * lab.steps})
+    own = {"draft_model": str(first), "writes": True, "own_share": 0.9, "temperature": 1.0}
+    found = [("text alone", first, command)]
+    for loss in ("kl", "tv++"):
+        name = f"then {loss}, on the target's text"
+        numbers = {"loss": loss, "hard": 0.0, "learning_rate": 1e-3, **own}
+        found.append((name, *lab.trained(slug(name), "model", numbers)))
+    for name, folder, command in found:
+        yield lab.row("three stages", name, command, alphas_in(folder))
+
+
+def lenience(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped draft model under DistillSpec's lossy rule."""
+    for epsilon in LENIENT:
+        how = {"method": "draft-model", "drafter": DRAFTER, "k": 4, "rule": "lenient", "epsilon": epsilon}
+        length, bias = lab.decoded(lab.target, 1, **how)
+        figures = {"length, T = 1": round(length, 3), "bias": round(bias, 4)}
+        yield lab.row("lenience", f"ε = {epsilon:g}", "", figures)
+
+
+def exits(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped model and one that learnt to be left early, each the target of the methods that leave it."""
+    numbers = {"learning_rate": 1e-3, "rotation": 4, "exit_scale": 1.0}
+    folder, command = lab.trained("layer-skip", "layer-skip", numbers)
+    for name, target, made in (("as shipped", lab.target, ""), ("trained", load_model(str(folder)), command)):
+        figures = {
+            "layer-skip, exit 2: length": lab.greedy(target, method="layer-skip", k=4, exit=2),
+            "layer-skip, exit 4: length": lab.greedy(target, method="layer-skip", k=4, exit=4),
+            "del: length": lab.greedy(target, method="del", k=4),
+        }
+        held = json.loads((folder / "training.json").read_text())["held_out"] if made else shipped_exits(lab)
+        figures |= {f"nats, {kind}": counted["nats_per_token"][-1] for kind, counted in held.items()}
+        yield lab.row("early exit", name, made, {**figures, **alphas(held)})
+
+
+def shipped_exits(lab: Lab) -> dict[str, Any]:
+    """What is counted at the exits of the shipped model."""
+    info = own_target(lab.target).model_info
+    layers = tuple(range(1, len(info.language.layers) + 1))
+    return {kind: measured_exits(info, layers, batch, None) for kind, batch in lab.data.held.items()}
+
+
+def nested(lab: Lab) -> Iterator[TrainedRow]:
+    """The first half of the shipped model as a draft model with three exits, for two targets of its tokenizer."""
+    numbers, first = {"learning_rate": 1e-3}, lab.work / "first-layers"
+    if not first.is_dir():
+        write_model(begun_sorted(lab.target, DrafterRecipe(layers=4)), lab.tokenizer, first)
+    last = lab.trained("last-exit", "model", {"loss": "hard", "draft_model": str(first), **numbers})
+    made = {
+        "the first 4 layers": (first, ""),
+        "trained at the last exit": last,
+        "sorted fine-tuning": lab.trained("sorted", "sorted", numbers),
+    }
+    targets = {"text-14m": lab.target, "ssm-5m": load_model("mmspec/ssm-5m")}
+    for name, (folder, command) in made.items():
+        how: dict[str, Any] = {"method": "s2d", "drafter": str(folder), "k": 4, "exits": (2, 3, 4)}
+        figures = {f"length, {target}": lab.greedy(live, **how) for target, live in targets.items()}
+        figures["length, text-14m, exit 2 alone"] = lab.greedy(lab.target, **how, sure=0.0, stop=0.0)
+        yield lab.row("sorted", name, command, figures)
+
+
+def trimmed(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped draft model with fewer rows of its output layer: all ways decode a prompt before the next one."""
+    texts_file, small = lab.work / "corpus.txt", load_model(DRAFTER)
+    lab.work.mkdir(parents=True, exist_ok=True)
+    texts_file.write_text("\n".join([*lab.corpus.code[:400], *lab.corpus.prose]))
+    rows, width = small.get_output_embeddings().weight.shape
+    inner = sum(p.numel() for p in small.parameters()) - rows * width  # its embedding is its output layer
+    ways: dict[int, Any] = {rows: decoder_for(lab.target, "draft-model", drafter=DRAFTER, k=4)}
+    for keep in KEPT:
+        how: dict[str, Any] = {"drafter": DRAFTER, "k": 4, "keep": keep, "corpus": str(texts_file)}
+        ways[keep] = decoder_for(lab.target, "vocab-trim", **how)
+    passes, emitted, seconds = (dict.fromkeys(ways, 0.0) for _ in range(3))
+    for turn in range(TURNS):
+        for ids in prompts(lab.tokenizer):
+            for keep, decoder in ways.items():
+                began = time.process_time()
+                report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(0)).report
+                seconds[keep] += (time.process_time() - began) if turn else 0  # the first turn lays weights out
+                emitted[keep], passes[keep] = emitted[keep] + report.emitted - 1, passes[keep] + report.row_rounds
+    outputs = (TURNS - 1) * len(prompts(lab.tokenizer)) * NEW
+    for keep in ways:
+        figures = {
+            "rows": keep,
+            "MB that a draft's pass reads": round(4 * (inner + keep * width) / 1e6, 2),
+            "length, greedy": round(emitted[keep] / passes[keep], 3),
+            "CPU ms a token": round(1e3 * seconds[keep] / outputs, 2),
+        }
+        yield lab.row("trimmed", "draft-model" if keep == rows else f"vocab-trim, keep {keep}", "", figures)
+
+
+def shift(lab: Lab) -> Iterator[TrainedRow]:
+    """A drafter that learns between calls, while the topic of the prompts is code, then prose, then code again."""
+    given, half = prompts(lab.tokenizer), len(prompts(lab.tokenizer)) // 2
+    code, prose = (source.units[:EXAMPLE] for source in lab.data.sources if isinstance(source, Stream))
+    route = mmspec.Topics({"code": [code], "prose": [prose]})
+    one = mmspec.Learning(rate=3e-4, steps=2)
+    ways: dict[str, Any] = {
+        "as shipped": None,
+        "one drafter that learns": one,
+        "a drafter for each topic": replace(one, route=route),
+    }
+    for name, learning in ways.items():
+        figures: dict[str, float] = {}
+        with mmspec.enable(
+            lab.target, "draft-model", drafter=load_model(DRAFTER), k=4, learn=learning or False
+        ) as spec:
+            for phase, pieces in (("code", given[:half]), ("prose", given[half:]), ("code again", given[:half])):
+                lengths = []
+                for _ in range(ROUNDS):
+                    emitted, passes = 0, 0
+                    for ids in pieces:
+                        lab.target.generate(ids, max_new_tokens=NEW, do_sample=False)
+                        report = spec.report
+                        assert report is not None
+                        emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
+                    lengths.append(round(emitted / passes, 3))
+                figures |= {f"{phase}: first": lengths[0], f"{phase}: last": lengths[-1]}
+        yield lab.row("shift of topic", name, "", figures)
+
+
+def slug(name: str) -> str:
+    """A name as that of a folder."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+
+
+TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
+    "losses": losses,
+    "three stages": stages,
+    "lenience": lenience,
+    "early exit": exits,
+    "sorted": nested,
+    "trimmed": trimmed,
+    "shift of topic": shift,
+}
+"""The tables, by name."""
