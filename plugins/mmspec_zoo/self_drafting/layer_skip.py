@@ -1,8 +1,9 @@
 """`layer-skip`: the target's first layers and its output layer draft a chain.
 
 LayerSkip (Elhoushi et al., arXiv 2404.16710), self-speculative decoding: drafts leave the model at layer E, and the
-whole model verifies them. The paper trains models whose early layers can be read; others draft badly. Its exit cache,
-which spares verification the first E layers, is not built: verification runs all layers.
+whole model verifies them. The paper trains models whose early layers can be read, as `mmspec train drafter --kind
+layer-skip` does; others draft badly. Its exit cache, which spares verification the first E layers, is not built:
+verification runs all layers.
 Guarantee: the rule's; under rules that need it, a draft has its distribution.
 Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
 """

@@ -9,11 +9,11 @@ Keys of layers that a unit did not need are filled in later, for all units that 
 unit that needs these layers, at the latest when `ROOM` units wait. Every row chooses for itself, but a part of the
 model runs for all rows, or for none: whether some row needs it is read from the device, on a CPU at every exit.
 Elsewhere, where reading is a wait, it is asked once for each pass: if some row goes on behind the first exit, all other
-layers run, and rows still speak at the exit where they are sure. One draft model serves several targets. The paper
-trains the exits together (sorted fine-tuning); a model that was not trained so drafts badly at its early exits, and
-then runs all of its layers.
-The paper could not be read here: the steps are a reconstruction, and the defaults of `exits`, `sure` and `stop` are
-ours. Probabilities are the model's own, before temperature and processors.
+layers run, and rows still speak at the exit where they are sure. One draft model serves several targets. Its exits
+are trained together (sorted fine-tuning, `mmspec train drafter --kind sorted`), and its config names them; a model that
+was not trained so drafts badly at its early exits, and then runs all of its layers.
+Only a summary of the paper could be read here: the steps are a reconstruction, and `sure`, `stop` and the `exits` of a
+model that names none are ours. Probabilities are the model's own, before temperature and processors.
 Guarantee: the rule's; sub-models and ends are chosen by distributions, before a unit is drawn from them, so that
 a draft's distribution is the one of the sub-model that spoke.
 Knobs: `exits` (an earlier first one drafts faster and worse), `sure` (higher runs more layers and drafts better; 0: the
