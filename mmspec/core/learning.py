@@ -150,7 +150,8 @@ class Learner:
         self.loss: float | None = None  # that of the latest step; None before the first
         self._calls = 0
         self._draws = random.Random(0)
-        self._lock, self._turn = threading.Lock(), threading.Condition()
+        # Of lessons; of a step in a thread; and of the number of calls
+        self._lock, self._turn, self._counting = threading.Lock(), threading.Condition(), threading.Lock()
         self._running, self._owed = 0, 0  # calls that run, and steps of lessons that are due while none does
         self._thread: threading.Thread | None = None
         # What topics have that are not in use: their rows, and the next two; and the weights at the beginning
@@ -162,11 +163,13 @@ class Learner:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        threads = ("lesson", "_lock", "_turn", "_thread")
-        return {name: value for name, value in vars(self).items() if name not in threads} | {"_running": 0}
+        threads = ("lesson", "_lock", "_turn", "_counting", "_thread")
+        kept = {name: value for name, value in vars(self).items() if name not in threads}
+        return kept | {"_running": 0, "_owed": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _turn=threading.Condition(), _thread=None)
+        locks = {"_lock": threading.Lock(), "_turn": threading.Condition(), "_counting": threading.Lock()}
+        vars(self).update(state, **locks, _thread=None)
 
     @cached_property
     def lesson(self) -> Lesson:
@@ -189,25 +192,35 @@ class Learner:
     @contextmanager
     def call(self) -> Iterator[None]:
         """A block in which no lesson runs in a thread: a call of the model."""
-        with self._turn:  # a step holds it
+        with self._counting:  # first, so that no other step begins
             self._running += 1
         try:
+            with self._turn:  # a step holds it
+                pass
             yield
         finally:
-            with self._turn:
+            with self._counting:
                 self._running -= 1
+            with self._turn:
                 self._turn.notify_all()
 
     def turn_to(self, units: Tensor) -> None:
-        """Let the drafter be that of a prompt's topic, `[unit]` int64, inside of `call`; where another call runs, it
-        stays as it is.
+        """Let the drafter be that of a prompt's topic, `[unit]` int64, inside of `call`; where another call or a lesson
+        runs, it stays as it is. Steps that are due for another topic are not taken.
         """
         route = self.learning.route
-        if route is None or self._running > 1 or self.stopped:
+        if route is None or self._running > 1 or self.stopped or not self._lock.acquire(blocking=False):
             return
-        weights, topic = self.lesson.weights(), route(units)
+        try:
+            self._change(route(units))
+        finally:
+            self._lock.release()
+
+    def _change(self, topic: str) -> None:
+        weights = self.lesson.weights()
         self._first = self._first or [weight.detach().float().clone() for weight in weights]
         if topic != self._topic:
+            self._owed = 0
             self._shelf[self._topic] = self.kept, self._copies, self._optimizer
             begun = deque[Row](maxlen=self.learning.capacity), list[Tensor](), None
             self._topic, (self.kept, self._copies, self._optimizer) = topic, self._shelf.pop(topic, begun)

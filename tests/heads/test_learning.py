@@ -1,6 +1,8 @@
 """Drafters that learn between calls: what is noted, what a lesson changes, and that no text changes under `match`."""
 
 import copy
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.core.decoder import Decoder
-from mmspec.core.learning import Notes, Row
+from mmspec.core.learning import Learner, Notes, Row
 from mmspec.core.state import State
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
@@ -293,6 +295,38 @@ def test_lessons_wait_for_idle_moments(make: Callable, rows: dict[str, Tensor]) 
         ValueError, match=r"a text depends on the drafter, and with Learning\(idle=True\) on when lessons"
     ):
         mmspec.enable(llama(), drafter=make(), rule="rejection", k=2, learn=mmspec.Learning(idle=True))
+
+
+def test_a_call_waits_for_one_step(rows: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are due, none begins once a call has come; and a topic that comes leaves another one's steps."""
+    began, goes_on, taken = threading.Event(), threading.Event(), list[int]()
+
+    def step(self: Learner) -> None:
+        taken.append(self._running)
+        began.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(Learner, "_step", step)
+    model, learn = llama(), mmspec.Learning(steps=50, idle=True, route=lambda units: str(len(units)))
+    with mmspec.enable(model, drafter=small(), k=3, learn=learn) as spec:
+        learner = spec.learner
+        assert learner is not None
+        generated(model, rows, 0)
+        assert began.wait(60)
+        waiting = threading.Thread(target=lambda: (until(lambda: learner._running == 1), goes_on.set()))
+        waiting.start()
+        with learner.call():
+            waiting.join()
+            assert taken == [0] and learner._owed == 49
+            learner.turn_to(torch.arange(3))
+            assert not learner._owed and not learner.kept
+        learner.rest()
+        assert taken == [0]
+
+
+def until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.001)
 
 
 def test_every_topic_has_a_drafter_and_rows_of_its_own(rows: dict[str, Tensor]) -> None:
