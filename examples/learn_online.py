@@ -38,11 +38,12 @@ def main() -> None:
     ask.add_argument("--steps", type=int, default=1)
     ask.add_argument("--positions", default="corrected", choices=["corrected", "emitted"])
     ask.add_argument("--temperature", type=float, default=0.8)
+    ask.add_argument("--idle", action="store_true", help="lessons in a thread, while the model idles")
     ask.add_argument("--form", help="of a head's drafts; default: the head's")
     asked = ask.parse_args()
     pipe = mmspec.Pipeline.from_pretrained(asked.model)
     model, pieces = pipe.model, pieces_of(pipe.tokenizer, asked.module, asked.pieces)
-    learn = mmspec.Learning(rate=asked.rate, steps=asked.steps, positions=asked.positions)
+    learn = mmspec.Learning(rate=asked.rate, steps=asked.steps, positions=asked.positions, idle=asked.idle)
     options = {"form": asked.form} if asked.form else {}
     how = {"do_sample": asked.temperature > 0, "max_new_tokens": asked.tokens, "top_k": 0}
     how |= {"temperature": asked.temperature} if asked.temperature > 0 else {}
