@@ -46,7 +46,7 @@ WRITTEN = 32
 """Prompts that the target continues, where it writes."""
 KEPT = (2048, 1024, 512)
 """Rows of a trimmed output layer."""
-TURNS = 3
+TURNS = 2
 """How often all prompts are decoded where it is timed."""
 EXAMPLE, ROUNDS = 20_000, 6
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
@@ -239,10 +239,10 @@ def trimmed(lab: Lab) -> Iterator[TrainedRow]:
     texts_file.write_text("\n".join([*lab.corpus.code[:400], *lab.corpus.prose]))
     rows, width = small.get_output_embeddings().weight.shape
     inner = sum(p.numel() for p in small.parameters()) - rows * width  # its embedding is its output layer
-    ways: dict[int, Any] = {rows: decoder_for(lab.target, "draft-model", drafter=DRAFTER, k=4)}
-    for keep in KEPT:
-        how: dict[str, Any] = {"drafter": DRAFTER, "k": 4, "keep": keep, "corpus": str(texts_file)}
-        ways[keep] = decoder_for(lab.target, "vocab-trim", **how)
+    common = {"drafter": DRAFTER, "k": 4}
+    options = {rows: {"method": "draft-model", **common}}
+    options |= {keep: {"method": "vocab-trim", **common, "keep": keep, "corpus": str(texts_file)} for keep in KEPT}
+    ways = {keep: decoder_for(lab.target, **decoder_arguments(how)) for keep, how in options.items()}
     passes, emitted, seconds = (dict.fromkeys(ways, 0.0) for _ in range(3))
     for turn in range(TURNS):
         for ids in prompts(lab.tokenizer):
