@@ -81,7 +81,7 @@ def _early(student: Any) -> Any:
 
 
 def _said(info: ModelInfo, states: Tensor) -> Tensor:
-    """What a model says where it is left with these states."""
+    """The logits of a model that is left with these states."""
     said: Tensor = info.model.get_output_embeddings()(info.language.final_norm(states))
     return said
 
@@ -92,7 +92,7 @@ def sorted_exits(layers: int) -> tuple[int, ...]:
 
 
 def layer_skip_weights(layers: int, scale: float, rotation: int, step: int) -> dict[int, float]:
-    """What each exit weighs in a step."""
+    """The weight of each exit in a step."""
     early = (exit for exit in range(1, layers) if (exit - 1 - step) % rotation == 0)
     raw = {exit: scale * exit * (exit + 1) / 2 for exit in early} | {layers: layers * (layers + 1) / 2}
     total = sum(raw.values())

@@ -77,7 +77,7 @@ class Lab:
 
     @cached_property
     def data(self) -> Data:
-        """What the target learnt, with fewer held-out sequences."""
+        """The texts that the target learnt, with fewer held-out sequences."""
         data = learnt_data(self.tokenizer, self.corpus, DrafterRecipe(**SMALL))
         held = {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in data.held.items()}
         return replace(data, held=held)
@@ -208,7 +208,7 @@ def exits(lab: Lab) -> Iterator[TrainedRow]:
 
 
 def shipped_exits(lab: Lab) -> dict[str, Any]:
-    """What is counted at the exits of the shipped model."""
+    """The figures of the exits of the shipped model."""
     info = own_target(lab.target).model_info
     layers = tuple(range(1, len(info.language.layers) + 1))
     return {kind: measured_exits(info, layers, batch, None) for kind, batch in lab.data.held.items()}
