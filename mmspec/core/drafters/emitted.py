@@ -55,7 +55,7 @@ class EmittedUnits:
         return new
 
     def _copied(self, emitted: list[int]) -> list[list[int]]:
-        """What was copied of the units of every row since the last reading, up to `emitted` of each."""
+        """The copied units of every row since the last reading, up to `emitted` of each."""
         new: list[list[int]] = [[] for _ in emitted]
         ends = [*(before for _, _, before in self._rounds[1:]), emitted]
         for (first, copied, _), end in zip(self._rounds, ends, strict=False):

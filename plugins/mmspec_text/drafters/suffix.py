@@ -213,13 +213,9 @@ def expected(draft: list[Node]) -> float:
 
 
 def grown(behind: list[list[int]], most: int, threshold: float, children: int | None) -> list[Node]:
-    """The `most` likeliest nodes of a tree of continuations, the latest first, each `BREAK` behind its end.
+    """The `most` likeliest nodes of the tree of continuations `behind`, the latest first, each `BREAK` behind its end.
 
-    Args:
-        behind: What follows each place, the latest one first.
-        most: Nodes at most.
-        threshold: The smallest chance of a path.
-        children: The likeliest children of a node that are looked at; None: all.
+    No path's chance is below `threshold`; of a node's children the likeliest `children` are looked at, or all.
     """
     nodes, heap, number = list[Node](), list[tuple[float, int, Node, list[list[int]], int]](), 0
     parent, chance, depth, total = -1, 1.0, 0, len(behind) + UNSEEN
