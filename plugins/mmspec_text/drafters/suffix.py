@@ -7,13 +7,13 @@ Every length of a suffix is tried, from one unit to `max_match`. Behind its plac
 as a chain (`suffix`) or as a tree by a heap (`suffix-tree`), of at most `factor` units for each unit of the suffix, and
 as long as the chance of its path is above `threshold`. The draft with the largest sum of chances, which is the number
 of units that it is expected to bring, is verified; of equals that of the longer suffix, and the row's own first.
-The chance of a unit is its share of the places; the end of the text, behind which nothing stands yet, counts as
-`UNSEEN` places more. The released code counts it as one, and does so in trees that hold all places; here the latest
-`PLACES` of a suffix are counted.
+The chance of a unit is its share of the places; the end of the text, behind which nothing stands yet, counts as one
+more, as in the released code. That counts all places in a tree; here the latest `PLACES` of a suffix are counted.
 Guarantee: drafts are point masses; exact under every rule that takes chains of them, or trees.
 Knobs: a higher `threshold` drafts less and is accepted more often; a larger `min_match` drafts less often; a higher
-`factor` drafts longer behind short suffixes; `remember=0` and `siblings=False` make a row's drafts depend on its own
-text alone.
+`factor` drafts longer behind short suffixes and is accepted more, and each node costs. `remember=0` and
+`siblings=False` make a row's drafts depend on its own text alone, and with them what a seed gives under a rule that is
+lossless and not invariant.
 """
 
 import heapq
@@ -39,6 +39,7 @@ from mmspec_text.specs import SUFFIX, SUFFIX_TREE
 PLACES = 64
 """Places of a suffix that are counted, the latest ones."""
 UNSEEN = 1.0
+"""Places that the end of the text counts as."""
 
 
 @dataclass(frozen=True)
