@@ -235,7 +235,7 @@ def test_on_text_that_repeats_itself_nothing_is_lost(first: str, model: str, bes
 
 
 def test_rasd_with_a_head() -> None:
-    """What the text repeats, and a datastore that has it, lengthen a head's drafts; it is known by its files."""
+    """Copies of the text, or a datastore that has it, lengthen the drafts of a head, which its files tell."""
     tokens = load_tokenizer("mmspec/text-14m")(REPEATS, return_tensors="pt").input_ids
     head = "mmspec/text-14m-eagle3"
     alone, text = length(tokens, None, "eagle", drafter=head, k=5)

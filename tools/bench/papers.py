@@ -73,7 +73,7 @@ class Row:
 
 
 def conversations(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
-    """What an agent asks that tries again and again: every question with all that was said before. Each task is begun
+    """The questions of an agent that tries again and again, each with all that was said before. Every task is begun
     anew once, as a run that failed is.
     """
     for task in (task for task in TASKS for _ in range(2)):
