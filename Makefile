@@ -118,7 +118,7 @@ types: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tools.cards
 	$(BIN)/python -m tools.cards --readme README.md --readme model_cards/README.md
-	$(BIN)/python docs/site/papers.py
+	PYTHONPATH=. $(BIN)/python docs/site/papers.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).

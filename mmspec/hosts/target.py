@@ -6,7 +6,7 @@ goes through the model exactly.
 """
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,6 +39,9 @@ from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
 
+Resume = Callable[[TransformersTargetCache, Draft], TargetOutput | None]
+"""The scores of a rooted draft from what drafting passes have left of it; None: all layers have to run."""
+
 
 class TransformersTarget:
     """A decoder-only model of transformers, which is unchanged outside of passes; refuses one with which drafts cannot
@@ -54,6 +57,7 @@ class TransformersTarget:
     boundaries: tuple[int, ...] = ()  # of layers, whose states outputs carry (`with_hidden`)
     condition: Condition | None = None  # units inside of every prompt (`with_condition`)
     memory: Memory | None = None  # a limit for the bytes of a call's cache (`with_memory`)
+    resume: Resume | None = None  # verifies from what a drafter left in the cache (`with_resume`)
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(
@@ -111,6 +115,12 @@ class TransformersTarget:
         other.memory = memory
         return other
 
+    def with_resume(self, resume: Resume) -> "TransformersTarget":
+        """This target, whose passes over whole drafts are asked of `resume` first."""
+        other = copy.copy(self)
+        other.resume = resume
+        return other
+
     def lend(self) -> Lent:
         model = self.model
         return Lent(model.get_input_embeddings(), model.get_output_embeddings(), device_of(model), model.dtype)
@@ -162,6 +172,8 @@ class TransformersTarget:
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
         assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
+        if self.resume is not None and not first and (resumed := self.resume(cache, draft)) is not None:
+            return resumed
         nodes = draft.nodes - (0 if slots.recurrent else first)
         # Inference mode is a tenth faster; quantised weights that move between devices do not know it.
         with torch.no_grad() if hooks_of(self.model) else torch.inference_mode(), self.ready(cache, nodes):

@@ -26,7 +26,14 @@ SUFFIX = DrafterSpec.row(
     "suffix",
     "mmspec_text.drafters.suffix:Suffix",
     "discrete → chain",
-    "What followed the longest suffix most often, in the text or a corpus; no model.",
+    "What followed the end of the text before, here or in earlier calls; no model.",
+    "https://arxiv.org/abs/2411.04975",
+)
+SUFFIX_TREE = DrafterSpec.row(
+    "suffix-tree",
+    "mmspec_text.drafters.suffix:SuffixTree",
+    "discrete → tree",
+    "All that often followed the end of the text before, as a tree; no model.",
     "https://arxiv.org/abs/2411.04975",
 )
 GRAMMAR = DrafterSpec.row(
@@ -143,6 +150,7 @@ CASCADE = DrafterSpec.row(
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
+    SUFFIX_TREE,
     GRAMMAR,
     JACOBI_TEXT,
     LOOKAHEAD,
@@ -174,7 +182,8 @@ METHODS = (
         summary="One unit a pass, no drafts: what every other method is compared with.",
     ),
     PROMPT_LOOKUP.method("Drafts copied from the text so far; good where the output repeats the input.", k=10),
-    SUFFIX.method("Statistics of the text, other samples of it, earlier calls, a corpus of yours.", k=10),
+    SUFFIX.method("What followed before: in the text, other samples, earlier calls, a corpus.", k=10),
+    SUFFIX_TREE.method("The same as a tree: several continuations of one suffix.", k=10),
     TOKEN_RECYCLING.method(
         "A tree of recycled candidates; needs no model and gets better as it goes.",
         # SmolLM2, greedy, 80 tokens after six prompts of Spec-Bench: 1.70, 1.90, 2.05, 2.22 tokens a pass with 8, 16,

@@ -34,6 +34,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "plain": {},
     "prompt-lookup": {"k": 6},
     "suffix": {"k": 8},
+    "suffix-tree": {"k": 8},
     "token-recycling": {"k": 4},
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},

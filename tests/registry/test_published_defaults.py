@@ -30,6 +30,13 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str]] = {
         {"k": 16, "init": "random", "redraw": "independent"},
         "tyshiwo1/Accelerating-T2I-AR-with-SJD: test_lumina_mgpt.py, test_emu3.py",
     ),
+    **dict.fromkeys(
+        ("suffix", "suffix-tree"),
+        (
+            {"max_match": 64, "factor": 1.0, "threshold": 0.1},
+            "snowflakedb/ArcticInference: suffix_decoding/cache.py; `k` is the server's there",
+        ),
+    ),
     "swift": (
         {"k": 25, "sure": 0.8, "skip": 0.45, "window": 32, "nodes": 250},
         "hemingkx/SWIFT: model/swift/utils.py, eval_llama.sh; 250 are all candidates of 25 depths",
@@ -52,7 +59,7 @@ OURS: dict[str, str] = {
         "a head's file says how far it drafts",
     ),
     **dict.fromkeys(("gemma4-assistant", "draft-model", "cascade", "jacobi-text", "grammar"), "not the paper's method"),
-    **dict.fromkeys(("prompt-lookup", "suffix"), "longer drafts cost nothing to make"),
+    "prompt-lookup": "longer drafts cost nothing to make",
     **dict.fromkeys(("gs-sjd", "mc-sjd", "frame-gs-sjd", "gs-sjd-pac", "sjd-pac"), "a pipeline says its window"),
     **dict.fromkeys(("reflection", "draft-reflection", "denoise-ahead", "causal-sets"), "a pipeline says its window"),
 }

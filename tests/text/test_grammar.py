@@ -85,7 +85,8 @@ def test_drafts_of_successive_rounds() -> None:
     state.history[0, 7:11] = torch.tensor([7, 8, 20, 9])
     state.host.emitted = [9]
     assert drafted(drafter, state) == [17]
-    # Without a count of what followed, the draft ends at the choice.
+    # Where nothing is known of what follows, the draft ends at the choice.
+    drafter = GrammarDrafter()
     state.history[0, 2:4] = torch.tensor([57, 7])
     state.host.emitted, state.memory.emitted = [2], EmittedUnits(state)
     state.memory = drafter.start(state, None)

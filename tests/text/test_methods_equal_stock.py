@@ -68,7 +68,7 @@ def test_equal_to_unmodified_generate(name: str, model: str, sample: bool, promp
 
 
 def recycling(number: int) -> Drafter:
-    return TokenRecycling(TokenRecyclingOptions(**({}, {"nodes": 20, "width": 3})[number]))
+    return TokenRecycling(TokenRecyclingOptions(**({}, {"nodes": "released", "width": 3})[number]))
 
 
 def lookup_recycling(number: int) -> Drafter:

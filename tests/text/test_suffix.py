@@ -1,9 +1,8 @@
-"""`suffix`: its counts against counting by hand, and its corpora."""
+"""`suffix`: its places and drafts against brute force, what it remembers, and its corpora."""
 
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,86 +16,92 @@ from safetensors.numpy import save_file
 import mmspec
 from mmspec.core.state import HostCopy
 from mmspec.hosts.loading import load_tokenizer
-from mmspec_text.drafters.suffix import Suffix, SuffixOptions
-from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, SuffixArray
+from mmspec_text.drafters.suffix import Node, Suffix, SuffixOptions, SuffixRow, SuffixTree
+from mmspec_text.drafters.suffix_texts import Found, Remembered, Written
 
 TOKENIZER = "mmspec/text-1m"
 
 
-def by_hand(
-    documents: list[list[int]], text: list[int], shortest: int, longest: int
-) -> tuple[Counter[int], dict[int, int], int] | None:
-    """After the longest suffix of `text` that is followed by anything: counts, where each came last, its length."""
-    for n in range(min(longest, len(text)), shortest - 1, -1):
-        counts, latest = Counter(), {}
-        for d, document in enumerate(documents):
-            for i in range(n, len(document)):
-                if document[i - n : i] == text[-n:]:
-                    counts[document[i]] += 1
-                    latest[document[i]] = (d, i)
-        if counts:
-            return counts, latest, n
-    return None
+def by_hand(texts: list[list[int]], tail: list[int], length: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Every place in texts behind a suffix of `tail`: how many units of it, and what follows; the latest first."""
+    found = list[tuple[int, tuple[int, ...]]]()
+    for text in texts:
+        for place in range(1, len(text)):
+            matched = 0
+            while matched < min(place, len(tail)) and text[place - 1 - matched] == tail[-1 - matched]:
+                matched += 1
+            if matched:
+                found.insert(0, (matched, tuple(text[place : place + length])))
+    return found
 
 
-def matches(guess: Any, right: Any, tie: Callable[[int], Any]) -> None:
-    if right is None:
-        assert guess is None
-        return
-    counts, latest, n = right
-    top = max(counts.values())
-    best = max((unit for unit in counts if counts[unit] == top), key=lambda unit: tie(latest[unit], unit))
-    assert (guess.unit, guess.count, guess.total, guess.matched) == (best, top, sum(counts.values()), n)
-    assert guess.chance == top / (sum(counts.values()) + 3 / n**1.5)
+def as_list(found: Found) -> list[tuple[int, tuple[int, ...]]]:
+    rows = zip(found.matched.tolist(), found.behind.tolist(), strict=True)
+    return [(matched, tuple(unit for unit in behind if unit >= 0)) for matched, behind in rows]
 
 
-@pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (1, 4), (2, 3), (3, 6)])
-def test_counts_of_a_growing_text(shortest: int, longest: int) -> None:
-    random.seed(shortest * 10 + longest)
-    found = missed = 0
+def test_places_are_those_that_brute_force_finds() -> None:
+    """Texts in many blocks and in one, of few units, so that suffixes are long, and of many."""
+    random.seed(3)
+    longest = 0
     for _ in range(60):
-        vocab, seen, text = random.choice([2, 3, 6, 30]), NgramCounts(shortest, longest), list[int]()
-        for _ in range(random.randint(1, 8)):
-            new = [random.randrange(vocab) for _ in range(random.randint(0, 9))]
-            seen.extend(text, new)
-            text += new
-            right = by_hand([text], text, shortest, longest)
-            matches(seen.guess(text), right, lambda latest, unit: latest)
-            found, missed = found + (right is not None), missed + (right is None)
-    assert found > 40 and missed > 40
+        vocab, length = random.choice([2, 5, 200_000]), random.randint(1, 64)
+        texts = [random.choices(range(vocab), k=random.randint(1, 600)) for _ in range(3)]
+        texts.append(texts[0][:250])
+        tail = random.choice(texts)[: random.randint(1, 300)][-64:]
+        remembered = Remembered(10_000)
+        for text in texts:
+            half, block = len(text) // 3, None
+            for before, units in ((0, text[:half]), (half, text[half:])):
+                block = remembered.add(text[:before], units, block)
+        for source, known in ((remembered, texts), (Written(texts[0]), texts[:1])):
+            found = as_list(source.found(np.array(tail, np.int32), 10**6, length))
+            expected = by_hand(known, tail, length)
+            if source is remembered:  # what goes on in a later block may not be found where a text has several parts
+                assert [n for n, _ in found] == [n for n, _ in expected]
+                assert all(mine == right[: len(mine)] for (_, mine), (_, right) in zip(found, expected, strict=True))
+                assert sum(mine == right for mine, right in zip(found, expected, strict=True)) >= 0.5 * len(found)
+            else:
+                assert found == expected
+            longest = max(longest, *(n for n, _ in expected), 0)
+    assert longest == 64
 
 
-@pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (1, 4), (2, 3), (3, 6)])
-def test_corpus(shortest: int, longest: int) -> None:
-    random.seed(shortest * 10 + longest)
-    found = missed = 0
-    for trial in range(40):
-        ids = random.sample(range(100_000), random.choice([2, 3, 6, 30]))
-        documents = [random.choices(ids, k=random.randint(1, 40)) for _ in range(random.randint(1, 4))]
-        corpus = SuffixArray(documents if trial % 2 else documents[0], shortest, longest)
-        assert corpus.largest == max(max(d) for d in (documents if trial % 2 else documents[:1]))
-        for _ in range(10):
-            text = random.choices([*ids, 5], k=random.randint(0, 7))
-            right = by_hand(documents if trial % 2 else documents[:1], text, shortest, longest)
-            matches(corpus.guess(text), right, lambda latest, unit: -unit)
-            found, missed = found + (right is not None), missed + (right is None)
-    assert found > 20 and missed > 40
+def test_the_latest_places_of_every_length_are_found() -> None:
+    """`1 2` is rare and long ago, `2` is everywhere: both are there, and of the latter the latest."""
+    text = [7, 1, 2, 3] + [9, 2] * 500 + [5, 2]
+    for source in (Written(text), Remembered(2_000)):
+        if isinstance(source, Remembered):
+            source.add([], text)
+        found = source.found(np.array([7, 1, 2], np.int32), 8, 1)
+        assert found.matched.tolist().count(3) == 1 and int(found.behind[found.matched == 3, 0][0]) == 3
+        assert 8 <= len(found.places) <= 20 and found.behind[0, 0] in (5, 9)
 
 
 def test_ids_beyond_16_bits_stay_apart() -> None:
     """70,000 and 4,464 are the same number in 16 bits: REST's published index takes one for the other."""
-    corpus = SuffixArray([70_000, 1, 4_464, 2, 70_000, 1, 200_000, 131_072 + 9], 1, 4)
-    assert corpus.guess([70_000]).unit == 1 and corpus.guess([4_464]).unit == 2
-    assert corpus.guess([200_000]).unit == 131_081 and corpus.guess([131_081]) is None
-    torch.manual_seed(0)
-    big = torch.randint(65_536, 150_000, (50_000,))
-    corpus, place = SuffixArray(big, 1, 8), 31_000
-    assert corpus.guess(big[place - 5 : place].tolist()).unit == int(big[place])
+    corpus = Remembered(1_000)
+    corpus.add([], [70_000, 1, 4_464, 2, 70_000, 1, 200_000, 131_072 + 9])
+    assert set(corpus.found(np.array([70_000], np.int32), 9, 1).behind[:, 0].tolist()) == {1}
+    assert corpus.found(np.array([4_464], np.int32), 9, 1).behind.tolist() == [[2]]
 
 
-def test_a_large_corpus_of_one_token() -> None:
-    guess = SuffixArray(np.zeros(20_000, np.int64), 1, 16).guess([0] * 30)
-    assert (guess.unit, guess.count, guess.matched) == (0, 20_000 - 16, 16)
+def test_what_was_used_stays_longer() -> None:
+    """Four blocks, a text each. The one that is used in every round stays; the other goes in its turn."""
+    remembered, kept, left = Remembered(4 * 192), list(range(1000, 1100)), list(range(2000, 2100))
+    remembered.add([], kept)
+    remembered.add([], left)
+    there = []
+    for number in range(12):
+        found = remembered.found(np.array(kept[:9], np.int32), 4, 3)
+        assert as_list(found)[0] == (9, tuple(kept[9:12])), number
+        remembered.use(found.places)
+        there.append(bool(len(remembered.found(np.array(left[:9], np.int32), 4, 3).places)))
+        remembered.add([], list(range(100 * number, 100 * number + 100)))
+    assert there[:3] == [True] * 3 and not any(there[3:])
+    for number in range(8):
+        remembered.add([], list(range(5000 + 100 * number, 5100 + 100 * number)))
+    assert not len(remembered.found(np.array(kept[:9], np.int32), 4, 3).places)
 
 
 def state_of(rows: list[list[int]], given: int, pads: list[int], done: list[bool] | None = None) -> Any:
@@ -115,26 +120,33 @@ def state_of(rows: list[list[int]], given: int, pads: list[int], done: list[bool
 
 
 def reference(text: list[int], k: int, options: SuffixOptions) -> list[tuple[int, float]]:
-    drafted, survival, whole = [], 1.0, list(text)
-    for _ in range(k):
-        right = by_hand([text], whole, options.min_match, options.max_match)
-        if right is None:
-            break
-        counts, latest, n = right
-        unit = max(counts, key=lambda u: (counts[u], latest[u]))
-        survival *= counts[unit] / (sum(counts.values()) + 3 / n**1.5)
-        if survival < options.threshold:
-            break
-        drafted.append((unit, math.log(survival)))
-        whole.append(unit)
-    return drafted
+    """The draft of a row: units, and the logarithm of what each path's chance is."""
+    places, best = by_hand([text], text[-options.max_match :], k), list[tuple[int, float]]()
+    for length in range(options.max_match, options.min_match - 1, -1):
+        behind, draft, chance = [units for n, units in places if n >= length], list[tuple[int, float]](), 1.0
+        total = len(behind) + 1
+        while len(draft) < min(k, int(length * options.factor)):
+            at = len(draft)
+            nexts = [units[at] for units in behind if len(units) > at]
+            if not nexts:
+                break
+            unit = max(nexts, key=lambda unit: (nexts.count(unit), -nexts.index(unit)))
+            chance *= nexts.count(unit) / total
+            if chance < options.threshold:
+                break
+            draft.append((unit, chance))
+            behind = [units for units in behind if len(units) > at and units[at] == unit]
+            total = len(behind)
+        if sum(chance for _, chance in draft) > sum(chance for _, chance in best) + 1e-9:
+            best = draft
+    return [(unit, math.log(chance)) for unit, chance in best]
 
 
-@pytest.mark.parametrize(("threshold", "lengths"), [(0.0, {0, 5}), (0.1, {0, 1, 2, 3}), (0.4, {0, 1})])
+@pytest.mark.parametrize(("threshold", "lengths"), [(0.0, {0, 1, 5}), (0.1, {0, 1, 2, 5}), (0.45, {0, 1, 5})])
 def test_drafts_of_ragged_rows_that_grow(threshold: float, lengths: set[int]) -> None:
     random.seed(3)
     torch.manual_seed(3)
-    options, given, met = SuffixOptions(max_match=4, threshold=threshold), 8, set()
+    options, given, met = SuffixOptions(max_match=4, threshold=threshold, factor=1.5, remember=0), 8, set()
     for _ in range(25):
         texts = [random.choices(range(random.choice([2, 4, 9])), k=40) for _ in range(3)]
         pads = [random.randint(0, 7) for _ in texts]
@@ -154,36 +166,66 @@ def test_drafts_of_ragged_rows_that_grow(threshold: float, lengths: set[int]) ->
     assert met >= lengths
 
 
-def test_the_longest_suffix_speaks_and_the_row_itself_before_the_corpus() -> None:
-    drafter = Suffix(SuffixOptions(threshold=0, corpus=[1, 2, 3, 9, 9, 2, 3, 7]))
-    for text, expected in (
-        ([1, 2, 3], 9),  # three units, in the corpus only
-        ([2, 3, 5, 2, 3], 5),  # two units in both
-        ([4, 1, 2, 3, 6, 4, 1, 2, 3], 6),  # four units in the text
-    ):
-        state = state_of([text], 2, [0])
-        state.memory = drafter.start(state, None)
-        assert drafter.propose(state, 1, None).units.tolist() == [[expected]]
+def drafted(drafter: Suffix, text: list[int], k: int = 4) -> list[Node]:
+    row = SuffixRow(written := Written(text), [written])
+    return drafter.continued(row, written.units, k)
 
 
-def test_earlier_calls_are_remembered_if_asked(target: Any, prompts: Callable) -> None:
-    call = dict(do_sample=False, max_new_tokens=40)
-    for remember, warm in ((0, False), (500, True)):
-        with mmspec.enable(target, drafter=Suffix(SuffixOptions(remember=remember))) as spec:
-            lengths = []
+def test_the_draft_that_is_expected_to_bring_most() -> None:
+    """Behind `1 2` came 3 once; behind `2` came 4 4 three times, and 3. As chances: 1/2, and for one unit 3/5."""
+    text = [5, 2, 4, 4, 6, 2, 4, 4, 7, 2, 4, 4, 1, 2, 3, 8, 1, 2]
+    assert drafted(Suffix(), text) == [Node(3, -1, 1 / 2), Node(8, 0, 1 / 2)]
+    assert drafted(Suffix(SuffixOptions(factor=0.5)), text) == [Node(3, -1, 1 / 2)]
+    longer = drafted(Suffix(SuffixOptions(factor=2.0)), text)
+    assert [node.unit for node in longer] == [3, 8, 1, 2]
+    assert drafted(Suffix(SuffixOptions(max_match=1)), text) == [Node(4, -1, 3 / 5)]
+    assert drafted(Suffix(SuffixOptions(threshold=0.55)), text) == [Node(4, -1, 3 / 5)], "a shorter suffix is surer"
+    assert drafted(Suffix(SuffixOptions(threshold=0.7)), text) == []
+
+
+def test_the_row_speaks_before_the_corpus_if_it_expects_as_much() -> None:
+    drafter = Suffix(SuffixOptions(corpus=[1, 2, 3, 9, 9, 2, 3, 7]))
+    assert [node.unit for node in drafted(drafter, [1, 2, 3], 1)] == [9], "in the corpus only"
+    assert [node.unit for node in drafted(drafter, [4, 1, 2, 3, 6, 4, 1, 2, 3], 1)] == [6], "in both"
+
+
+def test_a_tree_has_several_continuations() -> None:
+    """Behind `1 2 3` came 4 5 twice, 4 6 and 7: of 5 places with the end 3/5 for 4, 2/5 for 4 5, 1/5 for the others."""
+    text = [*[1, 2, 3, 4, 5] * 2, 1, 2, 3, 7, 1, 2, 3, 4, 6, 1, 2, 3]
+    one = SuffixTree(SuffixOptions(max_match=3, factor=2.0))
+    tree = drafted(one, text, 4)
+    assert [node[:2] for node in tree] == [(4, -1), (5, 0), (1, 1), (2, 2)]
+    assert [node.chance for node in tree] == pytest.approx([3 / 5, 2 / 5, 2 / 5, 2 / 5])
+    wide = drafted(SuffixTree(SuffixOptions(max_match=1, factor=4.0, threshold=0.15)), [1, 2, 1, 3, 1, 4, 1], 4)
+    assert {(node.unit, node.parent) for node in wide[:3]} == {(4, -1), (3, -1), (2, -1)}
+    state = state_of([text, [7, 8, 9]], 3, [0, 0])
+    state.memory = one.start(state, None)
+    draft = one.propose(state, 4, None)
+    assert draft.units[0].tolist() == [4, 5, 1, 2] and draft.valid.tolist() == [[True] * 4, [False] * 4]
+    assert draft.index.parent[0].tolist() == [-1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["suffix", "suffix-tree"])
+def test_earlier_calls_are_remembered(target: Any, prompts: Callable, method: str) -> None:
+    """The second of two equal calls is drafted nearly in full, its last round too, unless `remember=0`."""
+    call, lengths = dict(do_sample=False, max_new_tokens=60), dict[int, list[float]]()
+    for remember in (0, 10_000):
+        with mmspec.enable(target, method, k=20, remember=remember) as spec:
+            texts = []
+            lengths[remember] = []
             for _ in range(2):
-                target.generate(**prompts(2), **call)
-                lengths.append(spec.report.acceptance_length)
-        assert (lengths[1] > lengths[0] + 1) == warm and (warm or lengths[0] == lengths[1]), lengths
+                texts.append(target.generate(**prompts(2), **call))
+                lengths[remember].append(spec.report.acceptance_length)
+        assert torch.equal(*texts)
+    assert lengths[0][0] == lengths[0][1] == lengths[10_000][0]
+    assert lengths[10_000][1] > 8
 
 
-def test_recent_forgets_by_generations() -> None:
-    recent = RecentCounts(20, 1, 3)
-    recent.extend([], [1, 2])
-    for i in range(5):
-        recent.extend([], [50 + i] * 5)
-        assert (recent.guess([1]) is not None) == (i < 4), i
-    assert recent.guess([54]).unit == 54
+def test_many_requests_fit() -> None:
+    """A unit takes at most 100 bytes when all is full, and tables are touched as they are needed."""
+    remembered = Remembered(50_000)
+    held = sum(part.nbytes for part in vars(remembered).values() if isinstance(part, np.ndarray))
+    assert held / 50_000 < 100
 
 
 def test_corpora_as_files(tmp_path: Path) -> None:
@@ -202,10 +244,7 @@ def test_corpora_as_files(tmp_path: Path) -> None:
         dict(corpus=torch.tensor(ids)),
     ]
     for way in ways:
-        drafter = Suffix(SuffixOptions(threshold=0.05, **way))
-        state = state_of([ids[:6]], 3, [0])
-        state.memory = drafter.start(state, None)
-        assert drafter.propose(state, 4, None).units[0].tolist() == ids[6:10], way
+        assert [node.unit for node in drafted(Suffix(SuffixOptions(**way)), ids[:6])] == ids[6:10], way
 
 
 def test_bad_corpora_are_refused(tmp_path: Path) -> None:

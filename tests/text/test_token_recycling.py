@@ -14,12 +14,12 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.options import build
-from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
+from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions, released_tree
 
 GREEDY = dict(do_sample=False, max_new_tokens=60)
 
 
-def bound(vocab: int, **options: int) -> TokenRecycling:
+def bound(vocab: int, **options: Any) -> TokenRecycling:
     drafter = TokenRecycling(TokenRecyclingOptions(**options))
     drafter.bind(SimpleNamespace(vocab=vocab))
     return drafter
@@ -70,6 +70,24 @@ def test_nodes_are_the_matrix_applied_to_their_parents() -> None:
         siblings = [(parent[i], int(draft.units[b, i])) for i in range(1, draft.nodes) if draft.valid[b, i]]
         assert len(set(siblings)) == len(siblings)
     assert 50 < dead < 400 and ((draft.units >= 0) & (draft.units < 40)).all()
+
+
+def test_the_released_tree() -> None:
+    """80 nodes, level by level as published; cut trees are the same without what is deeper, or of a higher rank."""
+    parents, ranks = released_tree(6, 8)
+    paths = list[tuple[int, ...]]()
+    for parent, rank in zip(parents, ranks, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
+    assert [[len(path) for path in paths].count(level) for level in range(1, 8)] == [8, 21, 25, 15, 8, 3, 0]
+    assert {(0, 0, 0, 0, 0, 1), (0, 0, 0, 1, 0, 0), (7, 0), (0, 7, 0), (1, 3), (0, 0, 4, 0)} <= {*paths}
+    assert {(1, 4), (0, 0, 0, 0, 3), (6, 0, 0)}.isdisjoint(paths)
+    for k, width in ((3, 8), (6, 3), (2, 2)):
+        above, own = released_tree(k, width)
+        kept = list[tuple[int, ...]]()
+        for parent, rank in zip(above, own, strict=True):
+            kept.append((*(kept[parent] if parent >= 0 else ()), rank))
+        assert kept == [path for path in paths if len(path) <= k and max(path) < width]
+    assert bound(40, nodes="released").width(6) == 80
 
 
 def test_scored_tokens_get_the_top_and_the_last_of_equals_wins() -> None:

@@ -234,6 +234,16 @@ def test_on_text_that_repeats_itself_nothing_is_lost(first: str, model: str, bes
     assert both >= 0.97 * max(alone, copies)
 
 
+def test_rasd_with_a_head() -> None:
+    """Copies of the text, or a datastore that has it, lengthen the drafts of a head, which its files tell."""
+    tokens = load_tokenizer("mmspec/text-14m")(REPEATS, return_tensors="pt").input_ids
+    head = "mmspec/text-14m-eagle3"
+    alone, text = length(tokens, None, "eagle", drafter=head, k=5)
+    looked_up, _ = length(tokens, text, "rasd", drafter=head, k=10)
+    stored, _ = length(tokens, text, "rasd", drafter=head, k=10, corpus=text[0].tolist())
+    assert stored >= looked_up >= alone
+
+
 def test_what_a_model_is_drafted_with() -> None:
     """By its files, for the length that it was trained for."""
     head = UnitedWithModel(UnitedOptions(model="mmspec/text-14m-eagle3"))

@@ -13,6 +13,7 @@ from tools.bench.denoising import denoising
 from tools.bench.diversity.command import diversity
 from tools.bench.image.command import bench_image
 from tools.bench.one_shape.command import COMMANDS
+from tools.bench.papers import papers
 from tools.bench.roofline import roofline
 from tools.bench.text.command import bench_ssm, bench_text
 from tools.bench.trained.command import trained
@@ -33,6 +34,7 @@ def build() -> typer.Typer:
         "diversity": diversity,
         "roofline": roofline,
         "trained": trained,
+        "papers": papers,
     }
     for name, command in commands.items():
         app.command(name)(checked(command))

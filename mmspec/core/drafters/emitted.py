@@ -25,6 +25,7 @@ class EmittedUnits:
         self._read = [0] * state.rows
         # Of every round: its first unit, the units of all rows from there on, and how many each row had before
         self._rounds = [(0, self._units(state, 0, max(state.host.emitted)).to("cpu"), self._read)]
+        self._after = torch.tensor(state.host.emitted)  # after the last observed round
 
     def observe(self, state: State, step: Step) -> None:
         """Start the copy of a settled round's units: before the sync of that round."""
@@ -34,23 +35,35 @@ class EmittedUnits:
             units = self._units(state, min(active), max(active) + step.verdict.path.shape[1] + 1)
             copied = units.to("cpu", non_blocking=True)  # in pinned memory, and complete after the sync
             self._rounds.append((min(active), copied, list(before)))
+            self._after = state.emitted.to("cpu", non_blocking=True)
 
     def read(self, state: State) -> list[list[int]]:
         """The units of every row since the last reading: after a sync."""
-        new: list[list[int]] = [[] for _ in range(state.rows)]
-        ends = [*(before for _, _, before in self._rounds[1:]), state.host.emitted]
-        for (first, copied, _), end in zip(self._rounds, ends, strict=False):
-            for b, units in enumerate(copied.tolist()):
-                have = self._read[b] + len(new[b])
-                if first <= have:
-                    new[b] += units[have - first : max(min(end[b], state.host.emitted[b]) - first, 0)]
-        self._rounds = []
+        new = self._copied(state.host.emitted)
         known = [read + len(units) for read, units in zip(self._read, new, strict=True)]
         if any(n > m for n, m in zip(state.host.emitted, known, strict=True)):  # rounds that were not observed
             first = min(known)
             for b, units in enumerate(self._units(state, first, max(state.host.emitted)).tolist()):
                 new[b] += units[known[b] - first : max(state.host.emitted[b], known[b]) - first]
         self._read = [read + len(units) for read, units in zip(self._read, new, strict=True)]
+        return new
+
+    def rest(self) -> list[list[int]]:
+        """The units of every row since the last reading, of a call that ended with its last observed round."""
+        new = self._copied(self._after.tolist())
+        self._read = [read + len(units) for read, units in zip(self._read, new, strict=True)]
+        return new
+
+    def _copied(self, emitted: list[int]) -> list[list[int]]:
+        """The copied units of every row since the last reading, up to `emitted` of each."""
+        new: list[list[int]] = [[] for _ in emitted]
+        ends = [*(before for _, _, before in self._rounds[1:]), emitted]
+        for (first, copied, _), end in zip(self._rounds, ends, strict=False):
+            for b, units in enumerate(copied.tolist()):
+                have = self._read[b] + len(new[b])
+                if first <= have:
+                    new[b] += units[have - first : max(min(end[b], emitted[b]) - first, 0)]
+        self._rounds = []
         return new
 
     @staticmethod

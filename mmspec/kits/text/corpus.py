@@ -60,6 +60,29 @@ def _only(tensors: dict[str, Any]) -> Any:
     return next(iter(tensors.values()))
 
 
+def documents_of(ids: Any) -> list[np.ndarray]:
+    """The documents of a corpus, ids or a list of lists of ids, as arrays of int32."""
+    nested = isinstance(ids, (list, tuple)) and any(isinstance(document, (list, tuple)) for document in ids)
+    documents = [np.asarray(document) for document in ids] if nested else [np.asarray(ids)]
+    for document in documents:
+        if document.ndim != 1 or (len(document) and document.dtype.kind not in "iu"):
+            raise ValueError("a corpus is a list of token ids, or a list of such lists")
+        if len(document) and not 0 <= int(document.min()) <= int(document.max()) < 2**31:
+            raise ValueError(f"token ids are 0 … 2**31 - 1, the corpus has {document.min()} … {document.max()}")
+    if not any(len(document) for document in documents):
+        raise ValueError("the corpus is empty")
+    return [document.astype(np.int32) for document in documents]
+
+
+def refuse_other_ids(largest: int, vocab: int) -> None:
+    """Refuse a corpus that was made with another tokenizer than the target's."""
+    if largest >= vocab:
+        raise ValueError(
+            f"the corpus has token id {largest} and the target's are 0 … {vocab - 1}; "
+            "it was made with another tokenizer"
+        )
+
+
 TOGETHER = 256  # texts that are tokenized at a time
 
 

@@ -3,7 +3,7 @@
 Where structured generation is constrained by an `mmspec.Grammar`, much of the text is decided: keys, quotes, brackets.
 SGLang's jump-forward decoding (arXiv 2312.07104, § 4) writes such units without the model; here they are drafted and
 verified, because a text that is decided has several encodings, of which the model's own is emitted. At a choice the
-draft goes on with the most frequent continuation of the longest suffix (`suffix`), if the grammar allows it. Calls
+draft goes on with what most often followed the end of the text (`suffix`), if the grammar allows it. Calls
 without a `Grammar` are drafted for as by `suffix`.
 Guarantee: drafts are point masses; exact under every rule that takes chains of them.
 Knobs: a higher `threshold` drafts less at choices and is accepted more often.
@@ -12,6 +12,7 @@ Knobs: a higher `threshold` drafts less at choices and is accepted more often.
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from mmspec.core.drafters.host import chains
@@ -21,8 +22,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.registry.options import option
-from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions
-from mmspec_text.drafters.suffix_statistics import SuffixRow
+from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions, SuffixRow
+from mmspec_text.drafters.suffix_texts import LONGEST
 from mmspec_text.specs import GRAMMAR
 
 
@@ -59,7 +60,7 @@ class GrammarDrafter:
             return self._suffix.propose(state, k, noise)
         drafts = list[list[int]]()
         for b, row in enumerate(self._suffix.caught_up(state)):
-            emitted = row.text[len(row.text) - state.host.emitted[b] :]
+            emitted = row.text.units[row.text.length - state.host.emitted[b] :].tolist()
             followed = None if state.host.done[b] else grammar.behind(b, emitted)
             drafts.append([] if followed is None else self._walk(row, followed, k))
         return chains(drafts, state.root.device)
@@ -72,10 +73,10 @@ class GrammarDrafter:
         path, survival = list[int](), 1.0
         while len(path) < k:
             forced = followed.forced()[:1]
-            guess = self._suffix.guess(row, [*row.text, *path])
-            if guess is not None and (forced or survival * guess.chance >= self.options.threshold):
-                taken = followed.taken([guess.unit])
-                survival *= 1.0 if forced else guess.chance
+            guess = self._suffix.continued(row, np.append(row.text.units[-LONGEST:], path).astype(np.int32), 1)
+            if guess and (forced or survival * guess[0].chance >= self.options.threshold):
+                taken = followed.taken([guess[0].unit])
+                survival *= 1.0 if forced else guess[0].chance
             else:
                 taken = []
             taken = taken or followed.taken(forced)

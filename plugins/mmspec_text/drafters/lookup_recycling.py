@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mmspec.registry.options import option
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
-from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
+from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions, most_nodes
 from mmspec_text.drafters.united import United
 from mmspec_text.specs import LOOKUP_RECYCLING
 
@@ -40,5 +40,5 @@ class LookupRecycling(United):
     """Drafts with token recycling and prompt lookup. Nothing is drawn, so that every rule for point masses is exact."""
 
     def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
-        super().__init__(TokenRecycling(options), PromptLookup(options.lookup()), options.nodes)
+        super().__init__(TokenRecycling(options), PromptLookup(options.lookup()), most_nodes(options))
         self.needs = LOOKUP_RECYCLING.needs

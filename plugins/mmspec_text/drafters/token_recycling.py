@@ -6,7 +6,7 @@ is M[its parent's token, its rank], level by level, with gathers only. Scores of
 Guarantee: drafts are point masses and siblings are distinct; exact under every rule that takes trees of point masses.
 Differences from the published code: tokens that no pass has scored propose nothing (published: token 0); a token at
 several nodes takes the last one's scores, rows in order (published: the order is undefined); the prompt is used; the
-tree is the best one for the measured chance of every rank (published: a template).
+tree is the best one for the measured chance of every rank (published: a template, `nodes="released"` with `k=6`).
 Knobs: more `nodes` accept more and cost more per pass; a larger `width` lets the tree grow broader; `k` is its depth.
 
 `RATES` was measured on `mmspec/text-14m`: depth 2, all eight children of every node of the accepted path, 120 new
@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -37,6 +37,17 @@ from mmspec_text.specs import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
 """The chance that the child of a rank is accepted, for nodes with all eight children."""
+TEMPLATE = (
+    *(8,),
+    *(8, 4, 3, 2, 1, 1, 1, 1),
+    *(8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
+    *(5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0),
+    *(3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
+    *(2, 0, 0, 1),
+)
+"""The released tree of 80 nodes (Luowaterbi/TokenRecycling: template 2.2.2): how many children the root has, then every
+node in their order, level by level; none behind the last one that is listed. Children have the ranks from 0 on.
+"""
 Levels = Sequence[tuple[Tensor, Tensor]]
 """For every level of a tree its nodes' parents, with the root as node 0, and their ranks."""
 
@@ -45,8 +56,15 @@ Levels = Sequence[tuple[Tensor, Tensor]]
 class TokenRecyclingOptions:
     """Options of `token-recycling`."""
 
-    nodes: Annotated[int, Field(ge=1, le=256)] = option(8, "tokens per draft: more accept more and cost more per pass")
+    nodes: Annotated[int, Field(ge=1, le=256)] | Literal["released"] = option(
+        8, "tokens per draft: more accept more and cost more per pass; released: the published tree of 80"
+    )
     width: Annotated[int, Field(ge=1, le=32)] = option(8, "successors that are remembered for every token")
+
+
+def most_nodes(options: TokenRecyclingOptions) -> int:
+    """The nodes of a whole tree."""
+    return sum(TEMPLATE) if options.nodes == "released" else options.nodes
 
 
 class TokenRecycling:
@@ -111,6 +129,8 @@ class TokenRecycling:
         _write(self._rows, token, torch.cat([successor[:, None], nothing], 1), fresh)
 
     def _tree(self, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if self.options.nodes == "released":
+            return released_tree(k, len(self._rates))
         return likeliest_tree(self._rates, k, self.options.nodes)
 
 
@@ -168,6 +188,21 @@ def _write(rows: Tensor, tokens: Tensor, successors: Tensor, wanted: Tensor) -> 
     order = torch.arange(len(tokens), device=tokens.device)
     last = torch.zeros_like(rows[:, 0], dtype=torch.int64).scatter_reduce_(0, tokens, order, "amax")
     rows[torch.where(last[tokens] == order, tokens, scratch)] = successors.to(rows.dtype)
+
+
+@lru_cache(maxsize=64)
+def released_tree(k: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parents and ranks of the nodes of `TEMPLATE` that are at most `k` deep, of ranks below `width`."""
+    depth, new = [0], {0: -1}  # of all nodes, the root first; and the numbers of those that are taken
+    parents, ranks = list[int](), list[int]()
+    for above, children in enumerate(TEMPLATE):
+        for rank in range(children):
+            depth.append(depth[above] + 1)
+            if above in new and depth[-1] <= k and rank < width:
+                new[len(depth) - 1] = len(parents)
+                parents.append(new[above])
+                ranks.append(rank)
+    return tuple(parents), tuple(ranks)
 
 
 def _rate(rank: int) -> float:

@@ -29,6 +29,7 @@ from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.loading import header
+from mmspec.registry import DrafterSpec
 from mmspec.registry.options import build, option
 from mmspec.registry.suggest import unknown
 from mmspec_text import specs
@@ -299,25 +300,32 @@ class UnitedWithModel(United):
     """Drafts with a head or a smaller model, and copies."""
 
     def __init__(self, options: UnitedOptions = UnitedOptions()) -> None:
-        first, beside = _first_of(options), BESIDE[options.beside]
-        declared, own = first.load_options(), beside.load_options()
-        assert declared is not None and own is not None
-        given = {"model": options.model, **options.first_options}
-        if options.nodes is not None and "nodes" in {option.name for option in fields(declared)}:
-            given = {"nodes": options.nodes, **given}
-        drafter = first.load()(build(declared, given, first.name))
-        trained = drafter.own_length if isinstance(drafter, OwnLength) else None
+        first, beside = first_of(options.model, options.first, specs.DRAFT_MODEL), BESIDE[options.beside]
+        own = beside.load_options()
+        assert own is not None
+        given = {"model": options.model} if options.nodes is None else {"model": options.model, "nodes": options.nodes}
+        drafter, trained = first_drafter(first, given, options.first_options)
         retriever = beside.load()(build(own, options.beside_options, beside.name))
-        super().__init__(drafter, retriever, options.nodes, options.depth or trained or USUAL_DEPTH)
+        super().__init__(drafter, retriever, options.nodes, options.depth or trained)
 
 
-def _first_of(options: UnitedOptions) -> Any:
-    """The drafter for the model, by name or by the model's files."""
-    if options.first is not None:
-        if options.first not in FIRST:
-            raise ValueError(unknown("drafter of a model", options.first, list(FIRST)))
-        return FIRST[options.first]
-    if not isinstance(options.model, str):
-        return specs.DRAFT_MODEL
-    config, keys = header(options.model)
-    return next((spec for spec in FIRST.values() if spec.is_for(config, keys)), specs.DRAFT_MODEL)
+def first_drafter(spec: DrafterSpec, given: Mapping[str, Any], more: Mapping[str, Any] = {}) -> tuple[Any, int]:
+    """The drafter of a model, with what it declares of the options `given`, and with `more`; and its longest path."""
+    declared = spec.load_options()
+    assert declared is not None
+    names = {option.name for option in fields(declared)}
+    drafter = spec.load()(build(declared, {n: v for n, v in given.items() if n in names} | dict(more), spec.name))
+    trained = drafter.own_length if isinstance(drafter, OwnLength) else None
+    return drafter, trained or USUAL_DEPTH
+
+
+def first_of(model: Any, name: str | None, otherwise: DrafterSpec) -> DrafterSpec:
+    """The drafter for a model, by name or by the model's files; of a language model `otherwise`."""
+    if name is not None:
+        if name not in FIRST:
+            raise ValueError(unknown("drafter of a model", name, list(FIRST)))
+        return FIRST[name]
+    if not isinstance(model, str):
+        return otherwise
+    config, keys = header(model)
+    return next((spec for spec in FIRST.values() if spec.is_for(config, keys)), otherwise)

@@ -6,8 +6,7 @@ where the drafter is less sure than between the means of units that were refused
 Shadow tokens are what the model would have drafted behind each of its layers; the states that verification computed
 give them for nothing but the output layer. Of every layer they say how many units in a row it would have got right. The
 weights of old rounds and the prior are ours.
-Drafts of the paper also hand their states to verification, which then runs the other layers alone; here verification
-runs all layers.
+Drafts hand their states to verification, which then runs the other layers alone (`resumed`).
 Guarantee: the rule's; exit and length are chosen from what rounds before have shown, and a draft's end from
 the distribution before the unit that it leaves out.
 Knobs: `k` is the longest draft.
@@ -21,13 +20,14 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.shapes import Chain, Level
+from mmspec.core.drafters.shapes import Level
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.devices import device_of
 from mmspec.registry.options import option
+from mmspec_zoo.self_drafting.resumed import ExitDrafting
 from mmspec_zoo.self_drafting.shortened import SelfDrafting
 from mmspec_zoo.specs import DEL
 
@@ -54,11 +54,12 @@ class DynamicExit:
         latest = self.options.latest if self.options.latest is not None else max(1, own.layers // 2)
         own.sublayers.from_layer(latest)  # refuses what does not exist
         self._exits = torch.arange(1, latest + 1, device=device_of(own.target.model))
-        return own.target.with_hidden(self._exits.tolist())
+        self._norm, self._lent = own.target.model_info.language.final_norm, own.target.lend
+        self._own = ExitDrafting(own.target.with_hidden(self._exits.tolist()), "del", latest)
+        return self._own.target
 
     def bind(self, target: Target) -> None:
-        self._own = SelfDrafting(target, "del")
-        self._norm, self._lent = self._own.target.model_info.language.final_norm, self._own.target.lend
+        """Do nothing: the target was wrapped."""
 
     def width(self, k: int) -> int:
         return k
@@ -70,9 +71,8 @@ class DynamicExit:
         memory: ExitMemory = state.memory
         expected = token_per_layer(memory.rates, self._exits, k, self._own.layers)
         exit, length = divmod(int(expected.argmax()), k + 1)
-        gone = self._own.sublayers.from_layer(exit + 1)
         ends = _Ends(memory.least_sure if length else 0.0, state)
-        return self._own.draft(gone, state, Chain(), length, noise, ends)
+        return self._own.draft(exit + 1, state, length, noise, ends)
 
     @torch.inference_mode()
     def observe(self, state: State, step: Step) -> None:

@@ -1,9 +1,8 @@
 """`layer-skip`: the target's first layers and its output layer draft a chain.
 
 LayerSkip (Elhoushi et al., arXiv 2404.16710), self-speculative decoding: drafts leave the model at layer E, and the
-whole model verifies them. The paper trains models whose early layers can be read, as `mmspec train drafter --kind
-layer-skip` does; others draft badly. Its exit cache, which spares verification the first E layers, is not built:
-verification runs all layers.
+whole model verifies them, from the states that the draft left behind layer E (`resumed`). The paper trains models whose
+early layers can be read, as `mmspec train drafter --kind layer-skip` does; others draft badly.
 Guarantee: the rule's; under rules that need it, a draft has its distribution.
 Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
 """
@@ -13,12 +12,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mmspec.core.drafters.shapes import Chain
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.registry.options import option
+from mmspec_zoo.self_drafting.resumed import ExitDrafting
 from mmspec_zoo.self_drafting.shortened import ReadShare, SelfDrafting
 from mmspec_zoo.specs import LAYER_SKIP
 
@@ -37,11 +36,15 @@ class LayerSkip:
     def __init__(self, options: LayerSkipOptions = LayerSkipOptions()) -> None:
         self.options = options
 
+    def wrap(self, target: Target) -> Target:
+        """The target, verifying from where drafts left it."""
+        layers = SelfDrafting(target, "layer-skip").layers
+        self._exit = self.options.exit if self.options.exit is not None else max(1, layers // 4)
+        self._own = ExitDrafting(target, "layer-skip", self._exit)
+        return self._own.target
+
     def bind(self, target: Target) -> None:
-        """Find the target's layers."""
-        self._own = SelfDrafting(target, "layer-skip")
-        layers = self.options.exit if self.options.exit is not None else max(1, self._own.layers // 4)
-        self._gone = self._own.sublayers.from_layer(layers)
+        """Do nothing: the target was wrapped."""
 
     def width(self, k: int) -> int:
         return k
@@ -50,7 +53,7 @@ class LayerSkip:
         return ReadShare()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return self._own.draft(self._gone, state, Chain(), k, noise)
+        return self._own.draft(self._exit, state, k, noise)
 
     def observe(self, state: State, step: Step) -> None:
         """Does nothing: a draft leaves nothing behind."""

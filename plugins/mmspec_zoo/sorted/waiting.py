@@ -46,7 +46,7 @@ class SplitPass:
         gone = [layer for layer in range(len(layers)) if not self.begin <= layer < self.end]
         reading = Reading(self.sublayers.model_info, (self.end,))
         left_out = self.sublayers.left_out(part for layer in gone for part in (2 * layer, 2 * layer + 1))
-        with left_out, _given(layers[self.begin], states), reading as record:
+        with left_out, given_states(layers[self.begin], states), reading as record:
             yield record
 
 
@@ -84,7 +84,7 @@ def _refuse_unsplit(sublayers: SubLayers, parts: Sequence[SplitPass]) -> None:
 
 
 @contextmanager
-def _given(layer: nn.Module, states: Tensor | None) -> Iterator[None]:
+def given_states(layer: nn.Module, states: Tensor | None) -> Iterator[None]:
     """A block in which a layer is given these states."""
 
     def give(layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:

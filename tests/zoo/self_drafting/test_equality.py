@@ -18,7 +18,11 @@ from transformers import (
 )
 
 import mmspec
+from mmspec.api.build import decoder_for
 from mmspec.compare.equality import assert_same
+from mmspec.core.decoder import Decoder
+from mmspec.core.hidden import FINAL
+from mmspec_zoo.self_drafting.layer_skip import LayerSkip, LayerSkipOptions
 from tests.support.random_models import random_model
 
 SIZES: dict[str, Any] = dict(
@@ -78,6 +82,39 @@ def test_texts_are_those_of_generate(
     out = ours(model_of(name), prompts(batch), 3, {"method": method, **METHODS[method]}, **call)
     assert_same(out.ids, run, out.state)
     assert out.report.drafted > 0 and not out.report.faults
+
+
+@pytest.mark.parametrize("shape", ["any", "one"])
+@pytest.mark.parametrize("method", ["layer-skip", "del"])
+def test_a_drafted_unit_costs_every_layer_once(prompts: Callable, method: str, shape: str) -> None:
+    """Units that go through each layer's attention: as many below the exit as above; with one shape, more below."""
+    model, units = model_of("llama"), [0] * 4
+
+    def count(number: int) -> Callable[..., None]:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            units[number] += kwargs["hidden_states"].shape[1]
+
+        return hook
+
+    with mmspec.enable(model, method, shape=shape, **METHODS[method]) as spec:
+        model.generate(**prompts(3), max_new_tokens=2)  # the self-check
+        layers = model.model.layers
+        hooks = [
+            layer.self_attn.register_forward_pre_hook(count(i), with_kwargs=True) for i, layer in enumerate(layers)
+        ]
+        model.generate(**prompts(3), max_new_tokens=40, do_sample=False)
+        for hook in hooks:
+            hook.remove()
+        assert spec.report.drafted > 20 and not spec.report.faults
+    assert len(set(units)) == 1 if shape == "any" else units[0] > units[3]
+
+
+def test_a_rule_that_reads_states_has_all_layers_run(prompts: Callable, theirs: Callable, ours: Callable) -> None:
+    target = decoder_for(model_of("llama"), "plain").target.with_hidden([FINAL])
+    drafter = LayerSkip(LayerSkipOptions(exit=3))
+    out = Decoder(target, drafter, k=3).generate(prompts(3), 20)
+    plain = decoder_for(model_of("llama"), "plain").generate(prompts(3), 20)
+    assert [row.tolist() for row in out.units] == [row.tolist() for row in plain.units] and not out.report.faults
 
 
 @pytest.mark.slow

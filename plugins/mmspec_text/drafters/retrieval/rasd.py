@@ -1,49 +1,56 @@
-"""`rasd`: a smaller model's tree, and what a datastore of texts adds to it.
+"""`rasd`: the tree of a head or a smaller model, and what retrieval adds to it.
 
-RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small model drafts,
-too, and fused with its tree by their longest common prefixes, as `united` does it. The paper's text could not be read,
-only its summary: the pruning by the small model's best next units, and that a retrieved node is worth its share of the
-retrieved texts, as far as these were right before, are ours.
-Guarantee: drafts are point masses, and the small model chooses nodes by their units: exact under `match`.
-Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes beside the model's own number).
+RASD (arXiv 2503.03434): retrieved continuations are a tree, which is pruned by the drafter's distribution, to those
+whose first unit the drafter ranks among its best, and fused with the drafter's tree by their longest common prefixes,
+as `united` does it. What is retrieved follows the text's end in a datastore (`corpus`, as `rest`) or, without one, in
+the text itself (as `prompt-lookup`): the paper has both. The drafter is what the files of `model` call for, such as an
+EAGLE head, or a smaller language model.
+The paper's text could not be read, only its summary: that the units which the drafter drafts itself (`width`) are its
+best ones, and that a retrieved node is worth its share of the retrieved texts, as far as these were right before, are
+ours.
+Guarantee: drafts are point masses, and the model chooses nodes by their units: exact under `match`.
+Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes beside the drafter's own number).
 """
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from mmspec.core.capabilities import OwnLength
 from mmspec.kits.text.small_model import SmallModelOptions
 from mmspec.registry.options import option
-from mmspec_text.drafters.draft_model import DraftTreeOptions, TextDraftTree
+from mmspec_text import specs
+from mmspec_text.drafters.prompt_lookup import PromptLookup
 from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
-from mmspec_text.drafters.united import United
-from mmspec_text.specs import RASD
+from mmspec_text.drafters.united import United, first_drafter, first_of
 
 
 @dataclass(frozen=True)
 class RasdOptions(Datastore, SmallModelOptions):
     """Options of `rasd`."""
 
-    form: Literal["rerank", "greedy"] = option("rerank", "the small model's tree")
-    width: Annotated[int, Field(ge=1, le=64)] = option(
-        4, "the small model's nodes expanded per level, and children of each"
+    first: str | None = option(
+        None, "what drafts with the model: eagle, draft-tree, …; by default what its files call for"
     )
-    nodes: Annotated[int, Field(ge=1, le=512)] = option(12, "nodes that the small model drafts")
+    form: Literal["rerank", "greedy"] = option("rerank", "the model's tree")
+    width: Annotated[int, Field(ge=1, le=64)] = option(4, "the model's nodes expanded per level, and children of each")
+    nodes: Annotated[int, Field(ge=1, le=512)] = option(12, "nodes that the model drafts")
     retrieved: Annotated[int, Field(ge=1, le=512)] = option(
-        8, "nodes that are verified beside so many: of the datastore, or the model"
+        8, "nodes that are verified beside so many: retrieved ones, or the model's"
     )
 
 
 class Rasd(United):
-    """Drafts with a smaller transformers model and a datastore."""
-
-    needs, offers = RASD.needs, RASD.offers
+    """Drafts with a model and with what is retrieved."""
 
     def __init__(self, options: RasdOptions = RasdOptions()) -> None:
         given = vars(options)
+        spec = first_of(options.model, options.first, specs.DRAFT_TREE)
         texts = {option.name: given[option.name] for option in fields(Datastore)}
-        rest = Rest(RestOptions(**texts, nodes=4 * options.retrieved))  # many are the model's already
-        own = {option.name: given[option.name] for option in fields(SmallModelOptions)}
-        tree = DraftTreeOptions(**own, form=options.form, width=options.width, nodes=options.nodes)
-        super().__init__(TextDraftTree(tree), rest, options.nodes + options.retrieved, agreed=True)
+        drafter, depth = first_drafter(spec, {n: v for n, v in given.items() if n == "tokenizer" or n not in texts})
+        retriever: Any = PromptLookup()
+        if options.corpus is not None:  # of a datastore's nodes many are the model's already
+            retriever = Rest(RestOptions(**texts, nodes=4 * options.retrieved))
+        trained = depth if isinstance(drafter, OwnLength) else None
+        super().__init__(drafter, retriever, options.nodes + options.retrieved, trained, agreed=True)

@@ -25,9 +25,9 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
-from mmspec.kits.text.corpus import read_corpus
+from mmspec.kits.text.corpus import read_corpus, refuse_other_ids
 from mmspec.registry.options import option
-from mmspec_text.drafters.suffix_statistics import SuffixArray
+from mmspec_text.drafters.retrieval.suffix_array import SuffixArray
 from mmspec_text.specs import REST
 
 
@@ -94,7 +94,7 @@ class Rest:
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
-        self._corpus.refuse_other_ids(target.vocab)
+        refuse_other_ids(self._corpus.largest, target.vocab)
 
     def width(self, k: int) -> int:
         return self.options.nodes if k else 0

@@ -1,0 +1,202 @@
+"""`python -m tools.bench papers`: a measured row for methods of papers, with the papers' own numbers.
+
+A row is a workload and some methods on it. All decode the same prompts greedily, in turns; a method's decoder lives as
+long as its row, so that it remembers earlier prompts. Seconds are CPU seconds of the process: a machine may be busy.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from mmspec.api.build import decoder_for
+from mmspec.bench.methods import decoder_arguments
+from mmspec.bench.timing import describe, versions
+from mmspec.cli.places import refuse_unwritable
+from mmspec.core.decoder import Decoder, Output
+from mmspec.core.warp import Warp
+from mmspec.hosts.devices import dtype_of
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text.bench.settings import DRAFTER, GIVEN, held_out
+from mmspec.kits.text.language import encoded
+from mmspec.registry.suggest import unknown
+from mmspec.report.result import PLAIN
+from tools.report import lines
+
+GREEDY = Warp(sample=False)
+TASKS = (
+    "Write a Python function that returns the longest word of a text.",
+    "Write a Python function that counts how often each word occurs in a text.",
+)
+STEPS = (
+    "The test failed. Write the whole function again.",
+    "Good. Write the final version.",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method in a row."""
+
+    row: str
+    model: str
+    dtype: str
+    method: str
+    options: Mapping[str, Any]
+    prompts: int
+    tokens: int  # of all outputs
+    passes: int  # of the target
+    acceptance_length: float  # tokens a pass, a row's first token apart
+    drafted: int  # nodes
+    cpu_seconds: float  # of decoding, prompts and drafts included
+    plain_cpu_seconds: float  # the same of plain decoding, in turns with it
+    same: float  # share of the outputs that are plain decoding's
+    device: str = field(default_factory=lambda: describe("cpu"))
+    versions: Mapping[str, str] = field(default_factory=versions)
+    threads: int = field(default_factory=torch.get_num_threads)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A workload and its methods, by label; an option `method` names the method if the label does not."""
+
+    model: str
+    methods: Mapping[str, Mapping[str, Any]]
+    prompts: Callable[[Decoder, Any, int], Iterator[Tensor]]  # `[1, length]` each, of plain decoding and a tokenizer
+    new: int
+    dtype: str = "float32"
+
+
+def conversations(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """The questions of an agent that tries again and again, each with all that was said before. Every task is begun
+    anew once, as a run that failed is.
+    """
+    for task in (task for task in TASKS for _ in range(2)):
+        said = [{"role": "user", "content": task}]
+        for step in STEPS:
+            ids = encoded(said, tokenizer)["input_ids"]
+            yield ids
+            answer = tokenizer.decode(plain.generate(_inputs(ids), new, warp=GREEDY).units[0], skip_special_tokens=True)
+            said += [{"role": "assistant", "content": answer}, {"role": "user", "content": step}]
+        yield encoded(said, tokenizer)["input_ids"]
+
+
+def code(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """The beginnings of held-out code."""
+    for text in held_out()["code"][:6]:
+        yield tokenizer(text, return_tensors="pt")["input_ids"][:, :GIVEN]
+
+
+ROWS: Mapping[str, Row] = {
+    "suffix, an agent": Row(
+        "smollm2",
+        {
+            "suffix": {"k": 32},
+            "suffix, every call by itself": {"method": "suffix", "k": 32, "remember": 0},
+        },
+        conversations,
+        new=48,
+        dtype="bfloat16",
+    ),
+    "trees of the papers' sizes": Row(
+        "mmspec/text-14m",
+        {
+            "token-recycling": {"k": 6, "nodes": "released"},
+            "token-recycling, 8 nodes": {"method": "token-recycling", "k": 6},
+            "rsd": {"drafter": DRAFTER, "k": 5, "width": 6},
+            "dyspec": {"drafter": DRAFTER},
+            "bild": {"drafter": DRAFTER},
+        },
+        code,
+        new=96,
+    ),
+    "rasd, a head and the text": Row(
+        "mmspec/text-14m",
+        {
+            "rasd": {"model": "mmspec/text-14m-eagle3", "k": 10},
+            "eagle": {"model": "mmspec/text-14m-eagle3", "k": 5},
+            "prompt-lookup": {"k": 10},
+        },
+        code,
+        new=96,
+    ),
+    "early exits, of a model that was not trained for them": Row(
+        "mmspec/text-14m", {"layer-skip": {}, "del": {}}, code, new=96
+    ),
+}
+
+
+@torch.no_grad()
+def measured(name: str, row: Row, new: int) -> list[Cell]:
+    """The cells of a row."""
+    target, tokenizer = load_model(row.model, "cpu", dtype_of(row.dtype)), load_tokenizer(row.model)
+    small = load_model(DRAFTER, "cpu") if any("drafter" in how for how in row.methods.values()) else None
+    every = {PLAIN: decoder_for(target, PLAIN)}
+    for label, how in row.methods.items():
+        own = {"drafter": small} if "drafter" in how else {}
+        every[label] = decoder_for(target, **decoder_arguments({"method": label, **how, **own}))
+    seconds, outputs = dict.fromkeys(every, 0.0), {label: list[Output]() for label in every}
+    prompts = list(row.prompts(every[PLAIN], tokenizer, new))
+    for ids in prompts:
+        for label, decoder in every.items():
+            began = time.process_time()
+            outputs[label].append(decoder.generate(_inputs(ids), new, warp=GREEDY))
+            seconds[label] += time.process_time() - began
+    return [
+        Cell(
+            name,
+            row.model,
+            row.dtype,
+            label,
+            dict(row.methods.get(label, {})),
+            len(prompts),
+            acceptance_length=tokens_a_pass(outs),
+            passes=sum(out.report.rounds for out in outs),
+            drafted=sum(out.report.drafted for out in outs),
+            tokens=sum(len(out.units[0]) for out in outs),
+            cpu_seconds=round(seconds[label], 2),
+            plain_cpu_seconds=round(seconds[PLAIN], 2),
+            same=sum(map(_same, outs, outputs[PLAIN])) / len(outs),
+        )
+        for label, outs in outputs.items()
+    ]
+
+
+def tokens_a_pass(outputs: Sequence[Output]) -> float:
+    """Tokens behind the first, over the passes that brought them."""
+    passes = sum(out.report.rounds for out in outputs)
+    return round(sum(len(out.units[0]) - 1 for out in outputs) / max(passes, 1), 3)
+
+
+def papers(
+    row: Annotated[str | None, typer.Option(help="Rows, joined by semicolons; default: all.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the cells go, a line each; other rows there stay.")] = None,
+    new_tokens: Annotated[int | None, typer.Option(min=4, max=512, help="Tokens of an output.")] = None,
+) -> None:
+    """Measure rows of docs/papers.md: acceptance and CPU seconds, beside plain decoding."""
+    refuse_unwritable(json)
+    names = list(ROWS) if row is None else row.split(";")
+    for name in names:
+        if name not in ROWS:
+            raise ValueError(unknown("row", name, list(ROWS)))
+    for name in names:
+        cells = measured(name, ROWS[name], new_tokens or ROWS[name].new)
+        for cell in cells:
+            speed = cell.plain_cpu_seconds / max(cell.cpu_seconds, 1e-9)
+            typer.echo(f"{name} | {cell.method} | {cell.acceptance_length:.2f} a pass | {speed:.2f} x plain")
+        if json is not None:
+            there = lines.load_lines(json, Cell, "tools.bench papers", lambda _: None) if json.exists() else []
+            lines.save_lines(json, [*(cell for cell in there if cell.row != name), *cells])
+
+
+def _inputs(ids: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _same(one: Output, other: Output) -> bool:
+    return one.units[0].tolist() == other.units[0].tolist()
