@@ -205,7 +205,7 @@ def _with(method: str, drafter: str | None) -> str:
 
 def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:
     why = default.why or f"{default.method}, which the target {target.name} is used with"
-    return Choice(default.method, why, policy=default.policy, k=default.k)
+    return Choice(default.method, why, policy=default.policy, k=default.k, options=default.defaults)
 
 
 def known_name(model: Any) -> str:

@@ -35,7 +35,7 @@ from mmspec_text.training.texts import Batch
 from mmspec_text.training.trained import Trained, Training
 
 Weights = Callable[[int], Mapping[int, float]]
-"""From a step to what each exit, named by its layers, weighs in it; the last one is among them."""
+"""From a step to the weight in it of each exit, named by its layers; the last one is among them."""
 
 
 def begun_sorted(model: Any, recipe: DrafterRecipe) -> Any:

@@ -19,8 +19,7 @@ from mmspec.kits.text.corpus import read_corpus
 from mmspec.testing import tiny_models
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.retrieval.rasd import Rasd, RasdOptions
-from mmspec_text.drafters.retrieval.rest import Rest, RestOptions, most_frequent
-from mmspec_text.drafters.retrieval.suffix_array import SuffixArray
+from mmspec_text.drafters.retrieval.rest import Rest, RestOptions, SuffixArray, most_frequent
 from tests.support import random_models
 
 TEXTS = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 3, 0], [2, 3, 4, 5, 6]]
