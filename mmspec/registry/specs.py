@@ -72,7 +72,7 @@ class DefaultMethod:
         method: The method's name, looked up in the target's plugin first.
         k: Units to draft per round; None is the general default.
         policy: A speculation-length policy's name; None is the method's own.
-        defaults: Options that are set, where the method's own are others.
+        defaults: Option values that differ from the method's own defaults.
         when: When it is chosen: `model`, if the user gave a draft model; `rule`, if the user chose a rule; `pipeline`,
             if the target's pipeline runs the model, whatever the rule; `cpu`, `cuda`, …, if the model is on such a
             device; "" always. A model's card comes after the first two.
