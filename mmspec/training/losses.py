@@ -88,11 +88,13 @@ def draft_loss(
     return loss.decay**depth * total
 
 
-def feature_loss(predicted: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+def feature_loss(predicted: Tensor, features: Tensor, mask: Tensor, squared: bool = False) -> Tensor:
     """The smooth L1 distance of predicted features `[…, row, width]` from the target's: the mean over the rows that
-    count (`mask […, row]` bool), a float32 scalar (EAGLE, arXiv 2401.15077, § 3.2; FSPAD, 2408.15562).
+    count (`mask […, row]` bool), a float32 scalar (EAGLE, arXiv 2401.15077, § 3.2; FSPAD, 2408.15562). `squared`: the
+    mean squared difference, which is the latent consistency loss of gated LoRA (2507.11851) over the width.
     """
-    return _mean(F.smooth_l1_loss(predicted.float(), features.float(), reduction="none").mean(-1), mask)
+    distance = F.mse_loss if squared else F.smooth_l1_loss
+    return _mean(distance(predicted.float(), features.float(), reduction="none").mean(-1), mask)
 
 
 def forward_kl(logits: Tensor, p: Tensor | Top) -> Tensor:

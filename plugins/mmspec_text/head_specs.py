@@ -47,6 +47,13 @@ PPD = DrafterSpec.row(
     "Trained prompt tokens inside the target's own pass score the next draft: PPD.",
     "https://arxiv.org/abs/2405.18628",
 )
+GATED_LORA = DrafterSpec.row(
+    "gated-lora",
+    "mmspec_text.drafters.gated_lora:GatedLora",
+    "discrete tree → chain tree q",
+    "Masks inside the target's own pass, a LoRA at them alone and a sampler draft.",
+    "https://arxiv.org/abs/2507.11851",
+)
 MEDUSA = DrafterSpec.row(
     "medusa",
     "mmspec_text.drafters.medusa:Medusa",
@@ -115,6 +122,7 @@ HEAD_DRAFTERS = (
     P_EAGLE,
     FALCON,
     PPD,
+    GATED_LORA,
     MEDUSA,
     HYDRA,
     CLOVER,
@@ -140,6 +148,7 @@ HEAD_METHODS = (
             "budget": 63,
         },  # the released tree_length, which its README raises to 105 on an A100
     ),
+    GATED_LORA.method("Masks in the target's own pass draft, at which alone a LoRA changes it.", needs=TEXT),
     MEDUSA.method("Medusa's heads, one for each depth, draft a tree of their best combinations.", needs=TEXT),
     HYDRA.method("Hydra's heads, each of which reads the units before its own, draft a tree.", needs=TEXT),
     CLOVER.method("Clover's cell steps along the path behind one block, and drafts a tree of four.", needs=TEXT),

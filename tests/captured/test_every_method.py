@@ -42,6 +42,7 @@ MODELS = (
     *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
     *("text:sequoia", "text:llmcad", "text:rasd", "text:united", "zoo:pearl", "zoo:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
+    "text:gated-lora",
 )
 HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),
@@ -53,6 +54,7 @@ UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
     ("text:mtp", "recurrent"),
+    ("text:gated-lora", "recurrent"),
     *((method, "recurrent") for method in (WITHIN, "zoo:specmemo", "zoo:omnidraft")),
     ("text:eagle", "llamagen"),
     *((method, target) for method in MODELS for target in ("glm-image", *WRITERS)),

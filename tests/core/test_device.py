@@ -68,6 +68,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "falcon": (1, 1450),
     "ppd": (1, 940),
     "ppd, sparse": (1, 1000),
+    "gated-lora": (1, 1500),
     "medusa": (1, 940),
     "hydra": (3, 1060),  # in the first round, its rotary frequencies move, which are two tensors; later 1
     "clover": (1, 1180),

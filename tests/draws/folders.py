@@ -38,7 +38,7 @@ METHODS = (
         "hydra",
         "medusa",
     ),
-    *("mlp-speculator", "mtp", "p-eagle", "pard", "ppd"),
+    *("mlp-speculator", "mtp", "p-eagle", "pard", "ppd", "gated-lora"),
 )
 """Methods that read a folder."""
 LAYOUTS = ("anole", "emu3", "emu3.5", "janus", "liquid", "lumina", "lumina2", "mar", "oasis", "simplear")

@@ -19,15 +19,17 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.dflash import DFlash, DFlashOptions
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.falcon import Falcon, FalconOptions
+from mmspec_text.drafters.gated_lora import GatedLora, GatedLoraOptions
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
 from mmspec_text.drafters.pard import Pard, PardOptions
 from mmspec_text.drafters.ppd import PPD, PPDOptions, Prompts
-from tests.heads import mtp_heads, test_dflash_drafts, test_falcon, test_p_eagle, test_ppd
+from tests.heads import mtp_heads, test_dflash_drafts, test_falcon, test_gated_lora, test_p_eagle, test_ppd
 from tests.heads.conftest import HEADS as EAGLES
 from tests.heads.conftest import KEPT, checkpoint, features_of, written_out
 from tests.support import dflash_layouts, eagle_layouts, p_eagle_layouts
+from tests.support.examples.heads import gated_adapter
 from tests.support.examples.text import MASK, masked
 from tests.support.path_heads import KINDS, LAYOUTS
 
@@ -142,6 +144,10 @@ def ppd(folder: Path, **options: Any) -> PPD:
     return PPD(PPDOptions(model=Prompts("random", test_ppd.EMBEDDINGS), **options))
 
 
+def gated_lora(folder: Path, **options: Any) -> GatedLora:
+    return GatedLora(GatedLoraOptions(model=gated_adapter(), **options))
+
+
 def pard(folder: Path, **options: Any) -> Pard:
     return Pard(PardOptions(model=masked(), **options))
 
@@ -168,6 +174,9 @@ FAMILIES: dict[str, Family] = {
     "p-eagle-pruned": p_eagle("pruned", ""),
     # Of four tokens: the first round has no draft, and the last token is never drafted.
     "ppd": Family(ppd, test_ppd.expected, ALL, nodes=6, asked=3, undrafted=1, late=(0, 3, 3), law=4),
+    "gated-lora": Family(
+        gated_lora, test_gated_lora.expected, ALL, nodes=6, asked=3, undrafted=1, late=(0, 3, 3), law=4
+    ),
     "pard": Family(pard, lambda known, path: filled(tuple(known.tolist()))[: len(path) + 1], ALL),
 }
 

@@ -380,6 +380,7 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
         "p-eagle",
         "pard",
         "ppd",
+        "gated-lora",
     ]
     command = [sys.executable, "-c", WAITS, *kinds]
     root = Path(__file__).parents[2]
@@ -390,6 +391,7 @@ def test_one_wait_a_round_on_the_logical_device() -> None:
     found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(kinds)
     for case in found:
-        probes = case["name"] == "ppd"  # which drafts outside: the first round has nothing to draft from
+        # Those with probes draft outside: the first round has nothing to draft from
+        probes = case["name"] in ("ppd", "gated-lora")
         assert case["same"] and case["inside"] != probes and len(case["waits"]) > 3, case
         assert set(case["waits"][2 + probes :]) == {1}, case

@@ -20,7 +20,7 @@ from tests.support.examples import EXAMPLES
 
 CHAIN: dict[str, Any] = {"form": "chain"}
 TREE: dict[str, Any] = {"form": "rerank", "width": 3, "nodes": 8}
-HEADS = ("eagle", "mtp", "medusa", "dflash", "ppd")
+HEADS = ("eagle", "mtp", "medusa", "dflash", "ppd", "gated-lora")
 
 
 @cache

@@ -15,6 +15,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str]] = {
     "cspd": ({"tau": "released"}, "the released code, whose distances are divided by 42"),
     "dyspec": ({"k": 10, "form": "heap", "nodes": 64}, "notes on the paper: 64 to 768 nodes, 10 to 30 deep"),
     "fly": ({"k": 15}, "the paper"),
+    "gated-lora": ({"form": "chain"}, "notes on the paper: quadratic decoding; a file says how many masks there are"),
     "gsd": (
         {"k": 16, "init": "random", "redraw": "independent", "size": 14, "difference": 0.15, "distance": 0.5},
         "junhyukso/GSD: test_GSD.py, scheduler/jacobi_iteration_lumina_mgpt.py",

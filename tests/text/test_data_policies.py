@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = dict(steps=3, batch=2, context=32, depth=2, intermediate
 RECIPE = DrafterRecipe(**SMALL)
 LOSS = DraftLoss("kl", hard=0.2, decay=0.5, features=3.0)
 GUESSING = ("eagle", "fspad")
+BLOCKWISE = ("dflash", "ppd", "gated-lora")
 """Kinds that learn the target's features, too."""
 
 
@@ -107,17 +108,25 @@ def test_the_loss_is_that_of_the_rows_that_count(kind: str, model: Any, monkeypa
             features, logits = teacher(ids[None, :length])
             scored = list(along(head.network, features, ids[None, :length], 2))[depth][0]
             guesses = None
+            filled = None
+            if kind == "gated-lora":
+                roots = torch.arange(1, len(scored) + 1)[None]
+                filled = head.network.filled(ids[None, :length], roots, [len(scored)] * 2)
             if kind in GUESSING:
                 guesses = list(unrolled(head.network, features, ids[None, :length], 2))[depth][0, :, -16:]
             for row in range(len(scored)):
                 predicted = row + 2 + depth
-                root = row + 1 if kind in ("dflash", "ppd") else 4  # a block begins behind a unit that is learnt itself
+                root = row + 1 if kind in BLOCKWISE else 4  # a block begins behind a unit that is learnt itself
                 if min(root, predicted) >= 4 and predicted < length:
                     p = logits[0, predicted - 1].softmax(-1)
                     one = torch.tensor([True])
                     row_loss = draft_loss(scored[row][None], p[None], one, 0, LOSS, ids[predicted][None])
                     if guesses is not None:
                         row_loss = row_loss + 3 * smooth_l1_loss(guesses[row], features[0, predicted - 1])
+                    if filled is not None:
+                        plain, state = filled.plain[depth][0, row], filled.states[depth][0, row]
+                        row_loss = row_loss + draft_loss(plain[None], p[None], one, 0, LOSS, ids[predicted][None])
+                        row_loss = row_loss + 3 * (state - features[0, predicted - 1]).square().mean()
                     rows.append(float(row_loss.detach()))
         total += 0.5**depth * sum(rows) / len(rows)
     assert float(found.detach()) == pytest.approx(total / 1.5, rel=1e-4)
@@ -358,11 +367,16 @@ def test_filtered_rows_are_those_where_most_is_to_be_learnt(
     for depth in range(2):
         p = logits.softmax(-1)[:, depth + 1 : depth + 1 + drafts[0][depth].shape[1]]
         counted = batch.counted[:, depth + 1 : depth + 1 + p.shape[1]]
-        counted = counted & batch.counted[:, : p.shape[1]] if kind in ("dflash", "ppd") else counted
+        counted = counted & batch.counted[:, : p.shape[1]] if kind in BLOCKWISE else counted
         mine, theirs = (
             torch.nn.functional.kl_div(of[depth].log_softmax(-1), p, reduction="none").sum(-1) for of in drafts
         )
-        rows = sorted(zip((mine - theirs)[counted].tolist(), mine[counted].tolist(), strict=True), reverse=True)
+        learnt = mine
+        if kind == "gated-lora":  # whose rows are chosen by the sampler, and learnt by the output layer, too
+            roots = torch.arange(1, p.shape[1] + 1).expand(2, -1)
+            plain = head.network.filled(batch.ids, roots, [p.shape[1]] * 2).plain[depth]
+            learnt = mine + torch.nn.functional.kl_div(plain.log_softmax(-1), p, reduction="none").sum(-1)
+        rows = sorted(zip((mine - theirs)[counted].tolist(), learnt[counted].tolist(), strict=True), reverse=True)
         kept = rows[: -(-len(rows) * 4 // 10)]
         total += 0.5**depth * sum(one for _, one in kept) / len(kept)
     assert float(found.detach()) == pytest.approx(total / 1.5, rel=1e-4)
@@ -399,7 +413,11 @@ def test_a_filtered_head_is_trained_anew_beside_its_reference(chats: Path, train
             "own_output is for --kind medusa, and not for mtp: others score with the target",
         ),
         ("eagle3", {"keep_tokens": 0.0}, "keep_tokens is a share above 0 and up to 1, and not 0.0"),
-        ("mtp", {"anchors": 9}, "anchors is for --kind dflash or ppd or pard, and not for mtp: others learn"),
+        (
+            "mtp",
+            {"anchors": 9},
+            "anchors is for --kind dflash or ppd or gated-lora or pard, and not for mtp: others learn",
+        ),
         ("ppd", {"block_share": 0.5}, "block_share is for --kind pard, and not for ppd: others learn whole drafts"),
         ("mtp", {"draft_model": "x"}, "draft_model is for --kind pard or model, and not for mtp: heads begin anew"),
         ("model", {"draft_model": "x"}, "no model 'x'"),

@@ -1,4 +1,4 @@
-"""Kinds `pard` and `ppd` of `mmspec train drafter`: blocks in one pass, what is learnt, files, refusals."""
+"""Kinds `pard`, `ppd`, `gated-lora` of `mmspec train drafter`: blocks in one pass, what is learnt, files, refusals."""
 
 import json
 from dataclasses import replace
@@ -17,6 +17,7 @@ from mmspec_text.drafters.heads.unroll import along
 from mmspec_text.drafters.pard import Pard, PardOptions
 from mmspec_text.drafters.ppd import read_prompts
 from mmspec_text.training.blocks import MaskedModel, PromptTokens, begun_pard, begun_ppd, fill_blocks, refuse_odd_blocks
+from mmspec_text.training.gated import begun_gated
 from mmspec_text.training.heads import compared, depth_metrics, drawn_roots, head_loss, kept_roots
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
@@ -97,6 +98,43 @@ def test_drafts_under_training_are_those_in_use() -> None:
             assert torch.allclose(rows[1][row, t], prompted, atol=1e-5)
 
 
+def gated(model: Any, depth: int = 3) -> Any:
+    """A gated LoRA before its training, of which all weights differ."""
+    head = begun_gated(model, DrafterRecipe(depth=depth, context=16, rank=2), "some")
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weights in head.network.parameters():
+            weights.add_(0.3 * torch.randn_like(weights))
+    return head.network
+
+
+def test_a_gated_block_is_a_pass_of_a_model_that_has_the_lora_in_its_weights() -> None:
+    """Over the keys of the unmodified one, which is read up to the unit before the root; the gradient stays here."""
+    model, units = llama(), some_units()
+    head = gated(model)
+    network, target = head.network, llama()
+    with torch.no_grad():
+        for name, down, up in zip(network.names, network.down, network.up, strict=True):
+            target.get_submodule(name).weight.add_(network.scale * up @ down)
+    roots = torch.tensor([[3, 1], [6, 8]])
+    found = head.filled(units, roots, [2, 2, 1])
+    for row, column in ((row, column) for row in range(2) for column in range(2)):
+        root = int(roots[row, column])
+        keys = model(units[row, None, :root], use_cache=True).past_key_values
+        masked = target.model(inputs_embeds=network.embeddings[None], past_key_values=keys).last_hidden_state[0]
+        for depth in range(3 - column):
+            z, told = masked[depth], units[row, min(root + depth, 8)]
+            assert torch.allclose(found.states[depth][row, column], z, atol=1e-4)
+            assert torch.allclose(found.plain[depth][row, column], model.lm_head(z), atol=1e-4)
+            scored = network.sampled(z[None, None], told[None, None])[0, 0]
+            assert torch.allclose(found.scored[depth][row, column], scored, atol=1e-4)
+    text = model(units, use_cache=False).logits
+    assert torch.equal(text, llama()(units, use_cache=False).logits), "hooks are left on the target"
+    sum(each.square().mean() for level in found for each in level).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters())
+    assert all(p.grad is None for p in model.parameters())
+
+
 @pytest.mark.parametrize("kind", ["pard", "ppd"])
 def test_layers_run_again_for_the_gradient(kind: str) -> None:
     """The gradient is the same, and the layers are afterwards what they were."""
@@ -115,12 +153,12 @@ def test_layers_run_again_for_the_gradient(kind: str) -> None:
         assert one is not None and torch.allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["pard", "ppd"])
+@pytest.mark.parametrize("kind", ["pard", "ppd", "gated-lora"])
 def test_only_the_drafter_learns(kind: str, tmp_path: Path) -> None:
     """Of the target nothing; and the loss falls."""
     model, recipe = llama(), DrafterRecipe(steps=30, depth=3, hard=0.0, learning_rate=2e-2, context=24)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    begun = begun_ppd if kind == "ppd" else partial(begun_pard, None)
+    begun: Any = {"ppd": begun_ppd, "gated-lora": begun_gated, "pard": partial(begun_pard, None)}[kind]
     head = begun(model, recipe, "some")
     teacher, texts = Teacher(model, head.boundaries), Texts([Stream(torch.arange(400) % 10, 1.0)], 4, 24, 0)
     loss, lines = head_loss(teacher.said, recipe.draft_loss, 3), list[str]()
@@ -129,8 +167,12 @@ def test_only_the_drafter_learns(kind: str, tmp_path: Path) -> None:
     assert float(loss(head.network, texts.batch_at(0)).detach()) < 0.8 * first
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
-    learnt = {"ppd": 3 * 16, "pard": sum(p.numel() for p in head.network.parameters())}[kind]
-    assert sum(p.numel() for p in head.network.parameters()) == learnt
+    learnt = sum(p.numel() for p in head.network.parameters())
+    ranked = (
+        128 * 2 * (16 + 16 + 16 + 8 + 16 + 8 + 16 + 16 + 3 * (16 + 24))
+    )  # of each layer's q, k, v, o, and its MLP's
+    sampler = 32 * 16 + 16 * 16 + 6 * 16
+    assert learnt == {"ppd": 3 * 16, "gated-lora": 3 * 16 + ranked + sampler}.get(kind, learnt)
     assert depth_metrics(head.network, teacher, [Batch.whole(torch.arange(24)[None] % 10)], 3).length >= 1
 
 

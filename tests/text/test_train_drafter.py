@@ -48,7 +48,8 @@ from tests.support.zoo import ARCHITECTURES, RECURRENT
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [
-    pytest.param(kind, marks=pytest.mark.slow) for kind in ("fspad", "clover", "mtp", "medusa", "dflash", "ppd", "pard")
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("fspad", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard")
 ]
 TRIAL = run.whether_it_pays
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
@@ -194,7 +195,7 @@ def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: 
             eagle.trained_before(load_model("mmspec/text-1m"), "it")
 
 
-@pytest.mark.parametrize("kind", ["eagle", "fspad", "clover", "mtp", "medusa", "dflash", "ppd", "pard"])
+@pytest.mark.parametrize("kind", ["eagle", "fspad", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard"])
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,10 @@ Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number
 `step_costs` (measured on the device, they say how much of the budget pays).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -159,36 +159,49 @@ class PPDOptions(TreeForm):
         return best_trees(self.rates, prompts, self.budget, costs)
 
 
-class PPD:
-    """Drafts what prompt tokens of the last pass scored.
+class ProbeDrafter:
+    """Drafts what probes of the last pass hold; by default, what prompt tokens scored.
 
-    The memory of a call is the logits of the units behind the root, `[batch, prompt token, vocab]`; None before the
-    first pass.
+    The memory of a call is what the probes behind the last accepted node hold: the logits of the units behind the root,
+    `[batch, prompt token, vocab]`; None before the first pass.
     """
 
-    def __init__(self, options: PPDOptions = PPDOptions()) -> None:
+    kind: ClassVar[str] = "ppd"
+    called: ClassVar[str] = "prompt tokens"
+    stored: ClassVar[Any] = Prompts
+    read: ClassVar[Any] = staticmethod(read_prompts)
+
+    def __init__(self, options: Any) -> None:
         if options.model is None:
-            raise ValueError("ppd needs prompt tokens: drafter=<folder or hub name>, or the option model=")
+            raise ValueError(f"{self.kind} needs {self.called}: drafter=<folder or hub name>, or the option model=")
         self.options, self.advice = options, options.advice
-        read = read_prompts(options.model) if isinstance(options.model, str) else options.model
-        if not isinstance(read, Prompts):
-            raise TypeError(f"the prompt tokens are a folder or a hub name, not {type(read).__name__}")
-        self.prompts: Prompts = read
-        self.trees = options.trees(len(read.embeddings))
+        read: Any = self.read(options.model) if isinstance(options.model, str) else options.model
+        if not isinstance(read, self.stored):
+            raise TypeError(f"the {self.called} are a folder or a hub name, not {type(read).__name__}")
+        self.prompts: Any = read
+        self.trees = options.trees(len(self.prompts.embeddings))
         self.shape: Shape = options.build_shape() if self.trees is None else ByState(self.trees)
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "tree"}
 
     def wrap(self, target: Target) -> Target:
         """The target, with prompt tokens in its passes."""
         if not isinstance(target, TransformersTarget):
-            raise ValueError(f"prompt tokens are for a model of transformers, and not for {type(target).__name__}")
+            raise ValueError(f"{self.called} are for a model of transformers, and not for {type(target).__name__}")
         own, width = self.prompts.embeddings.shape[1], target.model.get_input_embeddings().weight.shape[-1]
         if own != width:
             raise ValueError(
-                f"the prompt tokens {self.prompts.name!r} have {own} numbers, and the target's embeddings {width}: "
+                f"the {self.called} {self.prompts.name!r} have {own} numbers, and the target's embeddings {width}: "
                 "they are those of another target"
             )
-        return ProbedTarget(target, self.prompts.embeddings, None if self.trees is None else self.trees.counts)
+        return self.probed(target, None if self.trees is None else self.trees.counts)
+
+    def probed(self, target: TransformersTarget, counts: Sequence[Sequence[int]] | None) -> ProbedTarget:
+        """The target with probes behind its nodes, as many as `counts` says, or all."""
+        return ProbedTarget(target, self.prompts.embeddings, counts)
+
+    def block(self, found: Tensor) -> Block:
+        """A draft of what the probes behind the last accepted node hold, `[batch, prompt token, …]`."""
+        return Block(Scored(found.shape[-1]), found)
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
@@ -203,22 +216,29 @@ class PPD:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        scores, depth, shape = state.memory, self._depth(k), self.shape
-        if scores is None or shape.levels(depth) < 1:
+        found, depth, shape = state.memory, self._depth(k), self.shape
+        if found is None or shape.levels(depth) < 1:
             return Draft.empty(state.root)
         if self.trees is not None:
-            missing = scores.amax(-1) == -torch.inf
+            missing = found.amax(-1) == -torch.inf
             shape = ByState(self.trees, (~missing).sum(1).clamp(max=shape.levels(depth)))
-            scores = scores.masked_fill(missing[..., None], 0.0)  # of levels without nodes
-        return drafted(Block(Scored(scores.shape[-1]), scores), shape, state, depth, noise)
+            found = found.masked_fill(missing[..., None], 0.0)  # of levels without nodes
+        return drafted(self.block(found), shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:
         state.memory = behind_root(step)
 
     @property
     def own_length(self) -> int:
-        """As many units as there are prompt tokens."""
+        """As many units as there are probes."""
         return len(self.prompts.embeddings)
 
     def _depth(self, k: int) -> int:
         return min(k, self.own_length)
+
+
+class PPD(ProbeDrafter):
+    """Drafts what prompt tokens of the last pass scored."""
+
+    def __init__(self, options: PPDOptions = PPDOptions()) -> None:
+        super().__init__(options)

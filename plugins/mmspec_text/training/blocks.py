@@ -101,6 +101,14 @@ def refuse_odd_blocks(model: Any, length: int, fillers: Tensor, what: str) -> No
             )
 
 
+def drawn_rows(model: Any, count: int, seed: int) -> Tensor:
+    """So many rows of a target's embedding, drawn by a seed: `[row, hidden]` float32."""
+    embedding = model.get_input_embeddings()
+    drawn = torch.randint(len(embedding.weight), (count,), generator=torch.Generator().manual_seed(seed))
+    rows: Tensor = embedding(drawn.to(embedding.weight.device))
+    return rows.detach().float()
+
+
 class PromptTokens(nn.Module):
     """Prompt tokens of a frozen target. It is a `FillsBlocks`: a block hangs behind the unit before each root.
 
@@ -114,11 +122,8 @@ class PromptTokens(nn.Module):
 
     def __init__(self, model: Any, count: int, seed: int, recompute: bool = False) -> None:
         super().__init__()
-        embedding = model.get_input_embeddings()
-        drawn = torch.randint(len(embedding.weight), (count,), generator=torch.Generator().manual_seed(seed))
-        rows = embedding(drawn.to(embedding.weight.device)).detach().float()
         # Vectors of their own: the loop gives matrices a weight decay
-        self.rows = nn.ParameterList(nn.Parameter(row.clone()) for row in rows)
+        self.rows = nn.ParameterList(nn.Parameter(row.clone()) for row in drawn_rows(model, count, seed))
         self._fill = partial(fill_blocks, model, text=False, recompute=recompute)  # where torch does not adopt it
 
     @property

@@ -22,7 +22,7 @@ def train_drafter(
     kind: Annotated[
         str,
         typer.Option(
-            help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; prompt tokens: ppd; "
+            help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; inside the target: ppd, gated-lora; "
             "draft models: pard, model, sorted; the target itself: layer-skip."
         ),
     ] = "eagle3",

@@ -26,7 +26,7 @@ from mmspec.core.distributions import take_nodes
 from mmspec.training.losses import DraftLoss, TokenFilter, Top, acceptance, draft_loss, feature_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import FillsBlocks, along, drafted_blocks, unrolled
+from mmspec_text.drafters.heads.unroll import FillsBlocks, Samples, along, drafted_blocks, unrolled
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Kept, Said, Teacher, room_for
 from mmspec_text.training.texts import Batch, Source
@@ -153,7 +153,8 @@ def head_loss(
 
     `said` is a teacher's (`Teacher.said`). `steps` counts the units of a draft. `chosen` chooses rows anew at every
     depth, among those that count there. A head that scores a block learns behind at most `anchors` roots of a sequence.
-    A head that predicts features learns from some that are off by up to `noise`, as its own are in a draft.
+    A head that predicts features learns from some that are off by up to `noise`, as its own are in a draft. What scores
+    by a sampler learns at the target's output layer, too; its states then come near the target's by squared distance.
     """
     weights = sum(loss.decay**depth for depth in range(steps))
 
@@ -170,14 +171,16 @@ def head_loss(
             anchors,
         )
         others = None if chosen is None else compared(chosen.reference, *given)
-        for depth, (scored, theirs, following, mask, predicted) in enumerate(compared(model, *given)):
+        for depth, (scored, theirs, following, mask, place, predicted, plain) in enumerate(compared(model, *given)):
             if chosen is not None and others is not None:
                 with torch.no_grad():
                     mask = chosen.kept(scored, next(others).scored, theirs, mask)
             total = total + draft_loss(scored, theirs, mask, depth, loss, following)
+            if plain is not None:
+                total = total + draft_loss(plain, theirs, mask, depth, loss, following)
             if loss.features and predicted is not None:
-                right = features[:, depth + 1 : depth + 1 + predicted.shape[1]]
-                total = total + loss.features * loss.decay**depth * feature_loss(predicted, right, mask)
+                off = feature_loss(predicted, take_nodes(features, place), mask, squared=plain is not None)
+                total = total + loss.features * loss.decay**depth * off
         return total / weights
 
     return of
@@ -199,7 +202,9 @@ class Compared(NamedTuple):
     # `[sequence, row]` int64: the text's unit there, -1 where the head has no such id or the text has ended
     units: Tensor
     mask: Tensor  # `[sequence, row]` bool: the rows that count
+    place: Tensor  # `[sequence, row]` int64: the unit of the text behind which the target says p
     predicted: Tensor | None = None  # `[sequence, row, width]`: the head's guess of the feature there, if it has one
+    plain: Tensor | None = None  # as `scored`, by the target's output layer, which learns beside a sampler
 
 
 def compared(
@@ -215,20 +220,24 @@ def compared(
     if isinstance(head, DFlashNetwork | FillsBlocks):
         roots, drawn = drawn_roots(batch, anchors)
         kept = kept_roots(roots.shape[1], head.share if isinstance(head, FillsBlocks) else 1.0, steps)
-        scores, last = drafted_blocks(head, features, batch.ids, roots, kept), units.shape[1] - 1
+        filled = head.filled(batch.ids, roots, kept) if isinstance(head, Samples) else None
+        scores = drafted_blocks(head, features, batch.ids, roots, kept) if filled is None else filled.scored
+        last = units.shape[1] - 1
         for depth, count in enumerate(kept):
             root = roots[:, :count]
             inside, place = drawn[:, :count] & (root + depth <= last), (root + depth).clamp(max=last)
             mask = inside & batch.counted.gather(1, place)
             near = Top(take_nodes(p.p, place), take_nodes(p.ids, place))
-            yield Compared(scores[depth], near, following.gather(1, place), mask)
+            more = () if filled is None else (filled.states[depth], filled.plain[depth])
+            yield Compared(scores[depth], near, following.gather(1, place), mask, place, *more)
         return
     guesses = guesses_features(head)
     for depth, made in enumerate((unrolled if guesses else along)(head, features, batch.ids, steps)):
         here = slice(depth + 1, depth + 1 + made.shape[1])
         scored, predicted = (head.scored(made), head.predicted(made)) if guesses else (made, None)
         near = Top(p.p[:, here], p.ids[:, here])
-        yield Compared(scored, near, following[:, here], batch.counted[:, here], predicted)
+        place = torch.arange(units.shape[1], device=units.device)[here].expand(len(units), -1)
+        yield Compared(scored, near, following[:, here], batch.counted[:, here], place, predicted)
 
 
 def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:

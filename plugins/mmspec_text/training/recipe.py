@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from mmspec.training.losses import DraftLoss, Kind
 
 DrafterKind = Literal[
-    "eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard", "model", "sorted", "layer-skip"
+    "eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "gated-lora", "pard",
+    "model", "sorted", "layer-skip",
 ]  # fmt: skip
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
@@ -24,14 +25,15 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     "clover": {"loss": "hard", "decay": 0.7, "learning_rate": 1e-3},
     "dflash": {"depth": 7, "decay": math.exp(-1 / 4)},
     "ppd": {"hard": 0.0, "learning_rate": 1e-2},
+    "gated-lora": {"loss": "hard", "depth": 8, "decay": 1.0, "learning_rate": 2e-4, "feature_weight": 1.0},
     "pard": {"depth": 8, "anchors": 512},
     "sorted": {"loss": "hard", "layers": 4, "learning_rate": 1e-4},
     "layer-skip": {"loss": "hard", "learning_rate": 1e-4},
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
-DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "pard")
+BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "gated-lora", "pard")
+DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", *BLOCKS)
 EXITS: tuple[DrafterKind, ...] = ("sorted", "layer-skip")
-BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "pard")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
     "draft_vocab": (("eagle3",), "others score all of the target's ids"),
@@ -41,8 +43,9 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "draft_model": (("pard", "model"), "heads begin anew"),
     "reference": (("model",), "the references of others are trained beside them"),
     "block_share": (("pard",), "others learn whole drafts"),
-    "recompute": (("ppd", "pard"), "others have few layers under training"),
-    "feature_weight": (("eagle", "fspad"), "others predict no feature of the target's"),
+    "recompute": (("ppd", "pard"), "others have few layers under training, or change them"),
+    "rank": (("gated-lora",), "others have no LoRA"),
+    "feature_weight": (("eagle", "fspad", "gated-lora"), "others predict no feature of the target's"),
     "noise": (("eagle", "fspad"), "others predict no feature of the target's"),
     "intermediate": (
         ("eagle", "fspad", "eagle3", "clover", "dflash"),
@@ -81,9 +84,9 @@ class DrafterRecipe:
     hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
-    # EAGLE's and FSPAD's weights are 1 for features and 0.1 for distributions
+    # EAGLE's and FSPAD's weights are 1 for features and 0.1 for distributions; gated-lora's is 1
     feature_weight: Annotated[
-        float, Option(min=0, help="Weight of the distance of eagle's, fspad's features over that of distributions.")
+        float, Option(min=0, help="Weight of the distance of states (eagle, fspad, gated-lora) over that of scores.")
     ] = 10.0
     noise: Annotated[float, Option(min=0, help="Largest change of the features that eagle, fspad learn from.")] = 0.1
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
@@ -92,7 +95,10 @@ class DrafterRecipe:
     layers: Annotated[
         int, Option(min=1, max=64, help="Layers of a DFlash head; of the target, those of a sorted model.")
     ] = 2
-    anchors: Annotated[int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, pard learn.")] = 64
+    anchors: Annotated[
+        int, Option(min=1, max=512, help="Most blocks of a sequence that dflash, ppd, gated-lora, pard learn.")
+    ] = 64
+    rank: Annotated[int, Option(min=1, max=1024, help="Rank of gated-lora's change of every linear layer.")] = 128
     draft_model: Annotated[
         str | None, Option(help="A draft model from which pard or model goes on: a folder or a hub name.")
     ] = None

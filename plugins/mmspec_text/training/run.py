@@ -32,6 +32,7 @@ from mmspec_text.training.data import Data, halves, held_apart
 from mmspec_text.training.draft_model import begun_model, loaded, trained_model
 from mmspec_text.training.eagle import begun_eagle, begun_first
 from mmspec_text.training.exits import begun_layer_skip, begun_sorted, trained_layer_skip, trained_sorted
+from mmspec_text.training.gated import begun_gated
 from mmspec_text.training.heads import drafted_ids, trained_head
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.new_heads import begun_clover, begun_dflash, begun_medusa, begun_mtp
@@ -45,16 +46,17 @@ OWN = "what the target wrote"
 OFTEN = 20
 """The number of times that a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
-HEADS: Mapping[str, Begin] = dict(
-    eagle=partial(begun_first, False),
-    fspad=partial(begun_first, True),
-    eagle3=begun_eagle,
-    mtp=begun_mtp,
-    medusa=begun_medusa,
-    clover=begun_clover,
-    dflash=begun_dflash,
-    ppd=begun_ppd,
-)
+HEADS: Mapping[str, Begin] = {
+    "eagle": partial(begun_first, False),
+    "fspad": partial(begun_first, True),
+    "eagle3": begun_eagle,
+    "mtp": begun_mtp,
+    "medusa": begun_medusa,
+    "clover": begun_clover,
+    "dflash": begun_dflash,
+    "ppd": begun_ppd,
+    "gated-lora": begun_gated,
+}
 """The kinds of head; what begins a draft model that fills in masks, `begun_pard`, wants a tokenizer, too."""
 MODELS: Mapping[str, tuple[Callable[[Any, DrafterRecipe], Any], Callable[[Training], Trained]]] = {
     "model": (begun_model, trained_model),
@@ -71,6 +73,7 @@ KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "clover": ("clover", "A Clover head in mmspec's layout."),
     "dflash": ("dflash", "A DFlash head in its authors' layout."),
     "ppd": ("ppd", "Prompt tokens in their authors' layout."),
+    "gated-lora": ("gated-lora", "Masks, a gated LoRA and a sampler in mmspec's layout, over PEFT's keys."),
     "pard": ("pard", "A draft model that fills in masks, as transformers stores a model."),
     "model": ("draft-model", "A draft model, as transformers stores one."),
     "sorted": ("s2d", "A draft model with several exits, as transformers stores one."),

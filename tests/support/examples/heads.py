@@ -16,6 +16,7 @@ from mmspec.testing.tiny_models import SIZES, llama, prompt
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.falcon import FalconOptions
+from mmspec_text.drafters.gated_lora import GatedAdapter, GatedLoraOptions
 from mmspec_text.drafters.gemma4_assistant import Assistant, AssistantOptions, Network, TextConfig
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.family import DFLASH, DFlashArchitecture, Sight
@@ -23,6 +24,7 @@ from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
 from mmspec_text.drafters.heads.eagle.family import EAGLE, Architecture
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.gated import GatedNetwork
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, MIMO, Family, own_keys
@@ -184,6 +186,27 @@ def ppd() -> list[Example]:
     return [*in_every_form(PPDOptions, prompts, rates=rates), sparse]
 
 
+@cache
+def gated_adapter() -> GatedAdapter:
+    """Random masks, changes of all linear layers of the Llama, and a sampler; α is twice the rank."""
+    named = llama().model.layers.named_modules(prefix="model.layers")
+    sizes = {name: (part.in_features, part.out_features) for name, part in named if isinstance(part, nn.Linear)}
+
+    def make() -> GatedNetwork:
+        return GatedNetwork(sizes, 3, 16, 4, 2.0)
+
+    with torch.device("cpu"):
+        network = make()
+    network.load_state_dict(random_weights(make, 0))
+    return GatedAdapter("random", network.eval().requires_grad_(False), 3)
+
+
+def gated_lora() -> list[Example]:
+    """A random gated LoRA, and its linear decoding."""
+    linear = Example(options=GatedLoraOptions(model=gated_adapter(), form="linear"))
+    return [*in_every_form(GatedLoraOptions, gated_adapter()), linear]
+
+
 def mtp() -> list[Example]:
     """One layer that is recycled, and two layers."""
     model_info = ModelInfo.of(llama())
@@ -259,6 +282,7 @@ EXAMPLES = {
     "text:p-eagle": p_eagle,
     "text:falcon": falcon,
     "text:ppd": ppd,
+    "text:gated-lora": gated_lora,
     "text:mtp": mtp,
     "text:medusa": medusa,
     "text:hydra": hydra,

@@ -50,6 +50,8 @@ TURNS = 2
 """How often all prompts are decoded where it is timed."""
 EXAMPLE, ROUNDS = 20_000, 4
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
+BLOCKS: Mapping[str, Any] = {"anchors": 16}
+"""Blocks of a sequence, of kinds that learn through the whole target."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
 
@@ -293,6 +295,45 @@ def shift(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("shift of topic", name, "", figures)
 
 
+def heads(lab: Lab) -> Iterator[TrainedRow]:
+    """Heads beside those that they are measured against in their papers, of as many numbers: the wider MLP is in the
+    options of the one that has fewer.
+    """
+    four: dict[str, Any] = {"form": "rerank", "width": 4, "nodes": 4}
+    ways: dict[str, tuple[DrafterKind, dict[str, Any], str, int, dict[str, Any]]] = {
+        "Medusa": ("medusa", {"depth": 3}, "medusa", 3, four),
+        "Clover": ("clover", {"intermediate": 3369}, "clover", 3, {"form": "clover"}),
+        "EAGLE-1": ("eagle", {"intermediate": 2390}, "eagle", 5, {}),
+        "FSPAD": ("fspad", {}, "eagle", 5, {}),
+    }
+    for name, (kind, numbers, method, k, tree) in ways.items():
+        folder, command = lab.trained(slug(name), kind, numbers)
+        facts, how = (
+            json.loads((folder / "training.json").read_text()),
+            {"method": method, "drafter": str(folder), "k": k},
+        )
+        figures = {f"held out: length, {text}": held["length"] for text, held in facts["held_out"].items()}
+        figures["greedy chain: length"] = lab.greedy(lab.target, form="chain", **how)
+        if tree:
+            figures["greedy, four nodes: length"] = lab.greedy(lab.target, **tree, **how)
+        yield lab.row("heads", name, command, {"parameters": facts["parameters"], **figures})
+
+
+def masks(lab: Lab) -> Iterator[TrainedRow]:
+    """Masks under a gated LoRA, fewer and more of them, beside prompt tokens and Medusa's heads of as many depths."""
+    gated, made = lab.trained("gated-lora", "gated-lora", {"loss": "kl", "rank": 16, "learning_rate": 2e-3, **BLOCKS})
+    ways = [(f"gated LoRA, {n} masks", gated, made, {"method": "gated-lora", "masks": n}) for n in (1, 4, 8)]
+    ways.append(("gated LoRA, linear decoding", gated, made, {"method": "gated-lora", "form": "linear"}))
+    others: tuple[tuple[DrafterKind, Mapping[str, Any]], ...] = (("ppd", BLOCKS), ("medusa", {"own_output": False}))
+    for kind, numbers in others:
+        folder, made = lab.trained(f"{kind}-8", kind, {"depth": 8, "hard": 0.0, **numbers})
+        ways.append((f"{kind}, 8 depths", folder, made, {"method": kind, "form": "chain"}))
+    for name, folder, made, how in ways:
+        parameters = json.loads((folder / "training.json").read_text())["parameters"]
+        length = lab.greedy(lab.target, **how, drafter=str(folder), k=8)
+        yield lab.row("masks", name, made, {"parameters": parameters, "greedy: length": length})
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -306,5 +347,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "sorted": nested,
     "trimmed": trimmed,
     "shift of topic": shift,
+    "heads": heads,
+    "masks": masks,
 }
 """The tables, by name."""

@@ -3,13 +3,13 @@
 Behind a node hangs a chain of probes, at the positions that follow it. They see the node's path and one another; no
 node sees them, so that nodes have the scores that they have without them. Probes are no units: their embeddings take
 the place of those of the units that stand in for them. Wherever a pass stops, the probes behind the last accepted node
-say what the next draft is.
+say what the next draft is. Layers of the target may change at probes, and at them alone (`Gate`).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,23 +38,43 @@ _probing: Traceable[Probing] = Traceable("mmspec_probes")
 """The pass that runs, or is traced, here; the model may run in another thread, for somebody else."""
 
 
+class Gate(Protocol):
+    """A module of torch that changes a target's layers at probes."""
+
+    def hooks(self, model: nn.Module, own: Callable[[], int | None]) -> list[tuple[nn.Module, Callable[..., Tensor]]]:
+        """The layers of a live model that change, each with its hook. `own` counts the rows before the probes of the
+        pass that runs; None: there are none, or it is somebody else's.
+        """
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its weights."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Any:
+        """Move it, in place."""
+
+
 class ProbedTarget:
-    """See the module; `TargetOutput.auxiliary` holds the logits at probes.
+    """See the module; `TargetOutput.auxiliary` holds the logits at probes; with a `gate` the states there.
 
     `embeddings` are `[probe, hidden]`. `counts` are the probes behind every node, the root first, of a row whose draft
     has 0, 1, … levels, and none behind further nodes; None: all of them behind every node.
     """
 
     def __init__(
-        self, target: TransformersTarget, embeddings: Tensor, counts: Sequence[Sequence[int]] | None = None
+        self,
+        target: TransformersTarget,
+        embeddings: Tensor,
+        counts: Sequence[Sequence[int]] | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self.target, self.embeddings, self.counts = target, embeddings, counts
+        self.target, self.embeddings, self.counts, self.gate = target, embeddings, counts, gate
         rows = [torch.tensor(row, device="cpu") for row in counts or ()]
         self._counts = pad_sequence(rows, batch_first=True) if rows else None
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
         self.commit, self.truncate = target.commit, target.truncate  # of caches, which are the target's own
         self.synced, self.export = target.synced, target.export
-        self._embed = self._embedding_hook()
+        self._embed = self._embedding_hook()  # hooks are the same objects in every pass, which compiled code checks
+        self._gates = [] if gate is None else gate.hooks(target.model, self._own_rows)
         self._trees: dict[tuple[int, ...] | None, TreeIndex] = {}  # of captured rounds, by the draft's tree
 
     @property
@@ -79,7 +99,7 @@ class ProbedTarget:
         return self.target.start_fixed(inputs, limit, self.pass_nodes(width))
 
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
-        """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`, -inf where a node carries no such probe."""
+        """As `Target.verify`; `auxiliary` is `[batch, node, probe, …]`, -inf where a node carries no such probe."""
         if first:
             return self.target.verify(cache, draft, first)
         with torch.inference_mode(), self.ready(cache, draft.nodes):
@@ -88,12 +108,10 @@ class ProbedTarget:
     @contextmanager
     def ready(self, cache: TransformersTargetCache, nodes: int) -> Iterator[None]:
         """As `Capturable.ready`; the hooks of the probes act inside `forward` alone."""
-        with self.target.ready(cache, self.pass_nodes(nodes)):
-            hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
-            try:
-                yield
-            finally:
-                hook.remove()
+        with self.target.ready(cache, self.pass_nodes(nodes)), ExitStack() as hooks:
+            for module, hook in ((self.model.get_input_embeddings(), self._embed), *self._gates):
+                hooks.callback(module.register_forward_hook(hook).remove)
+            yield
 
     def forward(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
@@ -109,15 +127,16 @@ class ProbedTarget:
         whole, number, place = probed(draft, counts, self.pass_nodes(nodes) - nodes, probes, tree)
         with _probing.holding(Probing(self, nodes, number)):
             output = self.target.forward(cache, whole)
-        assert output.logits is not None
-        found = output.logits[:, nodes:]
+        at_probes = output.logits if self.gate is None else output.hidden
+        assert output.logits is not None and at_probes is not None
+        found = at_probes[:, nodes:]
         if counts is not None:
             found = take_nodes(found, place.clamp(min=0)).masked_fill(place[..., None] < 0, -torch.inf)
         return TargetOutput(output.logits[:, :nodes], auxiliary=found.unflatten(1, (nodes, probes)))
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         """With the numbers of the probes, and where they hang, which a captured pass keeps."""
-        return self.target.capture_key(cache), self.counts, len(self.embeddings), checksums([self.embeddings])
+        return self.target.capture_key(cache), self.counts, len(self.embeddings), checksums(self._weights())
 
     def held(self, cache: TransformersTargetCache, nodes: int) -> TransformersTargetCache:
         held = self.target.held(cache, self.pass_nodes(nodes))
@@ -134,6 +153,18 @@ class ProbedTarget:
         place = self.model.get_input_embeddings().weight
         self.embeddings = self.embeddings.to(place.device, place.dtype)
         self._counts = None if self._counts is None else self._counts.to(place.device)
+        if self.gate is not None:
+            self.gate.to(place.device, place.dtype)
+
+    def _weights(self) -> list[Tensor]:
+        return [self.embeddings, *(() if self.gate is None else self.gate.parameters())]
+
+    def _own_rows(self) -> int | None:
+        """The rows of the pass that runs here which are nodes; None where it is none of this target's."""
+        now = _probing.get()
+        return (
+            None if now is None or now.target._embed is not self._embed else now.nodes
+        )  # also of a copy of this target
 
     def _embedding_hook(self) -> Callable[..., Tensor]:
         """A hook that gives units behind the first nodes of a pass the embeddings of probes."""

@@ -14,7 +14,7 @@ and values are the same for all blocks. What fills blocks with a causal language
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,6 +36,22 @@ class FillsBlocks(Protocol):
     share: float  # in training, of the roots behind which a unit is drafted, those where the next one is, too
 
     def drafted(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> list[Tensor]:
+        """Its output behind roots of a text; see `drafted_blocks`."""
+
+
+class Filled(NamedTuple):
+    """The output of masks behind roots of a text, by depth, `[batch, root, …]` each."""
+
+    states: list[Tensor]  # behind the target's final norm
+    plain: list[Tensor]  # what the target's output layer scores there
+    scored: list[Tensor]  # what the sampler scores, told the text's units
+
+
+@runtime_checkable
+class Samples(FillsBlocks, Protocol):
+    """A part that fills blocks with states, from which a sampler scores."""
+
+    def filled(self, units: Tensor, roots: Tensor, kept: Sequence[int]) -> Filled:
         """Its output behind roots of a text; see `drafted_blocks`."""
 
 
