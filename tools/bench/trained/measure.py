@@ -48,7 +48,7 @@ KEPT = (2048, 1024, 512)
 """Rows of a trimmed output layer."""
 TURNS = 2
 """How often all prompts are decoded where it is timed."""
-EXAMPLE, ROUNDS = 20_000, 4
+EXAMPLE, ROUNDS = 20_000, 3
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
