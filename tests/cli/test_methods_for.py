@@ -72,7 +72,7 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     ours = {component.name for component in registry.components("method") if component.owner in ("text", "zoo")}
     assert {name for name, fit in methods.items() if fit.fits} == ours - {
         *("mtp", "swift"),  # its checkpoint has no such layers, and only two that swift would have to keep
-        *("rest", "rasd", "ambedkar"),  # they want texts
+        *("rest", "ambedkar"),  # they want texts
         *("judge", "specmemo", "assd"),  # they want a judge, a budget, and a model that fills blanks
     } | {"stree"}
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required

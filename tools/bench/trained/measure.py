@@ -48,7 +48,7 @@ KEPT = (2048, 1024, 512)
 """Rows of a trimmed output layer."""
 TURNS = 2
 """How often all prompts are decoded where it is timed."""
-EXAMPLE, ROUNDS = 20_000, 4
+EXAMPLE, ROUNDS = 20_000, 3
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 BLOCKS: Mapping[str, Any] = {"anchors": 16}
 """Blocks of a sequence, of kinds that learn through the whole target."""

@@ -1,4 +1,4 @@
-"""What a gated LoRA adds to its target: mask tokens, a change of linear layers at them alone, and a sampler.
+"""The parts that a gated LoRA adds to its target: mask tokens, a change of linear layers at them alone, a sampler.
 
 With W a linear layer's weight, A and B of a few rows and columns:
 
