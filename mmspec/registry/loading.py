@@ -69,6 +69,10 @@ def commanding(place: str) -> Callable[[Any], None]:
     return hookimpl(lambda app: imported(place, "the function that adds commands")(app))
 
 
+_BESIDE: set[Path] = set()
+"""The folders of plugins of one file."""
+
+
 def add_file(registry: Registry, file: Path) -> Plugin:
     """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does. The module's name is the
     file's, as in `"my_drafter:Thing"`; the plugin's is that without a leading `mmspec_`.
@@ -91,12 +95,15 @@ def _import_file(place: Path) -> Any:
     if not name.isidentifier():
         raise ValueError(f"{place.name} is no module's name; use letters, digits and '_'")
     known = importlib.util.find_spec(name)
-    if known is not None and not (known.origin and Path(known.origin).resolve() == place):
+    origin = None if known is None or known.origin is None else Path(known.origin).resolve()
+    beside = name not in sys.modules and origin is not None and origin.parent in _BESIDE
+    if known is not None and origin != place and not beside:
         raise ValueError(f"there is another module {name!r}, which factories would find instead; rename the file")
     if name in sys.modules:
         return sys.modules[name]
-    if str(place.parent) not in sys.path:  # last: what it brings beside itself hides nothing
-        sys.path.append(str(place.parent))
+    if place.parent not in _BESIDE:
+        _BESIDE.add(place.parent)
+        sys.path.append(str(place.parent))  # last: what it brings beside itself hides nothing
     spec = importlib.util.spec_from_file_location(name, place)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -24,6 +24,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "prompt-lookup": (1, 360),
     "suffix": (1, 270),
     "suffix, samples": (1, 270),
+    "suffix-tree": (1, 300),
     "rest": (1, 320),
     "rasd": (1, 1380),
     "united": (1, 1400),
@@ -56,7 +57,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "rsd": (1, 2340),
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read
-    "del": (5, 500),  # exit and length are chosen, and each unit may end the draft
+    "del": (4, 520),  # exit and length are chosen, and each unit may end the draft
     "assd": (1, 1260),
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     "triforce": (4, 1350),  # as cascade

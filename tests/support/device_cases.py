@@ -203,6 +203,7 @@ def text() -> dict[str, Runnable]:
         "plain": {},
         "prompt-lookup": {},
         "suffix": {},
+        "suffix-tree": {},
         "grammar": {},
         "jacobi-text": {},
         "token-recycling": {},

@@ -24,7 +24,6 @@ def serve_page(stage: "Callable[[], Stage]", port: int, command: str) -> None:
     from mmspec.serving.run import listener
 
     listening = listener(LOOPBACK, port)
-    typer.echo(f"http://{LOOPBACK}:{listening.getsockname()[1]}/ will have the page when its models are loaded")
     page = stage()
     at = server([page], listening, lambda address: typer.echo(f"open {address}{page.name}/ (CTRL-C stops)"))
     at.run(sockets=[listening])
