@@ -1,7 +1,9 @@
 """`suffix`: its places and drafts against brute force, what it remembers, and its corpora."""
 
+import copy
 import json
 import math
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from safetensors.numpy import save_file
 import mmspec
 from mmspec.core.state import HostCopy
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.testing import tiny_models
 from mmspec_text.drafters.suffix import Node, Suffix, SuffixOptions, SuffixRow, SuffixTree
 from mmspec_text.drafters.suffix_texts import Found, Remembered, Written
 
@@ -278,3 +281,28 @@ def test_bad_corpora_are_refused(tmp_path: Path) -> None:
         Suffix(SuffixOptions(corpus=[3, 131])).bind(SimpleNamespace(vocab=131))
     with pytest.raises(ValueError, match=r"min_match \(5\) must not exceed max_match \(4\)"):
         SuffixOptions(min_match=5, max_match=4)
+
+
+@pytest.mark.parametrize("method", ["auto", "suffix"])
+def test_an_enabled_model_is_copied_and_stored_without_the_texts_of_its_calls(method: str) -> None:
+    model = tiny_models.llama()
+    prompt = {"input_ids": torch.tensor([[1, 2, 3, 1, 2]]), "attention_mask": torch.ones(1, 5, dtype=torch.int64)}
+    how: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    with mmspec.enable(model, method):
+        first = model.generate(**prompt, **how)
+        stored = pickle.dumps(model)
+        for other in (copy.deepcopy(model), pickle.loads(stored)):
+            assert torch.equal(other.generate(**prompt, **how), first)
+    assert len(stored) < 5_000_000
+
+
+def test_a_copy_of_the_drafter_keeps_its_corpus_and_no_call() -> None:
+    drafter = Suffix(SuffixOptions(corpus=[5, 6, 7, 8, 9]))
+    assert drafter._earlier is not None
+    drafter._earlier.add([], [11, 12, 13])
+    other = copy.deepcopy(drafter)
+    row = SuffixRow(Written([6, 7]), [])
+    assert [node.unit for node in other.continued(row, row.text.units, 2)] == [8, 9]
+    row = SuffixRow(Written([11, 12]), [])
+    assert [node.unit for node in drafter.continued(row, row.text.units, 2)] == [13]
+    assert other.continued(row, row.text.units, 2) == []

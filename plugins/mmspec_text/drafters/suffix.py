@@ -111,6 +111,14 @@ class Suffix:
                 self._corpus.add(document[:0], document)
         self._before: SuffixMemory | None = None  # of the call before, whose last units nobody has read
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the texts of earlier calls, which are of this process: a copy, or a file, begins without them."""
+        return {**vars(self), "_earlier": None, "_before": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._earlier = Remembered(self.options.remember) if self.options.remember else None
+
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
         refuse_other_ids(self._largest, target.vocab)

@@ -11,6 +11,7 @@ bytes, and memory is touched when it is first needed.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,12 @@ class Remembered:
         self._earlier = np.zeros((len(LENGTHS), self.blocks * BLOCK), np.int32)
         self._latest = np.zeros((len(LENGTHS), 1 << self._slots), np.int32)
         self._hand, self._lock = 0, Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     def add(self, before: Ids, units: Ids, last: int | None = None) -> int | None:
         """Remember `units`, which came after `before`, of which only the end is read. `last` is the block of that end,

@@ -160,7 +160,7 @@ def whether_it_pays(model: Any, method: str, drafter: Mapping[str, str], held: M
     ways = {PLAIN: OurMethod(call, {"method": PLAIN})}
     ways[method] = OurMethod(call, {"method": method, **drafter})
     pairs = [pair for of in held.values() for pair in zip(of.ids, of.counted, strict=True)]
-    rows = [ids[: min(32, int(counted.nonzero().max()) + 1)] for ids, counted in pairs]
+    rows = [ids[: min(32, int(counted.nonzero().max()) + 1)].to(model.device) for ids, counted in pairs]
     tasks = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in rows[:2]]
     plain, ours = race(ways, tasks, 2, optional=ways).values()
     if failure := plain.failure or ours.failure:

@@ -162,9 +162,8 @@ class ProbedTarget:
     def _own_rows(self) -> int | None:
         """The rows of the pass that runs here which are nodes; None where it is none of this target's."""
         now = _probing.get()
-        return (
-            None if now is None or now.target._embed is not self._embed else now.nodes
-        )  # also of a copy of this target
+        here = now is not None and now.target._embed is self._embed  # also of a copy of this target
+        return now.nodes if now is not None and here else None
 
     def _embedding_hook(self) -> Callable[..., Tensor]:
         """A hook that gives units behind the first nodes of a pass the embeddings of probes."""
