@@ -81,6 +81,14 @@ def test_the_latest_places_of_every_length_are_found() -> None:
         assert 8 <= len(found.places) <= 20 and found.behind[0, 0] in (5, 9)
 
 
+def test_a_text_without_a_place_leaves_those_of_the_others() -> None:
+    """A row's sibling that has just begun, or went elsewhere, has nothing to add."""
+    tail = np.array([5], np.int32)
+    other, here = Written([1, 2]).found(tail, 4, 2), Written([5, 6, 7, 5]).found(tail, 4, 2)
+    assert as_list(Found.joined([other, here])) == as_list(Found.joined([here, other])) == [(1, (6, 7))]
+    assert as_list(Found.joined([other, other])) == []
+
+
 def test_ids_beyond_16_bits_stay_apart() -> None:
     """70,000 and 4,464 are the same number in 16 bits: REST's published index takes one for the other."""
     corpus = Remembered(1_000)

@@ -44,17 +44,21 @@ class Found:
         `windows [place, unit]` are the units before each, of which the last ones are compared with `tail`.
         """
         same = windows[:, ::-1][:, : len(tail)] == tail[::-1]
-        matched = np.cumprod(same, 1).sum(1)
+        matched = np.logical_and.accumulate(same, 1).sum(1)
         good = (matched > 0) & (behind[:, 0] != BREAK) if behind.shape[1] else matched < 0
         return cls(matched[good], behind[good], places[good])
 
     @classmethod
     def joined(cls, found: Sequence["Found"]) -> "Found":
         """The places of several sources, those of the first one first."""
-        if len(found) == 1:
-            return found[0]
+        found = [one for one in found if len(one.places)]
+        if len(found) < 2:
+            return found[0] if found else NOWHERE
         parts = ([getattr(one, part) for one in found] for part in ("matched", "behind", "places"))
         return cls(*(np.concatenate(part) for part in parts))
+
+
+NOWHERE = Found(np.empty(0, np.int64), np.empty((0, 0), np.int32), np.empty(0, np.int64))
 
 
 class Written:
@@ -83,15 +87,19 @@ class Written:
         the `most` latest ones.
         """
         text = self._all[: LONGEST + self.length]
-        alive = np.flatnonzero(text[LONGEST - 1 : -1] == tail[-1]) + LONGEST
-        taken = [alive[-most:]]
-        for back in range(2, len(tail) + 1):
-            if len(alive) <= most:
-                break
-            alive = alive[-64 * most :]
-            alive = alive[text[alive - back] == tail[-back]]
-            taken.append(alive[-most:])
-        places = np.unique(np.concatenate(taken))[::-1]
+        places = alive = np.flatnonzero(text[LONGEST - 1 : -1] == tail[-1]) + LONGEST
+        if not len(alive):
+            return NOWHERE
+        if len(alive) > most:
+            taken = [alive[-most:]]
+            for back in range(2, len(tail) + 1):
+                alive = alive[-64 * most :]
+                alive = alive[text[alive - back] == tail[-back]]
+                taken.append(alive[-most:])
+                if len(alive) <= most:
+                    break
+            places = np.unique(np.concatenate(taken))
+        places = places[::-1]
         windows = text[places[:, None] + np.arange(-LONGEST, 0)]
         behind = self._all[(places[:, None] + np.arange(length)).clip(max=len(self._all) - 1)]
         return Found.of(windows, tail, behind, places)
@@ -143,6 +151,8 @@ class Remembered:
         """As of `Written`, for each of `LENGTHS` the `most` latest places; `length` is at most `FRESH`."""
         with self._lock:
             places = np.array(self._chains(tail, most), np.int64)
+            if not len(places):
+                return NOWHERE
             flat = self._units.reshape(-1)
             ahead = places[:, None] + np.arange(length)
             block = places[:, None] // BLOCK
@@ -194,6 +204,8 @@ class Remembered:
                     break
                 places.add(place)
                 place, age = int(earlier[place]), (end - place) % total
+            if age < 0:  # where a gram did not occur, no longer one did
+                break
         return sorted(places, key=lambda place: (end - place) % total)
 
 
