@@ -8,6 +8,7 @@ verified. Both prompts as halves of one batch give the same scores, up to a cons
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -139,10 +140,11 @@ def decode(
         warp=Warp(tuple(processors), sample=bool(config.do_sample), guidance=guidance, pad=pad, forced=forced),
         ends=end_ids(criteria),
     )
-    for state in rounds:
-        for observer in observers:
-            observer.step(state)
-        _stop_drafting_if_disturbed(source, decoder, state)
+    with closing(rounds):
+        for state in rounds:
+            for observer in observers:
+                observer.step(state)
+            _stop_drafting_if_disturbed(source, decoder, state)
     stream.end()
     if learner is not None and notes is not None:
         learner.keep(notes.rows(state))
@@ -189,10 +191,12 @@ def _has_user_cache(extra: Mapping[str, Any]) -> bool:
 
 def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
     """The call's `past_key_values`, the user's own filled one if there is one, in the form of unmodified decoding; None
-    where the target cannot export it.
+    where the target cannot export it, and of a call that shared its passes.
     """
     target = decoder.target
-    return target.export(state.cache, sequences, state.emitted) if isinstance(target, Exporting) else None
+    if not isinstance(target, Exporting) or state.cache is None:
+        return None
+    return target.export(state.cache, sequences, state.emitted)
 
 
 def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
@@ -219,8 +223,7 @@ def without_forbidden_drafts(decoder: Decoder, processors: Sequence[Any]) -> Dec
         f"this call runs without drafts, because {', '.join(stateful)} may keep state between calls. A class (or "
         "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'"
     )
-    width = decoder.one_width() if decoder.rule.exactness == "invariant" else None
-    return Decoder(decoder.target, None, decoder.rule, name=decoder.name, shape=width or "any")
+    return decoder.without_drafts()
 
 
 def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:

@@ -36,6 +36,9 @@ def serve(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens of a request.")] = 4096,
     max_pictures: Annotated[int, typer.Option(min=1, help="Most pictures of a request.")] = 4,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 1_000_000,
+    max_batch: Annotated[
+        int | None, typer.Option(min=1, help="Requests of a model that share passes; 1: one at a time.")
+    ] = None,
     max_connections: Annotated[int, typer.Option(min=1, help="At a time.")] = 256,
     continuous_batching: Annotated[bool, typer.Option("--continuous-batching", hidden=True)] = False,
 ) -> None:
@@ -54,6 +57,7 @@ def serve(
     logging.disable_progress_bar()
     limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
     how: dict[str, Any] = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
+    how |= {"rows": max_batch}
     with listener(host, port) as listening:
         served = {name: load(name, device, dtype, template, options, method=chosen, **how) for name, chosen in each}
         from mmspec.serving.app import application

@@ -75,6 +75,27 @@ class LengthAware(Protocol):
 
 
 @runtime_checkable
+class Sharing(Protocol):
+    """A target whose passes can be over the rows of several calls (`mmspec.core.sharing`)."""
+
+    def to_share(self) -> Any:
+        """The target for calls that share; refuses one that cannot.
+
+        Raises:
+            ValueError: Its passes belong to one call; says why.
+        """
+
+    def joins(self, cache: Any) -> bool:
+        """True if a call's rows can be among those of others; False for prompts of more than units, say."""
+
+    def joined(self, caches: Sequence[Any]) -> Any:
+        """One cache with the rows of several, which are not used any more."""
+
+    def taken(self, cache: Any, rows: Sequence[int]) -> Any:
+        """The cache with copies of some rows alone."""
+
+
+@runtime_checkable
 class Exporting(Protocol):
     """A target that can convert its cache into the model's own format."""
 
@@ -123,7 +144,7 @@ class DraftsWithModel(Protocol):
 
 @runtime_checkable
 class RunsTarget(Protocol):
-    """A drafter whose own passes may be passes of the call's target, or of parts of it."""
+    """A drafter whose own passes may be passes of the call's target, of parts of it, or over its keys."""
 
     @property
     def runs_target(self) -> bool:

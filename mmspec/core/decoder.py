@@ -4,14 +4,14 @@ The loop knows no modality and no method. Plain decoding is a draft of one node,
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from mmspec.core.budget import Budget
-from mmspec.core.capabilities import Bounded, Conditioning, Forcing, LengthAware, OneShape, TargetAware, TargetWrapping
+from mmspec.core.capabilities import Bounded, Conditioning, Forcing, OneShape, TargetAware, TargetWrapping
 from mmspec.core.compile.captured import Captured, Captures, Compile, Way, checked_compile
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.noise import Source
@@ -31,7 +31,7 @@ from mmspec.core.proposer import Proposer
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.ranks import ranks_of
 from mmspec.core.report import Report
-from mmspec.core.round import Eager, Pending
+from mmspec.core.round import Eager, OwnPasses, Pending
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
@@ -120,7 +120,7 @@ class Decoder:
         self.ranks = ranks_of(self.target)
         self.ranks.refuse_parting(self.rule, policy, self.drafter)
         self.proposer = Proposer(self.drafter, policy, self.rule, self.k, self.target, self.name)
-        self.eager = Eager(self.target, self.rule, self.proposer, self.ranks)
+        self.eager = Eager(OwnPasses(self.target), self.rule, self.proposer, self.ranks)
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
         self.one_width()  # refuses a shape that cannot be kept
 
@@ -140,6 +140,11 @@ class Decoder:
     def _one_width(self, way: Way | None) -> int | None:
         shape = "one" if self.shape is None and way == "recorded" else self.shape
         return one_width(shape, self.target, self.drafter, self.rule, self.k, way is not None)
+
+    def without_drafts(self) -> "Decoder":
+        """This decoder without its drafter, in passes of the same width."""
+        width = self.one_width() if self.rule.exactness == "invariant" else None
+        return Decoder(self.target, None, self.rule, name=self.name, shape=width or "any")
 
     def start(
         self,
@@ -275,14 +280,14 @@ class Decoder:
             deepest = pending.draft.index.deepest
         with state.report.phase("rest"):
             state.sync()
-            self._tell_lengths(state)
+            self.eager.passes.synced(state)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         counts = [state.host.emitted[row] - before[row] for row in furthest_behind_first]
         self.proposer.measured(state, deepest, counts, time.perf_counter() - began)
 
     def rounds(
         self, inputs: Any, limit: int, *, watched: bool = True, pauses: Sequence[int] = (), **options: Any
-    ) -> Iterator[State]:
+    ) -> Generator[State, None, None]:
         """The loop: the call's state after prefill, and after every round until all rows are done.
 
         Args:
@@ -304,7 +309,7 @@ class Decoder:
             if state.pause != pause:
                 state.go_on(pause)
             yield from state.player.own_rounds(state, self.policy, watched or bool(pauses))
-            self._tell_lengths(state)
+            self.eager.passes.synced(state)
             while not state.finished:
                 self.advance(state)
                 yield state
@@ -325,8 +330,3 @@ class Decoder:
             if on_step is not None:
                 on_step(state)
         return Output(state.output(), state.report)
-
-    def _tell_lengths(self, state: State) -> None:
-        """Tell the target how far the rows were at the last host sync, if it asks for that."""
-        if isinstance(self.target, LengthAware):
-            self.target.synced(state.cache, state.host.emitted)

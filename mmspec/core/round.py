@@ -8,12 +8,13 @@ recorded or compiled from the whole of them.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mmspec.core.capabilities import LengthAware
 from mmspec.core.compile.protocols import Capturable
 from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.history_processors import Prefix
@@ -39,11 +40,59 @@ class Pending:
     nodes: int  # nodes of the target's pass, padding included
 
 
+class Passes(Protocol):
+    """The target's passes of a call."""
+
+    def verify(self, state: State, proposed: Draft | None) -> "Passed":
+        """Run the pass over a draft (not rooted), or over the root alone if nothing was proposed."""
+
+    def commit(self, state: State, path: Tensor, count: Tensor) -> None:
+        """A target's `commit`."""
+
+    def synced(self, state: State) -> None:
+        """Called after the loop's host sync: `state.host` says how far the rows are."""
+
+
+class Passed(NamedTuple):
+    """A pass."""
+
+    draft: Draft  # the rooted draft that was verified
+    output: TargetOutput  # at its nodes
+    nodes: int  # of every row of the pass, padding included
+
+
+@dataclass(frozen=True)
+class OwnPasses:
+    """Passes over the rows of one call."""
+
+    target: Target
+
+    def verify(self, state: State, proposed: Draft | None) -> Passed:
+        draft = rooted(state, proposed)
+        if not state.budget.fixed or draft.nodes == state.budget.width:
+            return Passed(draft, self.target.verify(state.cache, draft), draft.nodes)
+        output = self.target.verify(state.cache, padded(draft, state.budget.width))
+        nodes = torch.arange(draft.nodes, device=state.emitted.device)[None]
+        return Passed(draft, output.take(nodes), state.budget.width)
+
+    def commit(self, state: State, path: Tensor, count: Tensor) -> None:
+        self.target.commit(state.cache, path, count)
+
+    def synced(self, state: State) -> None:
+        if isinstance(self.target, LengthAware):
+            self.target.synced(state.cache, state.host.emitted)
+
+
+def rooted(state: State, proposed: Draft | None) -> Draft:
+    """A draft behind the root of its rows."""
+    return Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
+
+
 @dataclass(frozen=True)
 class Eager:
     """Plays rounds step by step; a round may be settled later than it is verified."""
 
-    target: Target
+    passes: Passes
     rule: Rule
     proposer: Proposer
     ranks: Ranks | Alone
@@ -64,8 +113,7 @@ class Eager:
     def verify(self, state: State, proposed: Draft | None) -> Pending:
         """The scores at a draft (not rooted), or at the root alone if nothing was proposed. Nothing is committed."""
         with state.report.phase("verify"):
-            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
-            output, nodes = verified(self.target, state, draft)
+            draft, output, nodes = self.passes.verify(state, proposed)
             return Pending(draft, state.warp(output, draft, state.prefix), nodes)
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
@@ -79,7 +127,7 @@ class Eager:
         # Accepted nodes behind an end unit were not emitted, so they do not count.
         state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
         state.report.add_bias(draft, step.verdict, step.count)
-        self.target.commit(state.cache, step.verdict.path, step.count)
+        self.passes.commit(state, step.verdict.path, step.count)
         self.proposer.observe(state, step)
         return step
 
@@ -95,14 +143,6 @@ class Eager:
 
     def renew(self) -> None:
         """Does nothing: no step has anything baked in."""
-
-
-def verified(target: Target, state: State, draft: Draft) -> tuple[TargetOutput, int]:
-    """The output at the nodes of a rooted draft, and the number of nodes that the pass had."""
-    if not state.budget.fixed or draft.nodes == state.budget.width:
-        return target.verify(state.cache, draft), draft.nodes
-    output = target.verify(state.cache, padded(draft, state.budget.width))
-    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.budget.width
 
 
 def padded(draft: Draft, nodes: int) -> Draft:

@@ -226,11 +226,5 @@ class Distinct:
 
     def spread(self, cache: SlotCache) -> None:
         """Copy the slots and states of a cache that has read the distinct prompts, so that every row has its own."""
-        if not self.repeated:
-            return
-        for layer in cache.owning:
-            layer.take(self.prompt)
-        for recurrent in cache.recurrent.values():
-            recurrent.take(self.prompt)
-        cache.length, cache.end, cache.shift = (self.to_rows(each) for each in (cache.length, cache.end, cache.shift))
-        cache.origin = cache.length
+        if self.repeated:
+            cache.take(self.prompt)

@@ -9,6 +9,7 @@ recurrent layers.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,13 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         for operation in self.operations.values():
             if operation.state is not None:
                 operation.state = operation.state[rows.to(operation.state.device)]
+
+    def join(self, others: "Sequence[RecurrentLayer]") -> None:
+        """Hold the states of other caches' layer behind its own; of caches that have read a prompt."""
+        for key, own in self.operations.items():
+            states = [own.state, *(other.operations[key].state for other in others)]
+            own.op = own.op or next((each.op for other in others if (each := other.operations[key]).op), None)
+            own.state = torch.cat([state for state in states if state is not None])
 
     def copy(self, other: "RecurrentLayer") -> None:
         """Copy the committed states of another cache's layer."""

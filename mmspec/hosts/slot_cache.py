@@ -171,6 +171,37 @@ class SlotCache(Cache):
         self.most = max(self.most, in_blocks(most))
         return self
 
+    def take(self, rows: Tensor) -> None:
+        """Hold copies of the rows `rows [n]`, and nothing else; what they began with is the caller's to say."""
+        for layer in self.owning:
+            layer.take(rows)
+        for recurrent in self.recurrent.values():
+            recurrent.take(rows)
+        self.length, self.end, self.origin = (each[rows] for each in (self.length, self.end, self.origin))
+        self.shift = self.shift[..., rows]
+        self._forget_rows()
+
+    def join(self, others: "Sequence[SlotCache]") -> None:
+        """Hold the rows of other caches of the model behind its own; of texts alone, and without rings."""
+        every = (self, *others)
+        self.most = max(cache.most for cache in every)
+        self.capacity = max(cache.capacity for cache in every)
+        for layer, *theirs in zip(self.owning, *(other.owning for other in others), strict=True):
+            layer.join(theirs)
+        for number, recurrent in self.recurrent.items():
+            recurrent.join([other.recurrent[number] for other in others])
+        self.length, self.end, self.origin, self.shift = (
+            torch.cat([getattr(cache, name) for cache in every]) for name in ("length", "end", "origin", "shift")
+        )
+        self.begun = [units for cache in every for units in cache.begun]
+        self.longest, self.unsure = max(cache.longest for cache in every), max(cache.unsure for cache in every)
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        """Forget what was computed for other rows or tensors than there are now."""
+        self._tables.clear()
+        self.written.clear()
+
     def set_holes(self, holes: Tensor) -> None:
         """Let the slots `holes [batch, capacity]` hold padding, and no others."""
         self.holes = holes

@@ -77,8 +77,16 @@ class SlotLayer(CacheLayerMixin):
     def take(self, rows: Tensor) -> None:
         """Hold copies of the rows `rows [n]`, and nothing else."""
         rows = rows.to(self.keys.device)
-        self.keys, self.values = self.keys[rows], self.values[rows]
-        self._rows = torch.arange(len(rows), device=rows.device)[:, None, None]
+        self._hold(self.keys[rows], self.values[rows])
+
+    def join(self, others: "Sequence[SlotLayer]") -> None:
+        """Hold the rows of other layers behind its own, after the cache's capacity was raised to the largest."""
+        keys, values = ([getattr(layer, name) for layer in (self, *others)] for name in ("keys", "values"))
+        self._hold(*(torch.cat([_longer(part, self.places) for part in parts]) for parts in (keys, values)))
+
+    def _hold(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+        self._rows = torch.arange(len(keys), device=keys.device)[:, None, None]
 
     def load(self, other: "SlotLayer") -> None:
         """Copy the keys and values of another layer of this kind; places that only one of them has hold nothing yet."""
@@ -199,7 +207,9 @@ def in_powers(slots: int) -> int:
 
 
 def _longer(states: Tensor, capacity: int) -> Tensor:
-    """States `[batch, heads, slots, width]` with more slots, which are 0."""
+    """States `[batch, heads, slots, width]` with so many slots, of which new ones are 0."""
+    if states.shape[2] == capacity:
+        return states
     with torch.inference_mode(False):  # a cache that grew in a pass is written outside of inference mode, too
         longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
     longer.narrow(2, 0, states.shape[2]).copy_(states)

@@ -18,6 +18,7 @@ from transformers import Cache, PreTrainedModel
 
 from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
+from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill
@@ -225,6 +226,33 @@ class TransformersTarget:
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.guidance.synced(emitted)
+
+    def to_share(self) -> "TransformersTarget":
+        if self.group is not None or self.resume is not None or self.memory is not None:
+            raise ValueError(
+                "a model on several ranks, a drafter inside of the model and a memory budget are of one call"
+            )
+        other = copy.copy(self)
+        other.keep_all = True  # rings of calls have lengths of their own
+        return other
+
+    def joins(self, cache: TransformersTargetCache) -> bool:
+        slots = cache.slots
+        special = slots.holes is not None or slots.places is not None or slots.fixed or cache.passes.rows is not None
+        theirs = getattr(cache.given, "_is_user_defined", False)  # transformers sets it on users' caches only
+        return cache.plain and not theirs and not cache.guided and not special
+
+    @torch.no_grad()
+    def joined(self, caches: Sequence[TransformersTargetCache]) -> TransformersTargetCache:
+        first, *others = caches
+        first.slots.join([cache.slots for cache in others])
+        return first
+
+    @torch.no_grad()
+    def taken(self, cache: TransformersTargetCache, rows: Sequence[int]) -> TransformersTargetCache:
+        cache.slots.take(on_device(rows, cache.slots.length.device, torch.int64))
+        cache.slots.begun = [cache.slots.begun[row] for row in rows]
+        return cache
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:

@@ -1,10 +1,13 @@
 """The application: transformers' own server, without the routes that do not speculate, with pictures and our errors.
 
 A call is an `Enabled` of its own over the model's one decoder, so that it has its own seed and leaves none behind. It
-runs on transformers' thread of the model.
+runs in a thread of the model's, and shares passes with the calls in the others (`mmspec.core.sharing`).
 """
 
+import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fastapi import Response
@@ -19,7 +22,7 @@ from mmspec.api.enable import Enabled
 from mmspec.core.decoder import Decoder
 from mmspec.serving.handlers import SpeculatingChat, SpeculatingCompletion
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Models
+from mmspec.serving.models import Language, Models
 from mmspec.serving.pictures import Painter
 from mmspec.serving.request import (
     CURRENT,
@@ -76,11 +79,10 @@ class Call:
 
 
 class Manager(GenerateManager):
-    """transformers' queue and thread of a model, with bounded calls that speculate."""
+    """transformers' queue of a model, with bounded calls that speculate, and share passes in a thread each."""
 
-    def __init__(self, decoder: Decoder, limits: Limits) -> None:
-        super().__init__()
-        self._decoder = decoder
+    def __init__(self, served: Language, limits: Limits) -> None:
+        self._decoder, self._thread = served.decoder, Workers(served.rows)
         self._limits = limits
 
     def generate_streaming(
@@ -104,12 +106,25 @@ class Manager(GenerateManager):
         return Call(model, self._decoder, CURRENT.get())
 
 
+class Workers:
+    """The threads of a model, with the methods of transformers' one thread."""
+
+    def __init__(self, number: int) -> None:
+        self._threads = ThreadPoolExecutor(number)
+
+    def submit(self, run: Callable[..., Any], *args: Any, **how: Any) -> Future[Any]:
+        return self._threads.submit(run, *args, **how)
+
+    def async_submit(self, run: Callable[..., Any], *args: Any, **how: Any) -> "asyncio.Future[Any]":
+        return asyncio.wrap_future(self.submit(run, *args, **how))
+
+
 class Managers(GenerationState):
-    """The managers of all models that are served; a model has one thread, and its calls wait for each other."""
+    """The managers of all models that are served."""
 
     def __init__(self, models: Models, limits: Limits) -> None:
         super().__init__()
-        self._managers = {name: Manager(served.decoder, limits) for name, served in models.languages().items()}
+        self._managers = {name: Manager(served, limits) for name, served in models.languages().items()}
 
     def get_manager(self, model_id: str, use_cb: bool = False) -> Manager:
         return self._managers[model_id]

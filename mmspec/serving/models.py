@@ -16,39 +16,73 @@ from mmspec.api.build import decoder_for
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
+from mmspec.core.sharing import SharingDecoder
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 from mmspec.serving.request import UnknownModelError
+
+TOGETHER = 8
+"""Requests that share passes, where nobody names a number."""
 
 
 @dataclass(frozen=True)
 class Language:
+    """A language model that is served."""
+
     model: Any  # the live model; its `generate` is transformers' own
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
+    rows: int = 1  # most calls at a time, which share passes
 
     @classmethod
-    def load(cls, name: str, device: str, dtype: str | None, template: str | None, **how: Any) -> "Language":
+    def load(
+        cls, name: str, device: str, dtype: str | None, template: str | None, rows: int | None, **how: Any
+    ) -> "Language":
         """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
-        none. The other arguments go to `decoder_for`.
+        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`.
         """
         model = load_model(name, device, dtype_of(dtype))
         processor = load_processor(name)
         if template is not None:
             processor.chat_template = template
-        return cls(model, processor, decoder_for(model, **how))
+        return cls(model, processor, *sharing(decoder_for(model, **how), rows))
+
+
+def sharing(decoder: Decoder, rows: int | None) -> tuple[Decoder, int]:
+    """A decoder whose calls share passes, and how many at a time; None: as many as pay.
+
+    Recorded rounds are of one call, and on a GPU they are worth more than company to small models: there it is one call
+    at a time, unless a number is named.
+    """
+    if rows == 1 or (rows is None and decoder.captures.way is not None):
+        return decoder, 1
+    try:
+        return SharingDecoder(decoder, rows or TOGETHER), rows or TOGETHER
+    except ValueError as error:
+        if rows is not None:
+            raise
+        warn(f"requests are answered one at a time: {error}")
+        return decoder, 1
 
 
 Served = Language | Pipeline
 
 
 def load(
-    name: str, device: str, dtype: str | None, template: str | None, options: Mapping[str, Any], **how: Any
+    name: str,
+    device: str,
+    dtype: str | None,
+    template: str | None,
+    options: Mapping[str, Any],
+    *,
+    rows: int | None = None,
+    **how: Any,
 ) -> Served:
     """Load a language model, or a pipeline that draws; arguments as in `Language.load`."""
     if pipeline_of(Stored.named(name), name) is None:
-        return Language.load(name, device, dtype, template, options=options, **how)
+        return Language.load(name, device, dtype, template, rows, options=options, **how)
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
     if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
         raise ValueError(f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served")

@@ -253,6 +253,8 @@ class AskingMemory(Last):
 class Gemma4Assistant(GrowingDrafter):
     """Drafts with an assistant."""
 
+    runs_target = True  # its passes attend over the target's keys
+
     def __init__(self, options: AssistantOptions = AssistantOptions()) -> None:
         super().__init__(options)
         if options.model is None:

@@ -1,0 +1,198 @@
+"""Calls that share passes: each one's units are those that it has alone, whoever comes, goes, or fails beside it."""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.sharing import SharingDecoder
+from mmspec.core.state import State
+from mmspec.core.warp import Warp
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing import tiny_models
+from mmspec_text.drafters.suffix import Suffix, SuffixTree
+from mmspec_text.drafters.token_recycling import TokenRecycling
+from tests.captured.test_every_method import PAIRS, parts_of
+
+TARGETS = ("transformers", "recurrent")
+OF_ONE_CALL = (
+    *("zoo:mirror-sd", "zoo:rapid", "zoo:specmemo"),
+    *("text:cascade", "text:triforce", "text:ppd", "text:gated-lora"),
+)
+"""Methods whose drafter acts in the target's passes, or whose target reads more than the call's rows."""
+FAST = {("text:suffix", "transformers"), ("text:token-recycling", "recurrent"), ("zoo:mirror-sd", "transformers")}
+LAWS = (
+    Warp.sampling(0.0),
+    Warp.sampling(0.8),
+    Warp.sampling(1.0, top_k=3),
+    Warp([RepetitionPenaltyLogitsProcessor(1.3)], sample=True),
+)
+
+
+class Gone(Exception):
+    """A client has gone."""
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of calls, each in a thread of its own; an exception is its result."""
+
+    def result(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [each.result(60) for each in [threads.submit(result, call) for call in calls]]
+
+
+def assert_idle(decoder: SharingDecoder) -> None:
+    assert decoder.shared.running() == decoder.shared.waiting() == 0
+    assert decoder.shared._cache is None
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [pytest.param(*p, marks=[] if p in FAST else pytest.mark.slow) for p in PAIRS if p[1] in TARGETS],
+)
+def test_a_method_shares_passes_or_says_why_not(method: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMSPEC_STRICT", "1")
+    bench, drafter, rule = parts_of(method, target)
+    decoder = Decoder(bench.target, drafter(), rule(), k=4, shape="any", compile=False)
+    if method in OF_ONE_CALL:
+        with pytest.raises(ValueError, match="one call"):
+            SharingDecoder(decoder)
+        return
+    prompts = [bench.prompt(rows) for rows in ((0,), (1,), (2,), (0, 2))]
+    how = [{"seed": seed, "warp": bench.greedy if seed == 1 else bench.warp} for seed in range(len(prompts))]
+    alone = [decoder.generate(ids, 12, **each) for ids, each in zip(prompts, how, strict=True)]
+    sharing = SharingDecoder(decoder)
+    runs = [lambda i=i: sharing.generate(prompts[i], 12, **how[i]) for i in range(len(prompts))]
+    for output, own in zip(at_once(runs), alone, strict=True):
+        assert not isinstance(output, Exception), output
+        if decoder.rule.exactness == "invariant":
+            assert all(torch.equal(a, b) for a, b in zip(output.units, own.units, strict=True))
+        assert output.report.emitted == own.report.emitted
+    assert_idle(sharing)
+
+
+def drafters() -> dict[str, Callable[[], Any]]:
+    return {
+        "plain": lambda: None,
+        "suffix": Suffix,
+        "suffix-tree": SuffixTree,
+        "token-recycling": TokenRecycling,
+        "draft-model": lambda: DraftModel(TransformersTarget(tiny_models.llama(), drafting=True)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_calls_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, lengths, laws, ends and room are drawn; some clients leave early; of some prompts rows cannot be shared."""
+    monkeypatch.setenv("MMSPEC_STRICT", "1")
+    draw = random.Random(seed)
+    decoder = Decoder(TransformersTarget(tiny_models.llama()), drafters()[draw.choice([*drafters()])](), k=5)
+    calls = []
+    for number in range(draw.randint(5, 9)):
+        inputs = tiny_models.prompt([draw.randrange(9) for _ in range(draw.choice((1, 1, 2, 3)))])
+        if draw.random() < 0.2:
+            embedded = tiny_models.llama().get_input_embeddings()(inputs["input_ids"]).detach()
+            inputs = {**inputs, "inputs_embeds": embedded}
+        how = {"seed": number, "warp": draw.choice(LAWS), "ends": draw.choice((None, 3))}
+        calls.append((inputs, draw.randint(1, 40), how, draw.randint(1, 9) if draw.random() < 0.3 else None))
+    alone = [decoder.generate(inputs, limit, **how).units for inputs, limit, how, _ in calls]
+    sharing = SharingDecoder(decoder, rows=draw.choice((3, 4, 8)), prompt=draw.choice((4, 64)))
+
+    def run(inputs: Any, limit: int, how: dict[str, Any], leaves: int | None) -> list[Tensor]:
+        rounds = 0
+
+        def step(state: State) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds == leaves:
+                raise Gone
+
+        return sharing.generate(inputs, limit, on_step=step, **how).units
+
+    for (*_, leaves), units, own in zip(calls, at_once([lambda c=c: run(*c) for c in calls]), alone, strict=True):
+        if isinstance(units, Gone):
+            assert leaves is not None
+        else:
+            assert not isinstance(units, Exception), units
+            assert all(torch.equal(a, b) for a, b in zip(units, own, strict=True))
+    assert_idle(sharing)
+
+
+def test_no_pass_has_more_rows_than_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TransformersTarget(tiny_models.llama())
+    sharing = SharingDecoder(Decoder(target, None), rows=3)
+    widths, verify = list[int](), TransformersTarget.verify
+
+    def counted(self: TransformersTarget, cache: Any, draft: Any, first: int = 0) -> Any:
+        widths.append(len(draft.units))
+        return verify(self, cache, draft, first)
+
+    monkeypatch.setattr(TransformersTarget, "verify", counted)
+    gate = threading.Barrier(6)
+
+    def run(row: int) -> Any:
+        gate.wait()
+        return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
+
+    outputs = at_once([lambda row=row: run(row) for row in range(6)])
+    assert all(output.report.emitted == 30 for output in outputs)
+    assert max(widths) == 3 and len(widths) < 6 * 29 * 0.6
+
+
+def test_a_pass_that_fails_ends_its_calls_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TransformersTarget(tiny_models.llama())
+    sharing = SharingDecoder(Decoder(target, Suffix(), k=3))
+    expected = Decoder(target, None).generate(tiny_models.prompt([0]), 9, seed=0).units[0]
+    verify = TransformersTarget.verify
+
+    def fails(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(TransformersTarget, "verify", fails)
+    ended = at_once([lambda row=row: sharing.generate(tiny_models.prompt([row]), 9, seed=0) for row in range(3)])
+    assert all(isinstance(error, torch.OutOfMemoryError) for error in ended)
+    assert_idle(sharing)
+    monkeypatch.setattr(TransformersTarget, "verify", verify)
+    assert torch.equal(sharing.generate(tiny_models.prompt([0]), 9, seed=0).units[0], expected)
+
+
+def test_a_policy_sees_all_drafts_together_and_its_fault_ends_no_call() -> None:
+    class Cutting:
+        rows: ClassVar[list[int]] = []
+
+        def budget(self) -> int:
+            return 4
+
+        def trim(self, draft: Any) -> Any:
+            Cutting.rows.append(len(draft.valid))
+            if len(Cutting.rows) > 3:
+                raise RuntimeError("broken")
+            return draft
+
+        def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
+            pass
+
+    target = TransformersTarget(tiny_models.llama())
+    sharing = SharingDecoder(Decoder(target, Suffix(), k=4, policy=Cutting()))
+    gate = threading.Barrier(4)
+
+    def run(row: int) -> Any:
+        gate.wait()
+        return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
+
+    with pytest.warns(UserWarning, match="policy Cutting failed"):
+        outputs = at_once([lambda row=row: run(row) for row in range(4)])
+    assert all(output.report.emitted == 30 for output in outputs) and max(Cutting.rows) > 1
