@@ -22,6 +22,7 @@ from mmspec.api.stored import Stored, advice_on, advising, pipeline_of, refuse_n
 from mmspec.core.compile.captured import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.promise import Shape
+from mmspec.core.sharing import SharingDecoder
 from mmspec.hosts.devices import dtype_of, refuse_device
 from mmspec.hosts.loading import load_model
 from mmspec.registry import installed
@@ -202,6 +203,17 @@ class Pipeline(DiffusionPipeline):
             decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
         return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
+
+    def share_passes(self, rows: int) -> None:
+        """Let calls that run at the same time, each in a thread of its own, share passes of at most so many rows.
+
+        A row is what it is alone; a call that ends makes room for the next one. Who reads a stream holds up the others.
+        `use` ends it.
+
+        Raises:
+            ValueError: The passes of the pipeline's model, or its drafter's, belong to one call.
+        """
+        self._decoder = SharingDecoder(self.decoder(), rows)
 
     @property
     def why(self) -> str:

@@ -7,6 +7,8 @@ A row's seed is made of its id, so that under an invariant method a row has one 
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -49,8 +51,10 @@ class Rows:
         id: The column of ids: texts or integers, each once.
         inputs: Columns with one argument a row; those that the table or the pipeline does not have are left out.
         group: Columns with arguments of a whole call, likewise.
-        rows: Most rows of a call; None: all rows of a batch that agree in `group` and in their shapes. `rows=1` makes
-            rows independent of each other in half precision, too, where the width of a batch changes rounding.
+        rows: Most rows of a pass; None: all rows of a batch that agree in `group` and in their shapes. `rows=1` makes
+            rows independent of each other in half precision, too, where the width of a batch changes rounding. Where
+            calls can share passes (texts), every row is a call of its own, and one that ends makes room for the next:
+            take batches of many times so many rows. Elsewhere rows that agree are one call.
         exactness: The least that the method has to promise. Under `invariant`, a row depends on nothing but its
             arguments and its seed. Under `lossless` its distribution does not: which draw it is depends on the batch.
         loading: Further arguments of `from_pretrained`: `device`, `dtype`, `k`, `policy`, options of the method.
@@ -97,13 +101,14 @@ class Rows:
         for what, value in (*self.loading.items(), *call.items()):
             _refuse_objects(what, value)
         self._pipe: Pipeline | None = None
+        self._shares = False  # whether calls of the pipeline share passes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_pipe": None}
+        return {**vars(self), "_pipe": None, "_shares": False}
 
     def description(self) -> dict[str, Any]:
         """All that decides the outputs, as names and numbers; the size of calls does not."""
-        return {name: value for name, value in vars(self).items() if name not in ("_pipe", "rows")}
+        return {name: value for name, value in vars(self).items() if name not in ("_pipe", "_shares", "rows")}
 
     def reads(self, columns: Sequence[str]) -> list[str]:
         """The columns of a table that may be arguments.
@@ -134,6 +139,10 @@ class Rows:
             known = _parameters(pipe)
             for wrong in (argument for argument in self.call if argument not in known):
                 raise ValueError(unknown("argument", wrong, sorted(known - set(MANAGED))))
+            if (self.rows or 1) > 1 and pipe.decoder().captures.way is None:
+                with suppress(ValueError):  # rows that agree are one call, then
+                    pipe.share_passes(self.rows or 1)
+                    self._shares = True
             self._pipe = pipe
         return self._pipe
 
@@ -158,8 +167,9 @@ class Rows:
         for row in computed:
             cells_of = {name: batch[name][row.number] for name in reads[1:] if name in known}
             row.take({name: cell for name, cell in cells_of.items() if not is_missing(cell)}, self.group)
-        for calls in self._calls(computed):
-            self._compute(pipe, calls)
+        most = 1 if self._shares else self.rows
+        with ThreadPoolExecutor(self.rows if self._shares else 1) as threads:
+            list(threads.map(lambda call: self._compute(pipe, call), self._calls(computed, most)))
         written: dict[str, list[Any]] = {
             pipe.makes: [row.output for row in computed],
             "method": [pipe.decoder().name] * len(ids),
@@ -169,14 +179,15 @@ class Rows:
         seeds = np.array([row.seed for row in computed], dtype=np.uint64)
         return {**batch, "seed": seeds, **{name: objects(values) for name, values in written.items()}}
 
-    def _calls(self, computed: list["_Row"]) -> Iterator[list["_Row"]]:
+    def _calls(self, computed: list["_Row"], most: int | None) -> Iterator[list["_Row"]]:
+        """The rows call by call, of `most` rows each; None: of all that agree."""
         groups: dict[Any, list[_Row]] = {}
         for row in computed:
             if row.error is None:
                 groups.setdefault(row.key(), []).append(row)
         for group in groups.values():
-            most = self.rows or len(group)
-            yield from (group[start : start + most] for start in range(0, len(group), most))
+            step = most or len(group)
+            yield from (group[start : start + step] for start in range(0, len(group), step))
 
     def _compute(self, pipe: Pipeline, call: list["_Row"]) -> None:
         """Compute the rows of one call; if one of them has a mistake, each in a call of its own."""

@@ -14,6 +14,7 @@ from mmspec.registry.options import parse
 if TYPE_CHECKING:
     from mmspec.tables.run import Engine, Summary
 
+IN_ALL = 4  # calls of a batch: where they share passes, one that ends makes room for the next
 FAILED = 1  # exit code where a row has an error
 
 
@@ -36,7 +37,7 @@ def run(
     ] = "invariant",
     seed: Annotated[int, typer.Option(help="Of the run; a row's own is made of it and of the row's id.")] = 0,
     id: Annotated[str, typer.Option("--id", help="The column of ids.")] = "id",
-    rows: Annotated[int, typer.Option(min=1, help="Rows of a call.")] = 8,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a pass.")] = 8,
     rows_per_file: Annotated[int, typer.Option(min=1, help="Rows that are written at a time.")] = 64,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights; float32 is the one in which equality is promised.")] = (
@@ -86,7 +87,12 @@ def run(
     from tqdm import tqdm
 
     with tqdm(total=len(given.rows), desc=f"run {table.name}", unit="row", leave=False) as bar:
-        how: dict[str, Any] = {"batch": rows, "per_file": rows_per_file, "resume": resume, "progress": bar.update}
+        how: dict[str, Any] = {
+            "batch": IN_ALL * rows,
+            "per_file": rows_per_file,
+            "resume": resume,
+            "progress": bar.update,
+        }
         summary = run(computing, given, out, engine, **how)
     typer.echo("\n".join(_lines(summary, out)), err=True)
     if summary.errors:

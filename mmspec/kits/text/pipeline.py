@@ -1,6 +1,7 @@
 """`TextPipeline`: text in, text out, in the manner of diffusers, whole or piece by piece."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -158,12 +159,13 @@ class TextPipeline(LanguagePipeline):
         traced = Trace(lambda unit: str(self.tokenizer.decode([unit]))) if trace else None
 
         def watched() -> Generator[State, None, None]:
-            for state in rounds:
-                monitor.step(state)
-                writing.step(state)
-                if traced is not None:
-                    traced.step(state)
-                yield state
+            with closing(rounds):
+                for state in rounds:
+                    monitor.step(state)
+                    writing.step(state)
+                    if traced is not None:
+                        traced.step(state)
+                    yield state
             writing.end()
 
         def finished(state: State) -> TextPipelineOutput:
