@@ -15,6 +15,7 @@ from tools.bench.image.command import bench_image
 from tools.bench.one_shape.command import COMMANDS
 from tools.bench.papers import papers
 from tools.bench.roofline import roofline
+from tools.bench.served import served
 from tools.bench.text.command import bench_ssm, bench_text
 from tools.bench.trained.command import trained
 from tools.bench.video.command import bench_video
@@ -35,6 +36,7 @@ def build() -> typer.Typer:
         "roofline": roofline,
         "trained": trained,
         "papers": papers,
+        "served": served,
     }
     for name, command in commands.items():
         app.command(name)(checked(command))
