@@ -319,6 +319,22 @@ def heads(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("heads", name, command, {"parameters": facts["parameters"], **figures})
 
 
+def glancing(lab: Lab) -> Iterator[TrainedRow]:
+    """Heads of Falcon, which were shown a share of their errors or none, beside an EAGLE-1 head."""
+    ways: dict[str, tuple[DrafterKind, dict[str, Any]]] = {
+        "EAGLE-1": ("eagle", {"intermediate": 2390}),
+        "Falcon, without glancing": ("falcon", {"glance": 0.0}),
+        "Falcon": ("falcon", {}),
+    }
+    for name, (kind, numbers) in ways.items():
+        folder, command = lab.trained(slug(name), kind, numbers)
+        facts, how = json.loads((folder / "training.json").read_text()), {"method": kind, "drafter": str(folder)}
+        figures = {f"held out: length, {text}": held["length"] for text, held in facts["held_out"].items()}
+        figures["greedy chain: length"] = lab.greedy(lab.target, form="chain", k=6, **how)
+        figures["greedy, the published tree: length"] = lab.greedy(lab.target, form="published", k=8, **how)
+        yield lab.row("glancing", name, command, {"parameters": facts["parameters"], **figures})
+
+
 def masks(lab: Lab) -> Iterator[TrainedRow]:
     """Masks under a gated LoRA, fewer and more of them, beside prompt tokens and Medusa's heads of as many depths."""
     gated, made = lab.trained("gated-lora", "gated-lora", {"loss": "kl", "rank": 16, "learning_rate": 2e-3, **BLOCKS})
@@ -348,6 +364,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "trimmed": trimmed,
     "shift of topic": shift,
     "heads": heads,
+    "glancing": glancing,
     "masks": masks,
 }
 """The tables, by name."""
