@@ -28,6 +28,7 @@ READ = {
     "serve": ("chat_template",),
     "train drafter": ("data",),
     "train judge": ("data",),
+    "train student": ("clips",),
     "tune": ("prompts",),
     "verify": ("script",),
 }
@@ -40,6 +41,8 @@ WRITTEN: dict[tuple[str, str], str] = {
     ("train drafter", "out"): "train drafter --target mmspec/text-1m -o taken --self-generated 9",
     ("train drafter", "work"): "train drafter --target mmspec/text-1m -o other --work taken --self-generated 9",
     ("train judge", "out"): "train judge --target mmspec/text-1m --data table.jsonl -o taken",
+    ("train student", "out"): "train student --target mmspec/four-courts --clips table.jsonl -o taken",
+    ("train student", "work"): "train student --target mmspec/four-courts --clips table.jsonl -o other --work taken",
     ("generate video", "out"): "generate video taken/letter.txt --actions 1 -o taken.gif",
     ("demo video", "out"): "demo video -o taken",
     **{(f"generate {kind}", "out"): f"generate {kind} x -o {PICTURE}" for kind in ("image", "continuous")},
