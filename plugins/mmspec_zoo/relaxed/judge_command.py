@@ -5,14 +5,10 @@ from typing import Annotated
 
 import typer
 
-from mmspec.cli.groups import Device, group
+from mmspec.cli.groups import Device
 from mmspec.cli.places import refuse_unwritable
 
 HELD_OUT = 10  # one line in so many is held out, if there are as many
-
-
-def add(app: typer.Typer) -> None:
-    group(app, "train", "Train drafters for models of yours.").command("judge")(train_judge)
 
 
 def train_judge(
