@@ -31,6 +31,8 @@ from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, Stream
+from mmspec_zoo.infill.training import InfillRecipe, train_and_write
+from tools.bench.trained import blanks
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
 from tools.train.text.heads import learnt_data
@@ -350,6 +352,27 @@ def masks(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("masks", name, made, {"parameters": parameters, "greedy: length": length})
 
 
+def infilling(lab: Lab) -> Iterator[TrainedRow]:
+    """A small XLNet that was trained to fill blanks: texts of which 5 % are known, by each way of drafting."""
+    start, folder = lab.work / "xlnet", lab.work / "infill"
+    if not start.is_dir():
+        blanks.begun(lab.tokenizer, start)
+    tokenizer, recipe = load_tokenizer(str(start)), InfillRecipe(lab.steps, 8, blanks.LENGTH, lab.steps, 1e-3)
+    units = [tokenizer(text)["input_ids"] for text in [*lab.corpus.code[:400], *lab.corpus.prose]]
+    learnt = torch.tensor([unit for text in units for unit in text])
+    work = lab.work / "infill-work"
+    train_and_write(load_model(str(start)).float(), tokenizer, learnt, recipe, folder, work, "xlnet", lab.say)
+    model, held = load_model(str(folder)), [*lab.corpus.held_out_code, *lab.corpus.held_out_prose]
+    every = torch.tensor([unit for text in held for unit in tokenizer(text)["input_ids"]])
+    texts = every[: len(every) // blanks.LENGTH * blanks.LENGTH].view(-1, blanks.LENGTH)
+    some = texts[:: max(1, len(texts) // PROMPTS)][:PROMPTS]
+    nats = json.loads((folder / "training.json").read_text())["held_out"]["nats a blank"]
+    for name, draft in (("plain", None), ("assd", "model"), ("assd, draft=bigram", "bigram")):
+        length, accepted = blanks.filled(model, some, draft)
+        figures = {"nats a blank": nats, "blanks a pass": length, "kept drafts": accepted}
+        yield lab.row("infilling", name, "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -365,6 +388,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "shift of topic": shift,
     "heads": heads,
     "glancing": glancing,
+    "infilling": infilling,
     "masks": masks,
 }
 """The tables, by name."""
