@@ -24,6 +24,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.settings import DRAFTER, texts
+from mmspec.shipped import asset
 from mmspec_text.training.data import Data
 from mmspec_text.training.draft_model import measured, write_model
 from mmspec_text.training.exits import begun_sorted, measured_exits
@@ -31,6 +32,7 @@ from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, Stream
+from mmspec_video.recorded import recorded
 from mmspec_zoo.infill.training import InfillRecipe, train_and_write
 from tools.bench.trained import blanks
 from tools.cards.trained import TrainedRow
@@ -54,6 +56,8 @@ EXAMPLE, ROUNDS = 20_000, 3
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 BLOCKS: Mapping[str, Any] = {"anchors": 16}
 """Blocks of a sequence, of kinds that learn through the whole target."""
+CLIPS, GIVEN_FRAMES, FRAMES = 4, 4, 16
+"""Recorded clips of a world, first frames that are given, and frames that are made."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
 
@@ -373,6 +377,35 @@ def infilling(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("infilling", name, "", figures)
 
 
+def frames(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped world whose frames are denoised, by itself and by its consistency student, alone and with the frames
+    of four actions made together (NFD+); all actions are known.
+    """
+    pipe, kept = mmspec.Pipeline.from_pretrained("mmspec/four-courts"), recorded([asset("four-courts")])
+    pipe.set_progress_bar_config(disable=True)
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {"method": "plain"},
+        "nfd": {"method": "nfd", "k": 3},
+        "the student": {"method": "nfd", "k": 0, "student": True},
+        "nfd, the student": {"method": "nfd", "k": 3, "student": True},
+    }
+    for name, how in ways.items():
+        model: Any = pipe.use(**how).decoder().target
+        passes, errors = list[int](), list[Tensor]()
+        counting = model.denoiser.model.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        for clip in range(CLIPS):
+            first, actions = kept.frames[clip : clip + 1, :GIVEN_FRAMES], kept.actions[clip : clip + 1]
+            past, coming = actions[:, : GIVEN_FRAMES - 1], actions[:, GIVEN_FRAMES - 1 : GIVEN_FRAMES - 1 + FRAMES]
+            made = pipe((first + 1) / 2, coming, past_actions=past, seed=clip, output_type="pt")
+            there = kept.frames[clip, GIVEN_FRAMES : GIVEN_FRAMES + FRAMES]
+            errors.append((made.frames[0] - (there + 1) / 2).square().mean((1, 2, 3)))
+        counting.remove()
+        decibels = -10 * torch.stack(errors).mean(0).log10()
+        figures = {"passes a frame": round(len(passes) / (CLIPS * FRAMES), 3)}
+        figures |= {f"PSNR, frame {at}": round(float(decibels[at - 1]), 2) for at in (1, 4, FRAMES)}
+        yield lab.row("frames", name, "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -389,6 +422,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "heads": heads,
     "glancing": glancing,
     "infilling": infilling,
+    "frames": frames,
     "masks": masks,
 }
 """The tables, by name."""
