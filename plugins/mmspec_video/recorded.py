@@ -43,7 +43,7 @@ def clips_in(path: Path) -> RecordedClips:
         with np.load(path, allow_pickle=False) as file:
             frames, actions = torch.from_numpy(file["frames"]), torch.from_numpy(file["actions"])
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{shown(path)} has no clips, frames and actions: {shown(error)}") from error
+        raise ValueError(f"{shown(path)} has no clips: it is a .npz with the arrays frames and actions") from error
     if frames.dtype != torch.uint8 or frames.dim() != 5 or frames.shape[-1] != 3:
         raise ValueError(f"{shown(path)}: frames are [clip, frame, height, width, 3] uint8, not {list(frames.shape)}")
     if actions.shape != (len(frames), frames.shape[1] - 1):

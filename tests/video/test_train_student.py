@@ -166,10 +166,10 @@ def test_what_cannot_be_learnt_from_is_refused(world):
         "pixels": ({"frames": frames[:, :, :4], "actions": actions}, "frames of 4 × 8 pixels, and this world of 8 × 8"),
         "short": ({"frames": frames[:, :3], "actions": actions[:, :2]}, "of more than 3 frames, the model's window"),
         "one": ({"frames": frames[:1], "actions": actions[:1]}, "there have to be two, one of which is held out"),
-        "foreign": ({"frames": frames, "actions": actions + 9}, "has the action 9, and this world 4"),
+        "foreign": ({"frames": frames, "actions": actions + 9}, "have the action 9, and this world 4"),
         "floats": ({"frames": frames.astype(np.float32), "actions": actions}, "uint8"),
         "odd": ({"frames": frames, "actions": actions[:, :-1]}, "one between two frames"),
-        "other": ({"pictures": frames}, "has no clips, frames and actions"),
+        "other": ({"pictures": frames}, "has no clips: it is a .npz"),
     }
     for name, (arrays, says) in cases.items():
         np.savez(world / f"{name}.npz", **arrays)

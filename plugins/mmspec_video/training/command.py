@@ -41,11 +41,13 @@ def train_student(
 
     refuse_foreign(work)
     import mmspec
+    from mmspec_video.recorded import clips_in
     from mmspec_video.training.student import StudentRecipe, train_and_write
 
+    kept = clips_in(clips)
     pipe = mmspec.Pipeline.from_pretrained(target, device=device, method="plain")
     recipe = StudentRecipe(steps, batch, rank, jumps, learning_rate, seed)
     with resumable(work):
-        facts = train_and_write(pipe, clips, recipe, out, work, target, typer.echo)
+        facts = train_and_write(pipe, kept, recipe, out, work, target, typer.echo)
     typer.echo(f"{out.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
     typer.echo(f"Next: mmspec generate video FRAME --model {target} --actions … --method nfd --opt student={out}")

@@ -28,7 +28,7 @@ from mmspec_video.models.keys import LayerKeys, current
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import StudentAdapter, key_of, matrices_of, refuse_teacher
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.recorded import RecordedClips, clips_in
+from mmspec_video.recorded import RecordedClips
 
 LEVELS = 16
 """Number of times on a path; the student learns to agree with itself at neighbouring ones."""
@@ -95,19 +95,25 @@ def adapter_of(adapted: nn.Module, steps: int) -> StudentAdapter:
 
 
 def train_and_write(
-    pipe: Any, file: Path, recipe: StudentRecipe, folder: Path, work: Path, name: str, say: Callable[[str], None]
+    pipe: Any,
+    clips: RecordedClips,
+    recipe: StudentRecipe,
+    folder: Path,
+    work: Path,
+    name: str,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Train a student for the world of a pipeline, or go on with it, and write its folder; returns its facts.
 
-    `file` has clips; `name` is the world's. Refuses worlds whose frames are not denoised by a model of flow matching,
+    `name` is the world's. Refuses worlds whose frames are not denoised by a model of flow matching,
     and clips of other sizes or actions, or too few.
     """
     if not isinstance(pipe, NextFramePipeline):
         raise ValueError(f"{name} makes no frames after actions: it is a {type(pipe).__name__}")
-    teacher, clips = pipe.transformer, clips_in(file)
+    teacher = pipe.transformer
     refuse_teacher(teacher)
     teacher.float()
-    kept = _coded(pipe, clips, file.name)
+    kept = _coded(pipe, clips)
     held = max(1, len(kept.latents) // HELD_OUT)
     learnt, out = (Clips(kept.latents[part], kept.actions[part]) for part in (slice(-held), slice(-held, None)))
     own = {"target": name, "weights": identity(teacher), "data": digest([clips.frames, clips.actions])}
@@ -137,21 +143,23 @@ def train_and_write(
 
 
 @torch.no_grad()
-def _coded(pipe: NextFramePipeline, clips: RecordedClips, name: str) -> "Clips":
+def _coded(pipe: NextFramePipeline, clips: RecordedClips) -> "Clips":
     """Clips as the model of a pipeline reads them."""
     teacher, codec = pipe.transformer, codec_of(pipe.transformer, pipe.vae)
     size, frames, given = frame_size(teacher, pipe.vae), teacher.config.frames, tuple(clips.frames.shape[-2:])
     if given != tuple(size):
         raise ValueError(
-            f"{name} has frames of {given[0]} × {given[1]} pixels, and this world of {size[0]} × {size[1]}"
+            f"the clips have frames of {given[0]} × {given[1]} pixels, and this world of {size[0]} × {size[1]}"
         )
     if len(clips.frames) < 2 or clips.actions.shape[1] < frames:
         raise ValueError(
-            f"{name} has {len(clips.frames)} clips of {clips.frames.shape[1]} frames; there have to be two, one of "
+            f"there are {len(clips.frames)} clips of {clips.frames.shape[1]} frames, and there have to be two, one of "
             f"which is held out, of more than {frames} frames, the model's window"
         )
     if int(clips.actions.max()) >= teacher.config.actions:
-        raise ValueError(f"{name} has the action {int(clips.actions.max())}, and this world {teacher.config.actions}")
+        raise ValueError(
+            f"the clips have the action {int(clips.actions.max())}, and this world {teacher.config.actions}"
+        )
     parts = [codec.encode(part.to(teacher.device)).float().cpu() for part in clips.frames.flatten(0, 1).split(PART)]
     return Clips(torch.cat(parts).unflatten(0, clips.frames.shape[:2]), clips.actions)
 

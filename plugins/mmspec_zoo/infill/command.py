@@ -69,13 +69,16 @@ def generate_infill(
     """Fill the blanks of a text, from left to right, several in a pass."""
     refuse_method(method)
     import mmspec
+    from mmspec.api.stored import Stored
+    from mmspec.hosts.loading import architectures
     from mmspec.registry.options import parse
     from mmspec_zoo.infill.pipeline import InfillPipeline
 
+    stored = Stored.named(model)
+    if "XLNetLMHeadModel" not in architectures(model) if stored is None else stored.pipeline is not InfillPipeline:
+        raise ValueError(f"{model} fills no blanks; an XLNet does (XLNetLMHeadModel)")
     how = {**parse(opt or []), "method": method, "rule": rule, "k": num_speculative_tokens}
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not isinstance(pipe, InfillPipeline):
-        raise ValueError(f"{model} fills no blanks: it is a {type(pipe).__name__}; an XLNet does")
     made: Any = pipe(prompt, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     typer.echo(made.texts[0])
     typer.echo(str(made.report), err=True)

@@ -26,7 +26,7 @@ PROMPTED = (0.8, 0.2)
 """Shares of the two among the prompts that the target continues."""
 RECIPE = DrafterRecipe(steps=1200, intermediate=512, hard=0.1)
 """The shipped heads have 4 heads of 64 numbers and one of keys; a new run takes the sizes of the target's layers."""
-PPD = DrafterRecipe(**{**KINDS_OWN["ppd"], "steps": 400, "batch": 4, "context": 256, "anchors": 32})
+PPD = DrafterRecipe(**{**KINDS_OWN["ppd"], "steps": 160, "batch": 4, "context": 256, "anchors": 16})
 """Three prompt tokens, as in the paper; every step costs a pass through the whole target, and back."""
 WINDOWS = 48
 """Most held-out windows of each kind that are counted."""
