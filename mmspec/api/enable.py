@@ -58,16 +58,18 @@ def learning_of(learn: Any, plan: Plan, compile: Compile) -> Learning | None:
     elif spec is not None:
         able, name = _can_learn(spec), spec.name
     if not able:
-        names = ", ".join(sorted(spec.name for spec in installed().components("drafter") if _can_learn(spec)))
-        raise ValueError(f"the drafter {name} cannot learn; those that can: {names or 'none'}")
+        raise _unable(name)
     return Learning() if learn is True else learn
 
 
 def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
-    """The learner of a decoder; None without learning; refuses weights that belong to inference mode."""
+    """The learner of a decoder; None without learning; refuses a drafter that cannot learn, and weights that belong to
+    inference mode.
+    """
     if learning is None:
         return None
-    assert isinstance(decoder.drafter, Learns), "others were refused before"
+    if not isinstance(decoder.drafter, Learns):
+        raise _unable(decoder.name)
     if learning.idle and not draws_by_position(decoder.rule):
         raise ValueError(
             f"under the rule of {decoder.name} ({decoder.rule.exactness}) a text depends on the drafter, and with "
@@ -78,6 +80,11 @@ def learner_of(decoder: Decoder, learning: Learning | None) -> Learner | None:
     if torch.is_inference_mode_enabled() or any(weight.is_inference() for weight in weights):
         raise ValueError("weights that were made under torch.inference_mode() cannot learn; load and enable outside it")
     return learner
+
+
+def _unable(name: str) -> ValueError:
+    names = ", ".join(sorted(spec.name for spec in installed().components("drafter") if _can_learn(spec)))
+    return ValueError(f"the drafter {name} cannot learn; those that can: {names or 'none'}")
 
 
 def _can_learn(spec: DrafterSpec) -> bool:

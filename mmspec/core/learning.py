@@ -143,7 +143,7 @@ class Learner:
     """The rows that are kept of several calls, and the lessons on them."""
 
     def __init__(self, drafter: Learns, learning: Learning) -> None:
-        self._drafter, self.learning = drafter, learning
+        self.drafter, self.learning = drafter, learning
         self.kept: deque[Row] = deque(maxlen=learning.capacity)  # the oldest first
         self.steps, self.seconds = 0, 0.0  # of the optimiser, and of all lessons
         self.stopped = False  # whether learning ended early, after a loss that was not finite or another fault
@@ -178,7 +178,7 @@ class Learner:
         Raises:
             ValueError: The drafter cannot learn for this target.
         """
-        return self._drafter.lesson(self.learning.loss, self.learning.depth)
+        return self.drafter.lesson(self.learning.loss, self.learning.depth)
 
     def notes(self) -> Notes | None:
         """Notes for a new call; None after a fault."""

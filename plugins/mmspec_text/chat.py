@@ -35,6 +35,9 @@ def chat(
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
     repetition_penalty: Annotated[float, typer.Option(min=0.01, help="Higher repeats less; 1 changes nothing.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the first answer; the others count on.")] = 0,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Let a drafter with a network learn from the answers, while you read.")
+    ] = False,
     chat_template: Annotated[Path | None, typer.Option(help="A Jinja file in place of the model's template.")] = None,
     opt: Options = None,
     device: Device = "cpu",
@@ -45,6 +48,7 @@ def chat(
     template = None if chat_template is None else text_of(chat_template)
     from transformers.utils import logging
 
+    from mmspec.core.learning import Learning
     from mmspec.core.report import Report
     from mmspec.hosts.loading import load_tokenizer
     from mmspec.kits.text.language import refuse_no_template
@@ -57,6 +61,8 @@ def chat(
     refuse_no_template(tokenizer)
     how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy, tokenizer=tokenizer)
     pipe = TextPipeline.from_pretrained(model, device=device, dtype=dtype, method=method, **how, **options)
+    if learn:
+        pipe.learn(Learning(idle=True))
     messages = [] if system is None else [{"role": "system", "content": system}]
     if temperature is None:
         temperature = MODELS[model].temperature if model in MODELS else 0.7
@@ -67,6 +73,9 @@ def chat(
         messages.append({"role": "user", "content": question})
         answer: Any = pipe(messages, max_new_tokens, seed=seed + turn, stream=True, **sampling)
         messages.append({"role": "assistant", "content": _shown(answer, reports)})
+    if pipe.learner is not None:
+        pipe.learner.rest(lessons=False)
+        typer.echo(f"(the drafter took {pipe.learner.steps} steps while it learnt)", err=True)
     if reports:
         typer.echo(str(Report.total(reports)), err=True)
 

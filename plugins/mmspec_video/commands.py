@@ -20,6 +20,7 @@ from mmspec.cli.arguments import Device, Drafted, Dtype, Method, Options, RuleNa
 from mmspec.cli.groups import group
 from mmspec.cli.places import refuse_folders, refuse_unwritable
 from mmspec.serving.live.command import Port, serve_page
+from mmspec_video.training.command import train_student
 
 if TYPE_CHECKING:
     from mmspec.serving.live.stage import Stage
@@ -36,6 +37,7 @@ def add(app: typer.Typer) -> None:
     group(app, "generate", "Generate, speculatively.").command("video")(generate_video)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("video")(demo_video)
     app.command("play")(play)
+    group(app, "train", "Train drafters for models of yours.").command("student")(train_student)
 
 
 def _clips() -> Any:

@@ -3,6 +3,7 @@
 They are a modality of `mmspec bench`, too: first frames and actions are given, the frames behind are made.
 """
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from mmspec.api.stored import Stored
 from mmspec.bench.pipelines import Modality
+from mmspec.registry.printable import shown
 from mmspec_video.pipeline import NextFramePipeline
 
 TOKENS, DENOISED, STUDENT = "four-courts-tokens", "four-courts", "student"
@@ -35,15 +37,27 @@ def folder_of(name: str) -> Path:
     return stored.folder
 
 
+def clips_in(path: Path) -> RecordedClips:
+    """The clips of a file: `frames` `[clip, frame, height, width, 3]` uint8, `actions` `[clip, frame - 1]`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            frames, actions = torch.from_numpy(file["frames"]), torch.from_numpy(file["actions"])
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{shown(path)} has no clips: it is a .npz with the arrays frames and actions") from error
+    if frames.dtype != torch.uint8 or frames.dim() != 5 or frames.shape[-1] != 3:
+        raise ValueError(f"{shown(path)}: frames are [clip, frame, height, width, 3] uint8, not {list(frames.shape)}")
+    if actions.shape != (len(frames), frames.shape[1] - 1):
+        raise ValueError(f"{shown(path)}: actions are [clip, frame - 1], one between two frames: {list(actions.shape)}")
+    return RecordedClips(frames.permute(0, 1, 4, 2, 3).float() / 127.5 - 1, actions.long())
+
+
 def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
     """The clips in the folder of a model, or of the shipped denoising model beside it: held-out ones, or the tour
     (`TOUR_CLIP`).
     """
     for folder in (*folders, *(folder.parent / DENOISED for folder in folders)):
         if (folder / name).is_file():
-            with np.load(folder / name, allow_pickle=False) as file:
-                frames, actions = torch.from_numpy(file["frames"]), torch.from_numpy(file["actions"])
-            return RecordedClips(frames.permute(0, 1, 4, 2, 3).float() / 127.5 - 1, actions.long())
+            return clips_in(folder / name)
     raise ValueError(f"there are no recorded clips ({name}) beside {', '.join(folder.name for folder in folders)}")
 
 

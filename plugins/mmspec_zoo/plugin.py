@@ -3,7 +3,7 @@
 from mmspec.registry import answering, commanding, hookimpl
 
 mmspec_components = answering("mmspec_zoo.specs:COMPONENTS")
-mmspec_commands = commanding("mmspec_zoo.relaxed.judge_command:add")
+mmspec_commands = commanding("mmspec_zoo.commands:add")
 
 
 @hookimpl

@@ -59,6 +59,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read
     "del": (4, 520),  # exit and length are chosen, and each unit may end the draft
     "assd": (1, 1260),
+    "assd, bigrams": (1, 1300),
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     "triforce": (4, 1350),  # as cascade
     # The launches of a head are the drafter's own: it is no model that is moved.

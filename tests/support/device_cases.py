@@ -241,7 +241,9 @@ def text() -> dict[str, Runnable]:
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})
     cases["suffix, samples"] = Case(llama, tiny_models.prompt([0, 1, 0]), "suffix")
     options = {"model": small}
-    cases["assd"] = Case(zoo.tiny_xlnet(), zoo.infill_prompt([0, 1], blanks=12), "assd")
+    blanks = zoo.infill_prompt([0, 1], blanks=12)
+    cases["assd"] = Case(zoo.tiny_xlnet(), blanks, "assd")
+    cases["assd, bigrams"] = Case(zoo.tiny_xlnet(), blanks, "assd", options={"draft": "bigram"})
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):
         cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.api.stopping import Pieces, cut
 from mmspec.cli.app import build
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.language import encoded
+from mmspec.kits.text.pipeline import TextPipeline
 from mmspec.serving.handlers import Texts
 from tests.text.test_pipeline import folder  # noqa: F401
 
@@ -193,3 +195,45 @@ def test_a_chat_needs_a_template(folder: Path, tmp_path: Path) -> None:  # noqa:
     (tmp_path / "template.jinja").write_text(TEMPLATE)
     given = ("--chat-template", str(tmp_path / "template.jinja"), "--max-new-tokens", "3")
     assert run(str(folder), *given, said="").exit_code == 0
+
+
+def nearly(place: Path) -> Any:
+    """A draft model that is wrong now and then: the target with other weights of its last layer's norm."""
+    small = load_model(str(place))
+    with torch.no_grad():
+        noise = torch.randn(small.model.norm.weight.shape, generator=torch.Generator().manual_seed(0))
+        small.model.norm.weight.add_(0.5 * noise)
+    return small
+
+
+def test_a_drafter_learns_in_a_chat(place: Path, tmp_path: Path) -> None:
+    """The answers are those without it; a drafter that cannot learn is refused, with those that can."""
+    nearly(place).save_pretrained(tmp_path / "small")
+    load_tokenizer(str(place)).save_pretrained(tmp_path / "small")
+    how = ("--method", "draft-model", "--drafter", str(tmp_path / "small"), "--max-new-tokens", "9", "--seed", "5")
+    said = "a dog\ncats\na cat\n"
+    plain, ours = run(str(place), *how, said=said), run(str(place), *how, "--learn", said=said)
+    assert ours.exit_code == 0, ours.output
+    assert ours.stdout == plain.stdout and "while it learnt" in ours.stderr and "learnt" not in plain.stderr
+    other = run(str(place), "--method", "prompt-lookup", "--learn", said=said)
+    assert "prompt-lookup cannot learn; those that can: " in str(other.exception)
+
+
+def test_a_pipeline_whose_drafter_learns(place: Path) -> None:
+    """Lessons between calls, streamed and whole, change the drafter and no text; another decoder ends them."""
+    small = nearly(place)
+    pipe = TextPipeline(load_model(str(place)), load_tokenizer(str(place))).use("draft-model", drafter=small, k=3)
+    before = pipe([DOG], 12, seed=1).texts
+    learner = pipe.learn(mmspec.Learning(rate=1e-2, positions="emitted"))
+    weights = small.model.norm.weight.clone()
+    assert pipe([DOG], 12, seed=1).texts == before and learner.steps == 1 and pipe.learner is learner
+    assert "".join(pipe([DOG], 12, seed=1, stream=True)) == before[0] and learner.steps == 2
+    assert not torch.equal(small.model.norm.weight, weights)
+    stopped = pipe([DOG], 12, seed=1, stream=True)
+    next(stopped)
+    stopped.close()
+    assert learner.steps == 2 and pipe([DOG], 12, seed=1).texts == before and learner.steps == 3
+    pipe.use("plain")
+    assert pipe([DOG], 12, seed=1).texts == before and learner.steps == 3
+    with pytest.raises(ValueError, match="the drafter plain cannot learn"):
+        pipe.learn()

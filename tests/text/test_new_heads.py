@@ -48,7 +48,7 @@ def begun_shared(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | Non
     return begun_medusa(model, replace(recipe, own_output=False), name)
 
 
-FIRST: dict[str, Begin] = {"eagle": partial(begun_first, False), "fspad": partial(begun_first, True)}
+FIRST: dict[str, Begin] = {kind: partial(begun_first, kind) for kind in ("eagle", "fspad", "falcon")}
 KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "shared": begun_shared, "dflash": begun_dflash}
 KINDS |= {**FIRST, "clover": begun_clover}
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
@@ -69,6 +69,7 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
         layer.join_model(model_info)
         return layer
     reads: dict[str, Any] = {"dflash": read_dflash, "clover": read_first_clover, **dict.fromkeys(FIRST, read_eagle)}
+    reads["falcon"] = partial(read_eagle, kind="falcon")
     heads: Any = reads.get(kind, read_medusa)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
     return heads
@@ -103,7 +104,7 @@ def test_a_head_that_was_saved_is_the_same_head(kind: str, family: str, tmp_path
     assert torch.equal(drafts(read, features, units), drafts(head.network.eval(), features, units))
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa", "shared", *FIRST])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "shared", "eagle", "fspad"])
 def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     """It has learnt nothing, so it says again what the target said: Medusa's exactly, a layer nearly."""
     model = target()
@@ -143,7 +144,10 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
     [
         "mtp",
         "fspad",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("medusa", "shared", "clover", "dflash", "eagle")),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("medusa", "shared", "clover", "dflash", "eagle", "falcon")
+        ),
     ],
 )
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
@@ -216,8 +220,8 @@ def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:
 
 FIELDS: dict[str, dict[str, Any]] = {
     **{
-        kind: {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "pad_token_id": 0, "bias": True}
-        for kind in FIRST
+        kind: {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "pad_token_id": 0, entry: value}
+        for kind, (entry, value) in {"eagle": ("bias", True), "fspad": ("bias", True), "falcon": ("k_mask", 2)}.items()
     },
     "dflash": {
         "architectures": ["DFlashDraftModel"],
@@ -251,6 +255,7 @@ KEYS = {
     "eagle": rf"fc\.(weight|bias)|embed_tokens\.weight|{ONE}",
     "fspad": rf"fc\.(fc\.(weight|bias)|(mlp\.(gate|up|down)_proj|post_attention_layernorm)\.weight)|"
     rf"embed_tokens\.weight|{ONE}",
+    "falcon": rf"lstm\.(weight|bias)_[ih]h_l[01]|embed_tokens\.weight|{ONE}",
     "dflash": rf"(fc|hidden_norm|norm|layers\.[01]\.({INSIDE}))\.weight",
     "medusa": r"[01]\.(0\.linear\.(weight|bias)|1\.weight)",
     "shared": r"blocks\.[01]\.layers\.0\.(weight|bias)",
@@ -260,7 +265,7 @@ KEYS = {
 @pytest.mark.parametrize("kind", FIELDS)
 def test_files_have_what_others_read(kind: str, tmp_path: Path) -> None:
     """The authors' classes loaded heads of these files, Medusa's, DFlash's, EAGLE's and FSPAD's, and drafted what we
-    draft.
+    draft. Falcon's are those of the fixture that its class loaded.
     """
     KINDS[kind](target(), DrafterRecipe(depth=2), "mmspec/some").write(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -270,7 +275,7 @@ def test_files_have_what_others_read(kind: str, tmp_path: Path) -> None:
         assert len(stored) == 6 and all(stored[f"{head}.1.weight"].shape == (40, 16) for head in range(2))
     elif kind in FIRST:
         stored = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
-        assert len(stored) == (15 if kind == "fspad" else 11)
+        assert len(stored) == {"eagle": 11, "fspad": 15, "falcon": 17}[kind]
     else:
         stored = load_file(tmp_path / "model.safetensors")
     assert all(re.fullmatch(KEYS[kind], key) for key in stored)

@@ -11,10 +11,11 @@ from torch import Tensor
 import mmspec
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.static_tree import counted_tree
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.options import build
-from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions, released_tree
+from mmspec_text.drafters.token_recycling import TEMPLATE, TokenRecycling, TokenRecyclingOptions
 
 GREEDY = dict(do_sample=False, max_new_tokens=60)
 
@@ -74,7 +75,7 @@ def test_nodes_are_the_matrix_applied_to_their_parents() -> None:
 
 def test_the_released_tree() -> None:
     """80 nodes, level by level as published; cut trees are the same without what is deeper, or of a higher rank."""
-    parents, ranks = released_tree(6, 8)
+    parents, ranks = counted_tree(TEMPLATE, 6, 8)
     paths = list[tuple[int, ...]]()
     for parent, rank in zip(parents, ranks, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), rank))
@@ -82,7 +83,7 @@ def test_the_released_tree() -> None:
     assert {(0, 0, 0, 0, 0, 1), (0, 0, 0, 1, 0, 0), (7, 0), (0, 7, 0), (1, 3), (0, 0, 4, 0)} <= {*paths}
     assert {(1, 4), (0, 0, 0, 0, 3), (6, 0, 0)}.isdisjoint(paths)
     for k, width in ((3, 8), (6, 3), (2, 2)):
-        above, own = released_tree(k, width)
+        above, own = counted_tree(TEMPLATE, k, width)
         kept = list[tuple[int, ...]]()
         for parent, rank in zip(above, own, strict=True):
             kept.append((*(kept[parent] if parent >= 0 else ()), rank))

@@ -49,7 +49,7 @@ from tests.support.zoo import ARCHITECTURES, RECURRENT
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow)
-    for kind in ("fspad", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard")
+    for kind in ("fspad", "falcon", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard")
 ]
 TRIAL = run.whether_it_pays
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
@@ -195,7 +195,9 @@ def test_training_goes_on_from_a_head(train: Callable, data: Path, monkeypatch: 
             eagle.trained_before(load_model("mmspec/text-1m"), "it")
 
 
-@pytest.mark.parametrize("kind", ["eagle", "fspad", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard"])
+@pytest.mark.parametrize(
+    "kind", ["eagle", "fspad", "falcon", "clover", "mtp", "medusa", "dflash", "ppd", "gated-lora", "pard"]
+)
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,8 +625,10 @@ def test_files_of_one_name_are_told_apart(train: Callable, data: Path, tmp_path:
         (
             "mtp",
             {"intermediate": 8},
-            "intermediate is for --kind eagle or fspad or eagle3 or clover or dflash, and not for mtp",
+            "intermediate is for --kind eagle or fspad or falcon or eagle3 or clover or dflash, and not for mtp",
         ),
+        ("falcon", {"decay": 0.5}, "falcon all units of a block alike"),
+        ("fspad", {"glance": 0.1}, "others learn from the text as it is"),
         ("model", {"depth": 4}, "draft models learn the next token alone"),
         ("eagle3", {"temperature": 0.1}, r"it writes nothing \(--self-generated\)"),
         ("eagle3", {"own_share": 0.5}, r"give both \(--data, --self-generated\)"),
@@ -648,6 +652,8 @@ def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any
         train(data, loss="kll")
     with pytest.raises(ValueError, match="have no place for a draft of 15"):
         train(data, depth=15)
+    with pytest.raises(ValueError, match=r"blocks of two units or more \(depth\)"):
+        train(data, "falcon", depth=1)
     with pytest.raises(ValueError, match=r"the target reads 64 tokens, and a sequence has 65 \(context\)"):
         train(data, context=65)
     assert json.loads((train(None, self_generated=900) / "training.json").read_text())["held_out"]["own"]

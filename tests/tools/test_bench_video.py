@@ -21,6 +21,7 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS, STUDENT, TOKENS, recorded
 from mmspec_video.recorded import DENOISED as WORLD
+from mmspec_video.training.student import adaptable, adapter_of
 from tests.support.worlds import tiny_vae, tiny_vq
 from tools.bench.__main__ import build
 from tools.bench.video import large, players
@@ -45,7 +46,6 @@ from tools.bench.video.settings import (
 )
 from tools.report import markdown
 from tools.report.whole import Limits, WholeResult, load_whole
-from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.world import ACTIONS
 
 DELAYS = (0, 1)

@@ -13,8 +13,8 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import StudentAdapter
 from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.training import student as students
 from tools.train.video import courts, denoising, faces, ship, tokens, world
-from tools.train.video.adapting import adaptable, adapter_of
 from tools.train.video.autoencoders import Restarts
 from tools.train.video.coded import CodedEpisodes
 from tools.train.video.recipe import VideoRecipe
@@ -292,7 +292,7 @@ def test_the_denoiser_is_told_what_led_to_each_frame(latents):
     assert 25 < finished.sum() < 55 and not finished[:, -1].any()  # half of two frames of three
     away = (noise - made).square().mean((2, 3, 4))[finished] / 2  # a normal difference has 2
     assert away.min() < 0.1 and away.max() > 2
-    levels = denoising.noisy(latents, RECIPE, 40, 5, "cpu", levels=16)[3] * 16
+    levels = denoising.paths(latents, RECIPE, 40, 5, "cpu")[3] * 16
     assert torch.equal(levels, levels.round()) and levels.min() == 1 and levels.max() == 16
 
 
@@ -306,66 +306,15 @@ def test_finished_frames_have_no_loss(latents, dit):
     assert (time == denoising.CONTEXT_TIME).any()
 
 
-def test_noisy_frames_velocities_after_clean_ones_are_what_the_sampler_will_see(dit):
-    g = torch.Generator().manual_seed(0)
-    latents, mixed = torch.randn(2, 3, 8, 2, 2, generator=g), torch.randn(2, 3, 8, 2, 2, generator=g)
-    led, time = torch.randint(5, (2, 3), generator=g), torch.rand(2, 3, generator=g)
-    with torch.no_grad():
-        made = denoising.velocities_after_clean(dit, latents, mixed, time, led)
-        for frame in range(3):
-            clip = torch.cat([latents[:, :frame], mixed[:, frame : frame + 1]], 1)
-            times = torch.full((2, frame + 1), denoising.CONTEXT_TIME)
-            times[:, -1] = time[:, frame]
-            alone = dit(clip, times, led[:, : frame + 1])[:, -1]
-            torch.testing.assert_close(made[:, frame], alone, rtol=1e-4, atol=1e-4)
-
-
-def test_a_consistent_student_has_no_loss_and_others_do(dit):
-    """A velocity that does not depend on where one is leads straight to the frame from everywhere on a path."""
-    g = torch.Generator().manual_seed(0)
-    latents, noise = (torch.randn(2, 3, 8, 2, 2, generator=g) for _ in range(2))
-    batch = latents, torch.zeros(2, 3, dtype=torch.int64), noise, torch.tensor([[1, 5, 16], [2, 3, 9]]) / 16
-
-    class Straight(torch.nn.Module):
-        blocks = ()
-
-        def forward(self, x, time, actions, position=None, seen=None, keys=None):
-            return noise - latents
-
-    straight = Straight()
-    assert denoising.consistency_loss(straight, straight, batch) < 1e-5
-    assert denoising.consistency_loss(dit, straight, batch) > 0.1
-
-
-def test_a_student_is_its_teacher_and_a_small_difference(dit, tmp_path):
-    model = adaptable(dit, 2)
-    args = torch.randn(1, 2, 8, 2, 2), torch.rand(1, 2), torch.tensor([[4, 1]])
-    assert torch.equal(model(*args), dit(*args))  # differences begin at zero
-    learned = [name for name, weights in model.named_parameters() if weights.requires_grad]
-    assert learned and all(name.endswith((".down", ".up")) for name in learned)
-    for weights in model.parameters():
-        if weights.requires_grad:
-            weights.data.copy_(torch.randn_like(weights) * 0.1)
-    adapter_of(model, 2).save_pretrained(tmp_path)
-    adapter = StudentAdapter.from_pretrained(tmp_path)
-    student = adapter.student(dit)
-    torch.testing.assert_close(student(*args), model(*args), rtol=1e-4, atol=1e-4)
-    assert (student(*args) - dit(*args)).abs().max() > 0.01
-    assert (student.sampler.steps, student.sampler.noisy) == (2, True)
-    assert sum(p.numel() for p in adapter.parameters()) < sum(p.numel() for p in dit.parameters()) / 4
-    with pytest.raises(ValueError, match="learned from another teacher"):
-        adapter.student(NextFrameDiT(8, 2, 2, 4, dim=64, depth=1, heads=2))
-
-
 def test_losses_fall(clips, latents, dit):
     tokens = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
     units = sequence(*clips.batch(4, 3, 1, "cpu"), 16)
-    batch = denoising.noisy(latents, RECIPE, 4, 1, "cpu", levels=16)
-    student = adaptable(dit, 4)
+    batch = denoising.paths(latents, RECIPE, 4, 1, "cpu")
+    student = students.adaptable(dit, 4)
     for model, loss in (
         (tokens, lambda: next_code(tokens, units, units)),
         (dit, lambda: denoising.flow_loss(dit, batch)),
-        (student, lambda: denoising.consistency_loss(student, dit, batch)),
+        (student, lambda: students.consistency_loss(student, dit, batch)),
     ):
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 3e-3)
         before = float(loss().detach())

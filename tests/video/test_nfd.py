@@ -12,6 +12,7 @@ from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.rules.nfd import Nfd, NfdOptions
 from mmspec_video.targets import joint
 from mmspec_video.targets.frames import FramesTarget
+from mmspec_video.training.student import adaptable, adapter_of
 
 TRACE = [1, 1, 2, 2, 2, 2, 0]
 RAGGED = [TRACE, [1] * 7, [1, 2, 1, 2, 1, 2, 1]]
@@ -151,3 +152,25 @@ def test_a_million_guesses_are_as_many_as_there_are_frames(dit, shown):
     plain, _ = shown(dit, [TRACE[:3]])
     assert list(play._depths) == [1, 2, 3]
     close(made, plain)
+
+
+@pytest.mark.parametrize("cache", ["exact", "none"])
+def test_a_student_denoises_in_its_place(dit, shown, cache):
+    """NFD+: one frame at a time it is the student alone, several are those that the rule has on the student itself."""
+    torch.manual_seed(3)
+    adapted = adaptable(dit, 4)
+    for name, weights in adapted.named_parameters():
+        if name.endswith(".up"):
+            weights.data.copy_(torch.randn_like(weights) * 0.05)
+    adapter = adapter_of(adapted, steps=1)
+    student, rule = adapter.student(dit), Nfd(NfdOptions(student=adapter))
+    assert torch.equal(
+        shown(dit, [TRACE], rule, ActionRepeat(), 0, cache=cache)[0], shown(student, [TRACE], cache=cache)[0]
+    )
+    for k in (1, 2):
+        ours, play = shown(dit, [TRACE], rule, ActionRepeat(), k, given=True, cache=cache)
+        theirs, other = shown(student, [TRACE], Nfd(), ActionRepeat(), k, given=True, cache=cache)
+        assert torch.equal(ours, theirs) and play.report.deviation.altered == other.report.deviation.altered > 0
+    assert not torch.equal(ours, shown(dit, [TRACE], Nfd(), ActionRepeat(), 2, given=True, cache=cache)[0])
+    with pytest.raises(ValueError, match="this model has no student beside it"):
+        Nfd(NfdOptions(student=True)).wrap(FramesTarget(dit))

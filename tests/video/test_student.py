@@ -16,7 +16,7 @@ from mmspec_video.models.students import student_of
 from mmspec_video.rules.student import Student, StudentOptions
 from mmspec_video.targets.checked import CheckedDenoiser
 from mmspec_video.targets.frames import FramesTarget
-from tools.train.video.adapting import adaptable, adapter_of
+from mmspec_video.training.student import adaptable, adapter_of
 
 TRACE = [1, 1, 2, 2, 0, 3]
 RAGGED = [TRACE, [1] * 6, [1, 2, 1, 2, 1, 2]]
@@ -200,14 +200,14 @@ def test_what_is_no_student_is_refused(dit, oasis, tokens, adapter):
     longer = NextFrameDiT(2, 4, 4, 4, dim=32, frames=9, **sizes, **learned)
     student = adapter.student(dit)
     refusals = [
-        (dit, {}, "has no student beside it: make one with `python -m tools.train video --distill`"),
+        (dit, {}, "has no student beside it: make one with `mmspec train student`"),
         (oasis, {}, r"this model is of another kind \(OasisDiT\); use 'branch-prediction'"),
         (student, {}, "this model is a student itself"),
         (other, {"student": adapter}, "this model is a student itself"),
         (NextFrameDiT(2, 4, 4, 4, dim=64, frames=5, **sizes), {"student": adapter}, "was learned from another teacher"),
         (dit, {"student": longer}, "does not fit its teacher: frames 9 and 5"),
         (dit, {"student": dit}, "trained for 'consistency', and this model for 'flow'"),
-        (dit, {"student": "no-such-folder"}, "there is no student in no-such-folder; `python -m"),
+        (dit, {"student": "no-such-folder"}, "there is no student in no-such-folder; `mmspec train"),
         (dit, {"student": adapter, "tolerance": -0.1}, "tolerance.*greater than or equal to 0"),
         (dit, {"student": adapter, "tolerance": float("nan")}, "tolerance"),
         (dit, {"student": adapter, "level": 0}, "level.*greater than 0"),

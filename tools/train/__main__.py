@@ -8,7 +8,7 @@ import typer
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from tools.train.pictures.command import train_continuous, train_flow, train_image
-from tools.train.text.command import train_eagle3, train_ssm, train_text
+from tools.train.text.command import train_eagle3, train_ppd, train_ssm, train_text
 from tools.train.video.command import train_video
 
 
@@ -18,6 +18,7 @@ def build() -> typer.Typer:
     commands: dict[str, Callable[..., None]] = {
         "text": train_text,
         "text-eagle3": train_eagle3,
+        "text-ppd": train_ppd,
         "ssm": train_ssm,
         "image": train_image,
         "continuous": train_continuous,

@@ -64,6 +64,23 @@ def reached(parents: Sequence[int], ranks: Sequence[int], rates: Sequence[Sequen
     return list(chances.values())[1:]
 
 
+@lru_cache(maxsize=64)
+def counted_tree(children: tuple[int, ...], depth: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A tree by how many children the root has, then every node in their order, level by level; none behind the last
+    one that is listed. Parents and ranks, from 0 on, of the nodes that are at most so deep, of ranks below `width`.
+    """
+    depths, new = [0], {0: -1}  # of all nodes, the root first; and the numbers of those that are taken
+    parents, ranks = list[int](), list[int]()
+    for above, count in enumerate(children):
+        for rank in range(count):
+            depths.append(depths[above] + 1)
+            if above in new and depths[-1] <= depth and rank < width:
+                new[len(depths) - 1] = len(parents)
+                parents.append(new[above])
+                ranks.append(rank)
+    return tuple(parents), tuple(ranks)
+
+
 def levels_of(parents: Sequence[int]) -> list[list[int]]:
     """The drafted nodes of every level of a tree, from depth 1 on; a node's parent is -1 below the root."""
     depths = {-1: 0}

@@ -1,7 +1,7 @@
 """`TextPipeline`: text in, text out, in the manner of diffusers, whole or piece by piece."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -10,10 +10,12 @@ from diffusers.utils import BaseOutput
 from torch import Tensor
 from transformers import EosTokenCriteria, RepetitionPenaltyLogitsProcessor
 
+from mmspec.api.enable import learner_of
 from mmspec.api.generation import without_forbidden_drafts
 from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.api.stopping import Pieces, StoppingMonitor, Stream, cut, stop_strings, with_stop_strings
 from mmspec.core.history_processors import Processor
+from mmspec.core.learning import Learner, Learning
 from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.trace import Trace
@@ -67,7 +69,27 @@ class TextPipelineOutput(BaseOutput):
 
 
 class TextPipeline(LanguagePipeline):
-    """Continues prompts, or answers conversations, with a causal language model."""
+    """Continues prompts, or answers conversations, with a causal language model.
+
+    Attributes:
+        learner: What the drafter learnt since `learn`; None without it.
+    """
+
+    learner: Learner | None = None
+
+    def learn(self, learning: Learning | None = None) -> Learner:
+        """Let the drafter learn between calls from what it drafted in them; texts stay the same under an
+        invariant rule. `use` ends it.
+
+        Args:
+            learning: The settings of the lessons; default: those of `mmspec.Learning()`.
+
+        Raises:
+            ValueError: The drafter cannot learn; or texts would depend on when it does.
+        """
+        learner = self.learner = learner_of(self.decoder(), learning or Learning())
+        assert learner is not None
+        return learner
 
     @torch.no_grad()
     def __call__(
@@ -147,10 +169,13 @@ class TextPipeline(LanguagePipeline):
         criteria = [EosTokenCriteria(NEVER if ends is None else ends)]  # each row ends by itself
         monitor = StoppingMonitor(with_stop_strings(criteria, list(stops) or None, self.tokenizer), rows, 0, None)
         seeds = seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation")
-        rounds = without_forbidden_drafts(self.decoder(k), processors).rounds(
+        decoder = without_forbidden_drafts(self.decoder(k), processors)
+        learner = self.learner if self.learner is not None and decoder.drafter is self.learner.drafter else None
+        notes = learner.notes() if learner is not None and decoder.k else None
+        rounds = decoder.rounds(
             inputs,
             max_new_tokens,
-            watched=stream or trace or streamer is not None or monitor.watches,
+            watched=stream or trace or streamer is not None or monitor.watches or notes is not None,
             seed=seeds,
             warp=Warp(processors, sample=warp.sample),
             ends=ends,
@@ -159,16 +184,20 @@ class TextPipeline(LanguagePipeline):
         traced = Trace(lambda unit: str(self.tokenizer.decode([unit]))) if trace else None
 
         def watched() -> Generator[State, None, None]:
-            with closing(rounds):
+            with closing(rounds), nullcontext() if learner is None else learner.call():
+                if learner is not None and notes is not None:
+                    learner.turn_to(ids[0][inputs["attention_mask"][0].bool()])
                 for state in rounds:
-                    monitor.step(state)
-                    writing.step(state)
-                    if traced is not None:
-                        traced.step(state)
+                    for observer in (notes, monitor, writing, traced):
+                        if observer is not None:
+                            observer.step(state)
                     yield state
             writing.end()
 
         def finished(state: State) -> TextPipelineOutput:
+            if learner is not None and notes is not None:
+                learner.keep(notes.rows(state))
+                learner.learn()
             units = state.output()
             state.report.trace = traced
             texts = [cut(self.tokenizer.decode(row, skip_special_tokens=True), stops) for row in units]

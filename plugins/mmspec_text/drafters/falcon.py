@@ -9,24 +9,29 @@ the rows of known units form blocks that depend on how many were accepted; here 
 A checkpoint: EAGLE-1's tensors without `fc`, `lstm.weight_ih_l0` …, and in its config `k_mask`, which is k.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Behind fewer than k known units nothing is drafted.
-Knobs: `form` is the shape of the draft. Every k-th level costs a pass of the head.
+Knobs: `form` is the shape of the draft; `published` is the tree of the released script for MT-bench
+(`kmask2_8layer_tree`: 165 nodes, eight levels). Every k-th level costs a pass of the head.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.shapes import Shape
+from mmspec.core.drafters.shapes.static import Static
+from mmspec.core.drafters.static_tree import counted_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_text.drafters.eagle import FamilyDrafter
+from mmspec.registry.options import option
+from mmspec_text.drafters.eagle import LEVELS, FamilyDrafter
 from mmspec_text.drafters.heads.cache import CHUNK, Feed, chain_path, empty_layers
 from mmspec_text.drafters.heads.drafter import HeadOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
@@ -34,10 +39,29 @@ from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.memory import of_prompt, with_emitted
 from mmspec_text.drafters.heads.rows import Rows
 
+TREE = (
+    *(20,),
+    *(10, 2, 2, 1, *[0] * 16),
+    *(10, 2, 2, 1, *[0] * 6, 2, 0, 1, 0, 1),
+    *(10, 2, 1, *[0] * 7, 2, 1, 1, 1, 1, 2, 0, 1, 1),
+    *(10, 2, 1, *[0] * 7, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 1, 1),
+    *(9, 2, 1, *[0] * 7, *[1] * 11),
+    *(9, 2, 1, *[0] * 6, 1, 0, 0, 1, 0, 0, *[1] * 7, 0),
+    *(8, 2, 1, *[0] * 6, *[1] * 12),
+)
+"""The children of the root and of every node of the released tree, as `counted_tree` takes them."""
+
 
 @dataclass(frozen=True)
 class FalconOptions(HeadOptions):
     """Options of `falcon`."""
+
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam", "published"] = option(  # type: ignore[assignment]
+        "rerank", "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"
+    )
+
+    def build_shape(self) -> Shape:
+        return Static(*counted_tree(TREE, LEVELS, max(TREE))) if self.form == "published" else super().build_shape()
 
 
 @dataclass

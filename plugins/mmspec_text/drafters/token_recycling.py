@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.compile.protocols import InsideDrafts
-from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
+from mmspec.core.drafters.static_tree import counted_tree, levels_of, likeliest_tree
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
@@ -130,7 +130,7 @@ class TokenRecycling:
 
     def _tree(self, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if self.options.nodes == "released":
-            return released_tree(k, len(self._rates))
+            return counted_tree(TEMPLATE, k, len(self._rates))
         return likeliest_tree(self._rates, k, self.options.nodes)
 
 
@@ -188,21 +188,6 @@ def _write(rows: Tensor, tokens: Tensor, successors: Tensor, wanted: Tensor) -> 
     order = torch.arange(len(tokens), device=tokens.device)
     last = torch.zeros_like(rows[:, 0], dtype=torch.int64).scatter_reduce_(0, tokens, order, "amax")
     rows[torch.where(last[tokens] == order, tokens, scratch)] = successors.to(rows.dtype)
-
-
-@lru_cache(maxsize=64)
-def released_tree(k: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Parents and ranks of the nodes of `TEMPLATE` that are at most `k` deep, of ranks below `width`."""
-    depth, new = [0], {0: -1}  # of all nodes, the root first; and the numbers of those that are taken
-    parents, ranks = list[int](), list[int]()
-    for above, children in enumerate(TEMPLATE):
-        for rank in range(children):
-            depth.append(depth[above] + 1)
-            if above in new and depth[-1] <= k and rank < width:
-                new[len(depth) - 1] = len(parents)
-                parents.append(new[above])
-                ranks.append(rank)
-    return tuple(parents), tuple(ranks)
 
 
 def _rate(rank: int) -> float:

@@ -22,8 +22,8 @@ def train_drafter(
     kind: Annotated[
         str,
         typer.Option(
-            help="Heads: eagle, fspad, eagle3, mtp, medusa, clover, dflash; inside the target: ppd, gated-lora; "
-            "draft models: pard, model, sorted; the target itself: layer-skip."
+            help="Heads: eagle, fspad, falcon, eagle3, mtp, medusa, clover, dflash; inside the target: ppd, "
+            "gated-lora; draft models: pard, model, sorted; the target itself: layer-skip."
         ),
     ] = "eagle3",
     data: Annotated[
@@ -49,9 +49,9 @@ def train_drafter(
     """Train a drafter for a text model: a head on its hidden states, or a small draft model.
 
     An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys,
-    heads of EAGLE-1 (eagle), FSPAD and DFlash and prompt tokens (ppd) in their authors' layouts. So are Medusa's
-    heads; with --no-own-output they are in vLLM's. A draft model, which of the kind pard fills in masks, is a folder of
-    transformers', and so is the target that layer-skip trains.
+    heads of EAGLE-1 (eagle), FSPAD, Falcon and DFlash and prompt tokens (ppd) in their authors' layouts. So are
+    Medusa's heads; with --no-own-output they are in vLLM's. A draft model, which of the kind pard fills in masks, is a
+    folder of transformers', and so is the target that layer-skip trains.
 
     It resumes where it stopped. Train on texts like those that the model is used for. Conversations are put into its
     chat template, one row for every answer. What the target writes itself is what its drafter will meet.

@@ -1,14 +1,16 @@
 """New heads of the EAGLE family for a target, and their files: EAGLE-3 (Li et al., arXiv 2503.01840), EAGLE-1
-(2401.15077), FSPAD (Gui et al., 2408.15562).
+(2401.15077), FSPAD (Gui et al., 2408.15562), Falcon (Gao et al., doi 10.1609/aaai.v39i22.34566).
 
 Embedding and, with the whole vocabulary, output layer are the target's and stay as they are. A new head begins where
 its states are the target's last ones, so that at first it scores as the target's output layer does.
 
 EAGLE-3's files are those that vLLM serves: `config.json` (fields of `Eagle3SpeculatorConfig`) and `model.safetensors`,
-in half precision under the format's keys. What is the target's own is not stored. EAGLE-1's and FSPAD's are those that
-their authors' loaders take, with a copy of the target's embedding. Both heads learn the next feature, and beside it the
-target's distribution; FSPAD's from a state of its own that is no feature. The authors train with AdamW at 3e-5 and 5e-5
-over 20 to 40 epochs; here it is the one loop of all kinds.
+in half precision under the format's keys. What is the target's own is not stored. Those of the other three are what
+their authors' loaders take, with a copy of the target's embedding. These heads learn a feature, the next or, Falcon's,
+the one k places on, and beside it the target's distribution; FSPAD's from a state of its own that is no feature. The
+authors train with AdamW at 3e-5 and 5e-5 over 20 to 40 epochs; here it is the one loop of all kinds. Falcon's released
+loss compares distributions at the temperature 0.95, and draws its hard units from the target's; here it is 1, and they
+are the text's.
 """
 
 from collections.abc import Sequence
@@ -17,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.family import SPECULATORS, Architecture
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.eagle.network import LAYERS, EagleNetwork
 from mmspec_text.training.new_head import NewHead, draw_weights, half, join_model, layer_entries, sizes_for, write_files
 from mmspec_text.training.recipe import DrafterRecipe
 
@@ -42,9 +44,13 @@ def begun_eagle(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None
     return NewHead(head, boundaries, "layers", partial(write_head, head, boundaries, name, recipe.depth))
 
 
-def begun_first(fspad: bool, model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
-    """A head of FSPAD, or of EAGLE-1; the other arguments are as in `Begin`, without `ids`."""
-    sizes = sizes_for(model, recipe.intermediate)
+def begun_first(kind: str, model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
+    """A head of the kind eagle (EAGLE-1), fspad or falcon; the other arguments are as in `Begin`, without `ids`."""
+    sizes, fspad, block = sizes_for(model, recipe.intermediate), kind == "fspad", 1
+    if kind == "falcon":
+        block = recipe.depth
+        if block < 2:
+            raise ValueError("a head of Falcon drafts blocks of two units or more (depth)")
     architecture = Architecture(
         **sizes,
         layers=1,
@@ -56,22 +62,28 @@ def begun_first(fspad: bool, model: Any, recipe: DrafterRecipe, name: str, ids: 
         final_norm=False,
         embedding_norm=False,
         first_norms=frozenset(),
-        biases=frozenset({"fc"}),
+        biases=frozenset({"fc", "lstm"}),
         sampled=fspad,
         split=fspad,
+        block=block,
     )
     head = EagleNetwork(architecture, sizes["vocab"])
     draw_weights(head, recipe.seed)
     joined, hidden = "fc.fc" if fspad else "fc", architecture.hidden
     with torch.no_grad():
-        head.get_parameter(f"{joined}.weight")[:, -hidden:] += torch.eye(hidden)
-        head.get_parameter(f"{joined}.bias").zero_()
+        if head.lstm is not None:
+            g = torch.Generator().manual_seed(recipe.seed)
+            for weights in head.lstm.parameters():  # as torch's begins
+                nn.init.uniform_(weights, -(hidden**-0.5), hidden**-0.5, g)
+        else:
+            head.get_parameter(f"{joined}.weight")[:, -hidden:] += torch.eye(hidden)
+            head.get_parameter(f"{joined}.bias").zero_()
     join_model(head, model)
     return NewHead(head, (FINAL,), "layers", partial(write_first, head, name))
 
 
 def write_first(head: EagleNetwork, target: str, folder: Path) -> None:
-    """Write a head of EAGLE-1 or FSPAD for a target of that name, in its authors' layout."""
+    """Write a head of EAGLE-1, FSPAD or Falcon for a target of that name, in its authors' layout."""
     a = head.architecture
     weights = {key: half(value) for key, value in head.state_dict().items()}
     weights["embed_tokens.weight"] = half(head.of_target(0).weight[: a.vocab])
@@ -79,11 +91,16 @@ def write_first(head: EagleNetwork, target: str, folder: Path) -> None:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "verifier": target,
-        "bias": True,
         "pad_token_id": 0,  # their class asks for one
         **layer_entries(a, a.layers, a.vocab),
         "dtype": "float16",
     }
+    if head.lstm is None:
+        config["bias"] = True  # of `fc`
+    else:
+        config["k_mask"] = a.block
+        none = torch.zeros(4 * a.hidden, a.hidden, dtype=torch.float16)  # of a past that a cell does not have
+        weights |= {f"lstm.weight_hh_l{number}": none.clone() for number in range(LAYERS)}
     write_files(weights, config, folder, "pytorch_model.bin")
 
 

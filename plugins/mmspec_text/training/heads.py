@@ -26,7 +26,7 @@ from mmspec.core.distributions import take_nodes
 from mmspec.training.losses import DraftLoss, TokenFilter, Top, acceptance, draft_loss, feature_loss
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import FillsBlocks, Samples, along, drafted_blocks, unrolled
+from mmspec_text.drafters.heads.unroll import FillsBlocks, Samples, along, drafted_blocks, in_blocks, unrolled
 from mmspec_text.training.new_head import Begin
 from mmspec_text.training.teacher import Kept, Said, Teacher, room_for
 from mmspec_text.training.texts import Batch, Source
@@ -48,7 +48,8 @@ def trained_head(begin: Begin, of: Training) -> Trained:
     head = begin(of.model, recipe, of.name, ids)
     teacher = Teacher(of.model, head.boundaries)
     said = kept(teacher, of, len(head.boundaries) * of.model.config.get_text_config(decoder=True).hidden_size)
-    loss_of = partial(head_loss, said, steps=recipe.depth, anchors=recipe.anchors, noise=recipe.noise)
+    glance = partial(glanced_share, recipe.glance, recipe.steps * recipe.batches)
+    loss_of = partial(head_loss, said, steps=recipe.depth, anchors=recipe.anchors, noise=recipe.noise, glance=glance)
     with warnings.catch_warnings():  # norms in float32 under bfloat16 autocast are meant to be
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         fit_drafter(of, head.network, lambda: begin(of.model, recipe, of.name, ids).network, loss_of, head.hidden)
@@ -148,6 +149,7 @@ def head_loss(
     chosen: TokenFilter | None = None,
     anchors: int = 64,
     noise: float = 0.0,
+    glance: Callable[[Batch], float] | None = None,
 ) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a head on a batch: the mean over the depths of a draft, by their weights.
 
@@ -155,10 +157,11 @@ def head_loss(
     depth, among those that count there. A head that scores a block learns behind at most `anchors` roots of a sequence.
     A head that predicts features learns from some that are off by up to `noise`, as its own are in a draft. What scores
     by a sampler learns at the target's output layer, too; its states then come near the target's by squared distance.
+    A head of Falcon learns all units of its blocks alike, and is shown a share of its errors, `glance`.
     """
-    weights = sum(loss.decay**depth for depth in range(steps))
 
     def of(model: nn.Module, batch: Batch) -> Tensor:
+        weights = sum(loss.decay**depth for depth in range(1 if blocks_of(model) > 1 else steps))
         own = own_ids(model)
         features, top = said(batch.ids, own)
         total = top.p.new_zeros(())
@@ -169,6 +172,7 @@ def head_loss(
             batch,
             steps,
             anchors,
+            0 if glance is None else glance(batch),
         )
         others = None if chosen is None else compared(chosen.reference, *given)
         for depth, (scored, theirs, following, mask, place, predicted, plain) in enumerate(compared(model, *given)):
@@ -208,13 +212,13 @@ class Compared(NamedTuple):
 
 
 def compared(
-    head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int
+    head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int, glance: float = 0
 ) -> Iterator[Compared]:
     """A head beside its target, whose `features` are `[sequence, unit, width]`.
 
     `p [sequence, unit, k]` is of the target's distribution over the head's ids behind every unit;
     `units [sequence, unit]` are the text in the head's own ids, -1 where there is none. A head that scores a block is
-    compared at so many `anchors` of a sequence, others behind all units.
+    compared at so many `anchors` of a sequence, others behind all units; a head of Falcon once, at all rows.
     """
     following = torch.nn.functional.pad(units[:, 1:], (0, 1), value=-1)
     if isinstance(head, DFlashNetwork | FillsBlocks):
@@ -231,13 +235,67 @@ def compared(
             more = () if filled is None else (filled.states[depth], filled.plain[depth])
             yield Compared(scores[depth], near, following.gather(1, place), mask, place, *more)
         return
+    if (block := blocks_of(head)) > 1:
+        here, next_units = slice(block, None), batch.ids[:, 1 : 1 + units.shape[1] - block]
+        near, place = Top(p.p[:, here], p.ids[:, here]), places(units)[:, here]
+        read, mask = features[:, : next_units.shape[1]], batch.counted[:, here]
+        if glance:
+            read, next_units = glanced(head, features, batch, near.ids[..., 0], glance)
+        states = in_blocks(head, read, next_units)
+        yield Compared(head.scored(states), near, following[:, here], mask, place, head.predicted(states))
+        return
     guesses = guesses_features(head)
     for depth, made in enumerate((unrolled if guesses else along)(head, features, batch.ids, steps)):
         here = slice(depth + 1, depth + 1 + made.shape[1])
         scored, predicted = (head.scored(made), head.predicted(made)) if guesses else (made, None)
         near = Top(p.p[:, here], p.ids[:, here])
-        place = torch.arange(units.shape[1], device=units.device)[here].expand(len(units), -1)
-        yield Compared(scored, near, following[:, here], batch.counted[:, here], place, predicted)
+        yield Compared(scored, near, following[:, here], batch.counted[:, here], places(units)[:, here], predicted)
+
+
+def places(units: Tensor) -> Tensor:
+    """The places of the units of texts, `[sequence, unit]` int64."""
+    return torch.arange(units.shape[1], device=units.device).expand(len(units), -1)
+
+
+FALLS = 0.35 / 0.45
+"""The part of its first value that Falcon's share of glances loses in a run."""
+
+
+def glanced_share(first: float, batches: int, batch: Batch) -> float:
+    """The share of a batch: from `first` down, in a run of so many batches."""
+    return first * (1 - FALLS * batch.number / batches)
+
+
+@torch.no_grad()
+def glanced(head: EagleNetwork, features: Tensor, batch: Batch, theirs: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Features and units of a text as a head of Falcon reads them in its second pass (coupled sequential glancing
+    distillation; Bestpay-inc/Falcon: train/glance.py).
+
+    The first pass, without a gradient, says how often the head is wrong, `theirs [sequence, row]` being the target's
+    likeliest units; where the first row of a block is drawn, it has the feature and the unit that it is to predict: of
+    each sequence a share of the number of errors, of blocks of more than two units the k-th part of it, and with them
+    0 to k - 2 rows behind. Drawn as a function of the batch.
+    """
+    block, rows, ids = head.architecture.block, theirs.shape[1], batch.ids
+    read, units, counted = features[:, :rows], ids[:, 1 : rows + 1], batch.counted[:, block:]
+    wrong = (head.scored(in_blocks(head, read, units)).argmax(-1) != theirs) & counted
+    wanted = (wrong.sum(1) * share).long() // (1 if block == 2 else block)
+    g = torch.Generator().manual_seed(batch.seed)
+    noise, more = torch.rand(theirs.shape, generator=g), torch.randint(max(1, block - 1), theirs.shape, generator=g)
+    fit = counted & (places(units) % block == 0) & (places(units) + block + 1 < ids.shape[1])
+    order = torch.where(fit, noise.to(fit.device), -1.0).argsort(1, descending=True).argsort(1)
+    first = fit & (order < wanted[:, None])
+    shown = first.clone()
+    for behind in range(1, block - 1):
+        shown[:, behind:] |= (first & (more.to(fit.device) >= behind))[:, :-behind]
+    shown[:, -1] = False  # behind which no unit is known
+    ahead = torch.nn.functional.pad(ids[:, 1 + block :], (0, 1))
+    return torch.where(shown[..., None], features[:, block:], read), torch.where(shown, ahead, units)
+
+
+def blocks_of(head: Any) -> int:
+    """The units of a block of a head of Falcon; of others 1."""
+    return head.architecture.block if isinstance(head, EagleNetwork) else 1
 
 
 def drawn_roots(batch: Batch, most: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mmspec.training.losses import DraftLoss, Kind
 
 DrafterKind = Literal[
-    "eagle", "fspad", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "gated-lora", "pard",
+    "eagle", "fspad", "falcon", "eagle3", "mtp", "medusa", "clover", "dflash", "ppd", "gated-lora", "pard",
     "model", "sorted", "layer-skip",
 ]  # fmt: skip
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
@@ -20,6 +20,7 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
     # As in their papers, which learn one step, and from features with noise
     "eagle": {"hard": 0.0, "depth": 1},
     "fspad": {"hard": 0.0, "depth": 1},
+    "falcon": {"depth": 2},  # the units of a block
     "eagle3": {"hard": 0.0},
     "medusa": {"depth": 5},  # as many heads as its authors' loader makes, whatever a config says
     "clover": {"loss": "hard", "decay": 0.7, "learning_rate": 1e-3},
@@ -32,7 +33,7 @@ KINDS_OWN: Mapping[DrafterKind, Mapping[str, Any]] = {
 }
 """Where a kind's usual recipe differs from `DrafterRecipe`."""
 BLOCKS: tuple[DrafterKind, ...] = ("dflash", "ppd", "gated-lora", "pard")
-DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "eagle3", "mtp", "medusa", "clover", *BLOCKS)
+DEEP: tuple[DrafterKind, ...] = ("eagle", "fspad", "falcon", "eagle3", "mtp", "medusa", "clover", *BLOCKS)
 EXITS: tuple[DrafterKind, ...] = ("sorted", "layer-skip")
 ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "drafter_share": (("model",), "heads write no text, and learn from what the target writes (own_share)"),
@@ -45,14 +46,18 @@ ONLY: Mapping[str, tuple[tuple[DrafterKind, ...], str]] = {
     "block_share": (("pard",), "others learn whole drafts"),
     "recompute": (("ppd", "pard"), "others have few layers under training, or change them"),
     "rank": (("gated-lora",), "others have no LoRA"),
-    "feature_weight": (("eagle", "fspad", "gated-lora"), "others predict no feature of the target's"),
-    "noise": (("eagle", "fspad"), "others predict no feature of the target's"),
+    "feature_weight": (("eagle", "fspad", "falcon", "gated-lora"), "others predict no feature of the target's"),
+    "noise": (("eagle", "fspad", "falcon"), "others predict no feature of the target's"),
+    "glance": (("falcon",), "others learn from the text as it is"),
     "intermediate": (
-        ("eagle", "fspad", "eagle3", "clover", "dflash"),
+        ("eagle", "fspad", "falcon", "eagle3", "clover", "dflash"),
         "others have the sizes of the target's own layers, or no such layer",
     ),
     "depth": (DEEP, "draft models learn the next token alone"),
-    "decay": (DEEP, "draft models learn the next token alone"),
+    "decay": (
+        tuple(kind for kind in DEEP if kind != "falcon"),
+        "draft models learn the next token alone, and falcon all units of a block alike",
+    ),
     "layers": (
         ("dflash", "sorted"),
         "other heads have one layer, or none, and draft models have a share of the target's, or all",
@@ -84,11 +89,18 @@ class DrafterRecipe:
     hard: Annotated[float, Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = 0.1
     # 0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP, 0.78 in DFlash
     decay: Annotated[float, Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")] = 0.8
-    # EAGLE's and FSPAD's weights are 1 for features and 0.1 for distributions; gated-lora's is 1
+    # EAGLE's, FSPAD's and Falcon's weights are 1 for features and 0.1 for distributions; gated-lora's is 1
     feature_weight: Annotated[
-        float, Option(min=0, help="Weight of the distance of states (eagle, fspad, gated-lora) over that of scores.")
+        float,
+        Option(min=0, help="Weight of the distance of states (eagle, fspad, falcon, gated-lora) over that of scores."),
     ] = 10.0
-    noise: Annotated[float, Option(min=0, help="Largest change of the features that eagle, fspad learn from.")] = 0.1
+    noise: Annotated[
+        float, Option(min=0, help="Largest change of the features that eagle, fspad, falcon learn from.")
+    ] = 0.1
+    # As in the released code, whose shares fall from 0.45 to 0.1
+    glance: Annotated[
+        float, Option(min=0, max=1, help="Share of its errors that falcon is shown at first, before it learns them.")
+    ] = 0.45
     learning_rate: Annotated[float, Option(min=1e-6, max=1, help="The peak.")] = 2e-3
     # None: as in a layer of the target, as are all other sizes of a head's layers
     intermediate: Annotated[int | None, Option(min=1, help="Numbers inside a head's MLPs.")] = None

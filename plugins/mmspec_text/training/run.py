@@ -47,8 +47,7 @@ OFTEN = 20
 """The number of times that a token may be seen in training without a warning."""
 WRITES = {"text": "texts", "answers": "answers", "questions": "questions, and then their answers"}
 HEADS: Mapping[str, Begin] = {
-    "eagle": partial(begun_first, False),
-    "fspad": partial(begun_first, True),
+    **{kind: partial(begun_first, kind) for kind in ("eagle", "fspad", "falcon")},
     "eagle3": begun_eagle,
     "mtp": begun_mtp,
     "medusa": begun_medusa,
@@ -67,6 +66,7 @@ MODELS: Mapping[str, tuple[Callable[[Any, DrafterRecipe], Any], Callable[[Traini
 KINDS: Mapping[DrafterKind, tuple[str, str]] = {
     "eagle": ("eagle", "An EAGLE-1 head in its authors' layout."),
     "fspad": ("eagle", "An FSPAD head in its authors' layout."),
+    "falcon": ("falcon", "A head of Falcon in its authors' layout."),
     "eagle3": ("eagle", "An EAGLE-3 head in the format of speculators, which vLLM reads, too."),
     "mtp": ("mtp", "A layer for multi-token prediction, under DeepSeek-V3's keys."),
     "medusa": ("medusa", ""),

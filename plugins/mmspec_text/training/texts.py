@@ -6,7 +6,7 @@ before it, read from its beginning, as in use; the answer alone is learnt, up to
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ class Batch:
     # the next unit is one that the target is to write)
     counted: Tensor
     seed: int = 0  # of what else is drawn in the step
+    number: int = 0  # of the batches before it in the run
 
     @staticmethod
     def whole(ids: Tensor, seed: int = 0) -> "Batch":
@@ -49,12 +50,12 @@ class Batch:
 
     def to(self, device: Any) -> "Batch":
         """The same on a device."""
-        return Batch(self.ids.to(device), self.counted.to(device), self.seed)
+        return replace(self, ids=self.ids.to(device), counted=self.counted.to(device))
 
     def apart(self) -> Iterator["Batch"]:
         """Its sequences one by one."""
         for ids, counted in zip(self.ids.split(1), self.counted.split(1), strict=True):
-            yield Batch(ids, counted, self.seed)
+            yield replace(self, ids=ids, counted=counted)
 
 
 TAIL = 16
@@ -196,7 +197,7 @@ class Texts:
         shares = torch.tensor([source.share for source in self.sources])
         drawn = torch.multinomial(shares, self.rows, replacement=True, generator=g).tolist()
         cuts = [self.sources[which].cut(self.length, g) for which in drawn]
-        return Batch.padded(cuts, seed, min(LEAST, self.length)).to(self.device)
+        return replace(Batch.padded(cuts, seed, min(LEAST, self.length)), number=step).to(self.device)
 
     @property
     def epoch(self) -> int:

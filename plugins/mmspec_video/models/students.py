@@ -56,10 +56,8 @@ FITTING = ("channels", "height", "width", "actions", "frames")
 """Configuration values that a student shares with its teacher."""
 
 
-def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
-    """The student of a teacher, on its device: as given (a student, its adapter, or the adapter's folder), or from the
-    folder `student` beside the model.
-    """
+def refuse_teacher(teacher: Any) -> None:
+    """Refuse a model that has no student."""
     if not isinstance(teacher, NextFrameDiT) or teacher.config.objective != "flow":
         kind = type(teacher).__name__
         what = "is a student itself" if isinstance(teacher, NextFrameDiT) else f"is of another kind ({kind})"
@@ -67,6 +65,13 @@ def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path |
             f"a student is a NextFrameDiT's that was trained by flow matching, and this model {what}; "
             "use 'branch-prediction' or 'plain', which are exact"
         )
+
+
+def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
+    """The student of a teacher, on its device: as given (a student, its adapter, or the adapter's folder), or from the
+    folder `student` beside the model.
+    """
+    refuse_teacher(teacher)
     if given is None or isinstance(given, str | Path):
         given = _loaded(_folder(teacher) if given is None else Path(given))
     if isinstance(given, StudentAdapter):
@@ -88,12 +93,12 @@ def _folder(teacher: NextFrameDiT) -> Path:
         if (place / FOLDER / "config.json").is_file():
             return place / FOLDER
     raise ValueError(
-        "this model has no student beside it: make one with `python -m tools.train video --distill`, or say student=, "
-        "an adapter or its folder"
+        "this model has no student beside it: make one with `mmspec train student`, and say student=, an adapter or "
+        "its folder"
     )
 
 
 def _loaded(folder: Path) -> StudentAdapter:
     if not (folder / "config.json").is_file():
-        raise ValueError(f"there is no student in {folder}; `python -m tools.train video --distill` writes one")
+        raise ValueError(f"there is no student in {folder}; `mmspec train student` writes one")
     return load_part(StudentAdapter, folder, torch.float32)

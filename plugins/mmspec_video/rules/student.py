@@ -1,6 +1,6 @@
 """`student`: a consistency student drafts every frame, the teacher verifies it in one pass by tolerance. Lossy.
 
-A student (arXiv 2303.01469; `python -m tools.train video --distill`) makes a frame in one to four passes where the
+A student (arXiv 2303.01469; `mmspec train student`) makes a frame in one to four passes where the
 model, its teacher, takes many. One more pass verifies: the teacher predicts the frame from a noisy copy of the
 student's (`mmspec_video.targets.checked`). Below the tolerance the student's frame is kept, else the teacher makes it,
 in all its steps and with plain decoding's noise. Keys of finished frames cost a pass of either model.

@@ -10,6 +10,8 @@ Lossy rules have frames made in another way (`denoising_with`): a draft's frames
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import awake
 from mmspec_video.deviation import distance
 from mmspec_video.models.keys import Pair, select_frames
+from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.sampling import Sampler
 from mmspec_video.specs import FRAMES
 from mmspec_video.targets.checked import Check, CheckedDenoiser
@@ -45,10 +48,14 @@ class FramesTarget:
         self.joint: Joint | None = None  # joint denoising of a draft's frames; None: they are made one after another
         self.check: Check | None = None  # a student, and which of its frames are accepted; None: no student
 
-    def denoising_with(self, joint: Joint | None = None, check: Check | None = None) -> "FramesTarget":
-        """A copy of this target whose frames are made in another way; the target itself stays as it is."""
+    def denoising_with(
+        self, joint: Joint | None = None, check: Check | None = None, student: NextFrameDiT | None = None
+    ) -> "FramesTarget":
+        """A copy of this target whose frames are made in another way, or by a student; the target stays as it is."""
         target = copy.copy(self)
         target.joint, target.check = joint, check
+        if student is not None:
+            target.denoiser = replace(self.denoiser, model=student, sampler=student.sampler)
         return target
 
     @torch.no_grad()
@@ -127,8 +134,9 @@ class FramesTarget:
     def _awake(self) -> Iterator[None]:
         """Inside the block, the models are on their device; a student follows a teacher that is offloaded."""
         with awake(self.model):
-            if self.check is not None and self.check.student.device != self.model.device:
-                self.check.student.to(self.model.device)
+            own: Any = self.denoiser.model if self.check is None else self.check.student
+            if own.device != self.model.device:
+                own.to(self.model.device)
             yield
 
     def _make(self, cache: FramesCache, tree: FrameTree, level: Nodes, new: Flags, depth: int) -> None:

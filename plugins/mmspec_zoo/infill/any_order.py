@@ -152,6 +152,17 @@ class Filling:
         """Blanks that are not committed: `[batch]` int64."""
         return (self.blanks - self.count).clamp(min=0)
 
+    def text(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """The texts with `units [batch, n]`, which follow the committed ones: ids, and which of them are there, both
+        `[batch, length]`; what stands elsewhere is arbitrary.
+        """
+        ids = self.ids.scatter(1, self._at(0, units.shape[1]), units)[:, : self._scratch]
+        return ids, self.rank <= self.count[:, None] + units.shape[1]
+
+    def behind(self, units: int, queries: int) -> Tensor:
+        """The positions of the next blanks behind so many units that follow the committed ones: `[batch, queries]`."""
+        return self._at(units, queries).clamp(max=self._scratch - 1)
+
     def commit(self, path: Tensor, count: Tensor) -> None:
         """As `Target.commit`."""
         assert self.draft is not None
@@ -185,10 +196,10 @@ class Filling:
 class AnyOrder(Protocol):
     """A target that scores several blanks in one pass, each as if it were the next one."""
 
-    def ahead(self, cache: Any, root: Tensor, units: int) -> TargetOutput:
+    def ahead(self, cache: Filling, root: Tensor, units: int) -> TargetOutput:
         """Scores of the next `units` units behind `root [batch]`, of which none sees another; nothing is committed."""
 
-    def left(self, cache: Any) -> Tensor:
+    def left(self, cache: Filling) -> Tensor:
         """Blanks that are not committed: `[batch]` int64."""
 
 

@@ -82,12 +82,17 @@ class XLNetTarget:
 
     @torch.inference_mode()
     def _scored(self, view: View) -> TargetOutput:
-        places = torch.arange(view.ids.shape[1], device=view.ids.device)
-        logits = self.model(
-            input_ids=view.ids,
-            perm_mask=view.hidden.float(),
-            target_mapping=(view.asked[..., None] == places).float(),
-            use_mems=False,
-            return_dict=True,
-        ).logits
-        return view.output(logits, MASK)
+        return view.output(logits_of(self.model, view), MASK)
+
+
+def logits_of(model: Any, view: View) -> Tensor:
+    """The logits of a pass, `[batch, query, vocab]`."""
+    places = torch.arange(view.ids.shape[1], device=view.ids.device)
+    logits: Tensor = model(
+        input_ids=view.ids,
+        perm_mask=view.hidden.float(),
+        target_mapping=(view.asked[..., None] == places).float(),
+        use_mems=False,
+        return_dict=True,
+    ).logits
+    return logits

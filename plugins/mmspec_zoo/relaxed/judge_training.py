@@ -6,9 +6,17 @@ is the wrong token: those before it are the right answer's, and those behind it 
 The target's states at the tokens are read, after all that is before them, as a pass over a draft has them. The
 loss is cross entropy in which wrong tokens, which are few, weigh more.
 The paper could not be read here: this follows a reconstruction, in which its people marked the wrong tokens.
+
+Or nobody marks any, and questions alone are given (AutoJudge: Garipov et al., arXiv 2504.20039; read from the authors'
+code, garipovroma/autojudge: src/find_important_tokens.py). Where a draft model would write another token than the
+target's greedy answer has, from left to right, that token is put in its place, and the target goes on from there. If it
+comes to the same answer, the token is right, and the search goes on in the new text; else it is wrong, and the search
+goes on in the old one. The answer is what a regular expression finds last. Their classifier reads the draft model's
+state beside the target's, too, and its threshold is chosen for a recall; here it is the judge that there is.
 The fit is convex, takes seconds, and has one result; a run that stopped is begun anew.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +80,64 @@ def states_of(model: Any, triples: Sequence[Triple]) -> Judged:
             states.append(hidden[0, -counted:].float().cpu())
             right.append(torch.full((counted,), not wrong))
     return Judged(torch.cat(states), torch.cat(right))
+
+
+def read_questions(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> list[Tensor]:
+    """The prompts of the lines of files, `[unit]` int64 each: a text, or messages for the chat template."""
+    found = list[Tensor]()
+    for file in files:
+        for number, line in _lines(file):
+            where, prompt = f"line {number} of {shown(file)}", line.get("prompt")
+            ids = _question(prompt, tokenizer, where) if isinstance(prompt, str | list) else []
+            if not ids:
+                raise ValueError(f'{where} has no question: {{"prompt": "…"}}; messages may stand for the prompt')
+            found.append(torch.tensor(ids, dtype=torch.int64))
+    return found
+
+
+@torch.no_grad()
+def mined(
+    model: Any, draft: Any, questions: Sequence[Tensor], tokenizer: PreTrainedTokenizerBase, answer: str, new: int
+) -> Judged:
+    """The states of tokens that a draft model would write instead of the target's, and which of them leave the answer
+    as it is; `answer` finds it, in texts of at most so many new tokens. Questions that the target does not answer are
+    left out; refuses a draft model of another vocabulary.
+    """
+    if draft.config.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"the draft model has {draft.config.vocab_size} ids, and the target {model.config.vocab_size}: tokens of "
+            "one cannot stand in the other's place"
+        )
+    target, sought = own_target(model).with_hidden([FINAL]), re.compile(answer)
+    states, right = list[Tensor](), list[bool]()
+    for question in questions:
+        first = len(question)
+
+        def answered(ids: Tensor, first: int = first) -> tuple[Tensor, str | None]:
+            """The target's text behind ids `[1, unit]`, and its answer."""
+            given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            left = first + new - ids.shape[1]
+            text = model.generate(**given, do_sample=False, max_new_tokens=left) if left > 0 else ids
+            found = [match.group() for match in sought.finditer(tokenizer.decode(text[0, first:]))]
+            return text, found[-1] if found else None
+
+        text, wanted = answered(question[None].to(model.device))
+        begin = first
+        while wanted is not None:
+            others = draft(input_ids=text).logits.argmax(-1)[0, begin - 1 : -1]
+            differs = (others != text[0, begin:]).nonzero()[:, 0]
+            if not len(differs):
+                break
+            at = begin + int(differs[0])
+            changed = torch.cat([text[:, :at], others[differs[0]][None, None]], 1)
+            hidden = target.start(changed, 1, 1).hidden
+            assert hidden is not None
+            states.append(hidden[0, -1:].float().cpu())
+            new_text, found = answered(changed)
+            right.append(found == wanted)
+            text, begin = new_text if found == wanted else text, at + 1
+    width = model.get_input_embeddings().weight.shape[1]
+    return Judged(torch.cat([torch.zeros(0, width), *states]), torch.tensor(right, dtype=torch.bool))
 
 
 def fitted(judged: Judged, wrong_weight: float | None = None, decay: float = 1e-2) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.markov import MarkovCache, MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 from mmspec_zoo.relaxed.judge import Judge, JudgeHead, JudgeOptions
-from mmspec_zoo.relaxed.judge_command import train_judge
-from mmspec_zoo.relaxed.judge_training import Judged, fitted, rates, read_triples, states_of
+from mmspec_zoo.relaxed.judge_command import NUMBER, train_judge
+from mmspec_zoo.relaxed.judge_training import Judged, fitted, mined, rates, read_questions, read_triples, states_of
 from tests.support import byte_llama
 from tests.support.zoo import build, noisy
 
@@ -326,3 +327,57 @@ def test_a_judge_is_trained_written_and_used(tmp_path: Path, capsys: pytest.Capt
     with mmspec.enable(model, "judge", drafter=noisy(model, 0.5), head=str(out), k=3) as spec:
         model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=True)
     assert spec.report is not None and spec.report.bias is not None and not spec.report.faults
+
+
+def test_labels_are_mined_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target answers "it is 4."; the draft model would write "It is 9.", which the target goes on with.
+
+    I for i: the target then says "It is 4.", so that I is right, and the search goes on there. 9 for 4: its answer is
+    another one, so that 9 is wrong, and the text stays. The full stop is alike.
+    """
+    place = byte_llama.save(tmp_path / "tiny")
+    model, tokenizer = load_model(str(place)), load_tokenizer(str(place))
+    (question,) = read_questions([write(tmp_path / "a.jsonl", [{"prompt": "2+2="}])], tokenizer)
+    asked, draft = len(question), load_model(str(place))
+
+    def written(input_ids: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
+        said = tokenizer.decode(input_ids[0, asked:])
+        whole = ("It" if said[:1] == "I" else "it") + (" is 9." if said[6:7] == "9" else " is 4.")
+        assert whole.startswith(said) and max_new_tokens == 20 - len(said)
+        return torch.tensor([[*question.tolist(), *tokenizer(whole)["input_ids"]]])
+
+    def would_write(input_ids: torch.Tensor) -> Any:
+        wanted = torch.zeros(1, input_ids.shape[1], 257)
+        for at, unit in enumerate(tokenizer("It is 9.")["input_ids"]):
+            wanted[0, asked - 1 + at, unit] = 1.0
+        return SimpleNamespace(logits=wanted)
+
+    monkeypatch.setattr(model, "generate", written)
+    monkeypatch.setattr(draft, "forward", would_write)
+    judged = mined(model, draft, [question], tokenizer, NUMBER, 20)
+    assert judged.right.tolist() == [True, False]
+    for state, text in zip(judged.states, ("2+2=I", "2+2=It is 9"), strict=True):
+        ids = torch.tensor(tokenizer(text)["input_ids"])[None]
+        hidden = own(model).with_hidden([FINAL]).start(ids, 1, 1).hidden
+        assert hidden is not None and torch.allclose(state, hidden[0, -1], atol=1e-5)
+    assert not len(mined(model, draft, [question], tokenizer, "never", 20).right), "a question without an answer"
+    with pytest.raises(ValueError, match="the draft model has 40 ids, and the target 257"):
+        mined(model, SimpleNamespace(config=SimpleNamespace(vocab_size=40)), [question], tokenizer, NUMBER, 20)
+
+
+def test_a_judge_of_mined_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of random models any byte may be the answer; what one draft model would write never changes it is refused."""
+    place = byte_llama.save(tmp_path / "tiny")
+    small = noisy(load_model(str(place)), 0.3)
+    small.save_pretrained(tmp_path / "small")
+    data = write(tmp_path / "a.jsonl", [{"prompt": f"{n} + 1 = "} for n in range(12)])
+    out = tmp_path / "judge.safetensors"
+    how: dict[str, Any] = {"draft_model": str(tmp_path / "small"), "new_tokens": 8}
+    train_judge(str(place), out, [data], answer=r"(?s).", **how)
+    assert "wrong ones" in capsys.readouterr().out and JudgeHead.load(out).target == str(place)
+    with pytest.raises(ValueError, match="0 tokens were tried, of which 0 leave the answer"):
+        train_judge(str(place), out, [data], answer="never", **how)
+    with pytest.raises(ValueError, match="is no regular expression"):
+        train_judge(str(place), out, [data], answer="(", **how)
+    with pytest.raises(ValueError, match=r"line 1 of .* has no question"):
+        train_judge(str(place), out, [write(tmp_path / "b.jsonl", [{"text": "x"}])], **how)

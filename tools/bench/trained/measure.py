@@ -24,6 +24,7 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.settings import DRAFTER, texts
+from mmspec.shipped import asset
 from mmspec_text.training.data import Data
 from mmspec_text.training.draft_model import measured, write_model
 from mmspec_text.training.exits import begun_sorted, measured_exits
@@ -31,6 +32,9 @@ from mmspec_text.training.recipe import KINDS_OWN, DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, Stream
+from mmspec_video.recorded import recorded
+from mmspec_zoo.infill.training import InfillRecipe, train_and_write
+from tools.bench.trained import blanks
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
 from tools.train.text.heads import learnt_data
@@ -52,6 +56,8 @@ EXAMPLE, ROUNDS = 20_000, 3
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 BLOCKS: Mapping[str, Any] = {"anchors": 16}
 """Blocks of a sequence, of kinds that learn through the whole target."""
+CLIPS, GIVEN_FRAMES, FRAMES = 4, 4, 16
+"""Recorded clips of a world, first frames that are given, and frames that are made."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
 
@@ -319,6 +325,22 @@ def heads(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("heads", name, command, {"parameters": facts["parameters"], **figures})
 
 
+def glancing(lab: Lab) -> Iterator[TrainedRow]:
+    """Heads of Falcon, which were shown a share of their errors or none, beside an EAGLE-1 head."""
+    ways: dict[str, tuple[DrafterKind, dict[str, Any]]] = {
+        "EAGLE-1": ("eagle", {"intermediate": 2390}),
+        "Falcon, without glancing": ("falcon", {"glance": 0.0}),
+        "Falcon": ("falcon", {}),
+    }
+    for name, (kind, numbers) in ways.items():
+        folder, command = lab.trained(slug(name), kind, numbers)
+        facts, how = json.loads((folder / "training.json").read_text()), {"method": kind, "drafter": str(folder)}
+        figures = {f"held out: length, {text}": held["length"] for text, held in facts["held_out"].items()}
+        figures["greedy chain: length"] = lab.greedy(lab.target, form="chain", k=6, **how)
+        figures["greedy, the published tree: length"] = lab.greedy(lab.target, form="published", k=8, **how)
+        yield lab.row("glancing", name, command, {"parameters": facts["parameters"], **figures})
+
+
 def masks(lab: Lab) -> Iterator[TrainedRow]:
     """Masks under a gated LoRA, fewer and more of them, beside prompt tokens and Medusa's heads of as many depths."""
     gated, made = lab.trained("gated-lora", "gated-lora", {"loss": "kl", "rank": 16, "learning_rate": 2e-3, **BLOCKS})
@@ -332,6 +354,56 @@ def masks(lab: Lab) -> Iterator[TrainedRow]:
         parameters = json.loads((folder / "training.json").read_text())["parameters"]
         length = lab.greedy(lab.target, **how, drafter=str(folder), k=8)
         yield lab.row("masks", name, made, {"parameters": parameters, "greedy: length": length})
+
+
+def infilling(lab: Lab) -> Iterator[TrainedRow]:
+    """A small XLNet that was trained to fill blanks: texts of which 5 % are known, by each way of drafting."""
+    start, folder = lab.work / "xlnet", lab.work / "infill"
+    if not start.is_dir():
+        blanks.begun(lab.tokenizer, start)
+    tokenizer, recipe = load_tokenizer(str(start)), InfillRecipe(lab.steps, 8, blanks.LENGTH, lab.steps, 1e-3)
+    units = [tokenizer(text)["input_ids"] for text in [*lab.corpus.code[:400], *lab.corpus.prose]]
+    learnt = torch.tensor([unit for text in units for unit in text])
+    work = lab.work / "infill-work"
+    train_and_write(load_model(str(start)).float(), tokenizer, learnt, recipe, folder, work, "xlnet", lab.say)
+    model, held = load_model(str(folder)), [*lab.corpus.held_out_code, *lab.corpus.held_out_prose]
+    every = torch.tensor([unit for text in held for unit in tokenizer(text)["input_ids"]])
+    texts = every[: len(every) // blanks.LENGTH * blanks.LENGTH].view(-1, blanks.LENGTH)
+    some = texts[:: max(1, len(texts) // PROMPTS)][:PROMPTS]
+    nats = json.loads((folder / "training.json").read_text())["held_out"]["nats a blank"]
+    for name, draft in (("plain", None), ("assd", "model"), ("assd, draft=bigram", "bigram")):
+        length, accepted = blanks.filled(model, some, draft)
+        figures = {"nats a blank": nats, "blanks a pass": length, "kept drafts": accepted}
+        yield lab.row("infilling", name, "", figures)
+
+
+def frames(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped world whose frames are denoised, by itself and by its consistency student, alone and with the frames
+    of four actions made together (NFD+); all actions are known.
+    """
+    pipe, kept = mmspec.Pipeline.from_pretrained("mmspec/four-courts"), recorded([asset("four-courts")])
+    pipe.set_progress_bar_config(disable=True)
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {"method": "plain"},
+        "nfd": {"method": "nfd", "k": 3},
+        "the student": {"method": "nfd", "k": 0, "student": True},
+        "nfd, the student": {"method": "nfd", "k": 3, "student": True},
+    }
+    for name, how in ways.items():
+        model: Any = pipe.use(**how).decoder().target
+        passes, errors = list[int](), list[Tensor]()
+        counting = model.denoiser.model.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        for clip in range(CLIPS):
+            first, actions = kept.frames[clip : clip + 1, :GIVEN_FRAMES], kept.actions[clip : clip + 1]
+            past, coming = actions[:, : GIVEN_FRAMES - 1], actions[:, GIVEN_FRAMES - 1 : GIVEN_FRAMES - 1 + FRAMES]
+            made = pipe((first + 1) / 2, coming, past_actions=past, seed=clip, output_type="pt")
+            there = kept.frames[clip, GIVEN_FRAMES : GIVEN_FRAMES + FRAMES]
+            errors.append((made.frames[0] - (there + 1) / 2).square().mean((1, 2, 3)))
+        counting.remove()
+        decibels = -10 * torch.stack(errors).mean(0).log10()
+        figures = {"passes a frame": round(len(passes) / (CLIPS * FRAMES), 3)}
+        figures |= {f"PSNR, frame {at}": round(float(decibels[at - 1]), 2) for at in (1, 4, FRAMES)}
+        yield lab.row("frames", name, "", figures)
 
 
 def slug(name: str) -> str:
@@ -348,6 +420,9 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "trimmed": trimmed,
     "shift of topic": shift,
     "heads": heads,
+    "glancing": glancing,
+    "infilling": infilling,
+    "frames": frames,
     "masks": masks,
 }
 """The tables, by name."""

@@ -33,7 +33,7 @@ NOTE = "plain decoding of ours that keeps no keys: the whole window anew in ever
 
 def calls_of(bench: ModelBench, ways: Ways) -> int:
     """How often `bench.tick` will be called."""
-    known = 2 + len(bench.methods)
+    known = 2 + len(_alone(ways))
     players = 3 * len(DELAYS) * (1 + len(ways))
     return known * (bench.calls + 2 * bench.options.whole) + (1 + players) * bench.calls
 
@@ -45,7 +45,7 @@ def measure(bench: ModelBench, ways: Ways) -> None:
         bench: The model.
         ways: The methods, and what else they are tried with where a player acts.
     """
-    _measure_known(bench, {name: ways[name] for name in bench.methods})
+    _measure_known(bench, _alone(ways))
     makers = {name: ClipMaker(bench.model, how) for name, how in ways.items()}
     for trace, legs in _traces(bench.legs, foreseen(makers, bench.model)).items():
         for delay in DELAYS:
@@ -55,6 +55,11 @@ def measure(bench: ModelBench, ways: Ways) -> None:
             tracks = bench.relay(players, legs)
             for name, track in tracks.items():
                 bench.add(playing(trace, delay), tracks, name, ways, felt(track, tracks[PLAIN]))
+
+
+def _alone(ways: Ways) -> Ways:
+    """The ways without branches, which make nothing where all actions are known."""
+    return {name: how for name, how in ways.items() if "branches" not in how}
 
 
 def foreseen(makers: Mapping[str, ClipMaker], model: Any) -> ClipMaker:

@@ -132,13 +132,13 @@ def _tried(bench: ModelBench) -> tuple[Ways, list[ValueError]]:
     able, tried, lacking = list[str](), Ways(), list[ValueError]()
     for name in bench.methods:
         ways = windowed([name]) if bench.coded else deep([name], bench.options.ahead)
-        try:
-            for how in ways.values():
+        for way, how in ways.items():
+            try:
                 decoder_for(bench.model, **decoder_arguments(how))
-        except ValueError as error:
-            lacking.append(error)
-        else:
+                tried[way] = how
+            except ValueError as error:
+                lacking.append(error)
+        if not ways.keys().isdisjoint(tried):
             able.append(name)
-            tried |= ways
     bench.methods = tuple(able)
     return tried, lacking

@@ -60,7 +60,7 @@ def windowed(methods: Iterable[str]) -> Ways:
 
 
 def deep(methods: Iterable[str], ahead: int) -> Ways:
-    """Every method at its depth; those with the option `branches` once more with branches.
+    """Every method at its depth; those with the option `branches` once more with branches, `nfd` with the student.
 
     Args:
         methods: Names of methods.
@@ -69,6 +69,8 @@ def deep(methods: Iterable[str], ahead: int) -> Ways:
     ways: Ways = {}
     for name in methods:
         ways[name] = {"method": name, "k": DEPTHS.get(name, ahead)}
+        if name == "nfd":
+            ways["nfd, the student"] = ways[name] | {"student": True}
         pairing = pair(installed(), name)
         options = [part.load_options() for part in (pairing.drafter, pairing.rule) if part is not None]
         if any(one is not None and "branches" in {field.name for field in fields(one)} for one in options):

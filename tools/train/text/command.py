@@ -11,7 +11,7 @@ import tools.cards.models.text
 from mmspec.cli.groups import Device, Work
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 from tools.train.text import hybrid, llama
-from tools.train.text.heads import RECIPE, TARGETS, name_of, train_shipped_head
+from tools.train.text.heads import PPD, RECIPE, TARGETS, name_of, train_shipped_head
 
 Prose = Annotated[
     list[Path], typer.Option(help="Plain text beside the standard library; repeatable.", exists=True, dir_okay=False)
@@ -65,3 +65,17 @@ def train_eagle3(
     shipped = [head for head in tools.cards.models.text.HEADS if head.name == name_of(target)]
     with made(shipped, out, cards, work):
         train_shipped_head(out, work, prose, recipe, device, typer.echo, target)
+
+
+def train_ppd(
+    prose: Prose,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/text-ppd"),
+    steps: Steps = None,
+    device: Device = "cpu",
+) -> None:
+    """Train the prompt tokens of the shipped text model on what it learned, and wrote; resumes where it stopped."""
+    recipe, name = replace(PPD, **given(steps=steps)), name_of(TARGETS[0], "ppd")
+    with made([head for head in tools.cards.models.text.HEADS if head.name == name], out, cards, work):
+        train_shipped_head(out, work, prose, recipe, device, typer.echo, kind="ppd")

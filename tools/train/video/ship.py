@@ -18,11 +18,12 @@ from mmspec_video.models.students import StudentAdapter
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.recorded import CLIPS, DENOISED, STUDENT, TOKENS, TOUR_CLIP
+from mmspec_video.training.student import consistency_loss
 from tools.train.pictures.data import pixels
 from tools.train.pictures.ship import ship
 from tools.train.video.autoencoders import train_autoencoder, train_vq
 from tools.train.video.coded import CodedEpisodes, encoded
-from tools.train.video.denoising import LEVELS, Batch, consistency_loss, flow_loss, noisy, train_dit, train_student
+from tools.train.video.denoising import flow_loss, noisy, paths, train_dit, train_student
 from tools.train.video.recipe import Say, VideoRecipe
 from tools.train.video.tokens import next_code, sequence, train_tokens
 from tools.train.video.walking import ACTIONS
@@ -63,7 +64,7 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
         latents = encoded(KLLatents(vae).encode, vae, world, work / "vae", device)
         tokens = train_tokens(codes, recipe, work, device, named("tokens"))
         dit = train_dit(latents, recipe, work, device, named("dit"))
-        adapter = train_student(latents, dit, recipe, work, device, named("student")) if distill else None
+        adapter = train_student(latents, dit, recipe, work, named("student")) if distill else None
         facts = {
             TOKENS: facts_of_tokens(world, codes, vq, tokens, recipe, device),
             DENOISED: facts_of_dit(world, latents, vae, dit, adapter, recipe, device),
@@ -110,15 +111,15 @@ def facts_of_dit(
     """Facts for the card of the denoising model and its student."""
     clips = _held_out(world, clips)
 
-    def noise(batch: int, levels: int | None = None) -> Batch:
-        return noisy(clips, recipe, recipe.dit_batch, batch, device, levels)
-
-    error = _mean(lambda i: flow_loss(dit, noise(i)))
+    rows = recipe.dit_batch
+    error = _mean(lambda i: flow_loss(dit, noisy(clips, recipe, rows, i, device)))
     facts = {"parameters": _count(dit, vae), "held_out_velocity_error": error}
     if adapter is not None:
         student = adapter.student(dit)
         facts["student_parameters"] = _count(adapter)
-        facts["held_out_student_gap"] = _mean(lambda i: consistency_loss(student, dit, noise(i, LEVELS)))
+        facts["held_out_student_gap"] = _mean(
+            lambda i: consistency_loss(student, dit, paths(clips, recipe, rows, i, device))
+        )
     return facts | _facts(world, lambda pictures: vae(pictures).sample, recipe, device)
 
 

@@ -8,6 +8,8 @@ arXiv 2503.01840, § 3.1.) The head's own network runs, over keys that are kept 
 A head that steps along paths (`walked`): step j of row t is the draft of x_{t+2+j} behind the root x_{t+1}, if the head
 is told the units between. All rows are roots of their own, so that they are one batch of single nodes.
 
+A head of Falcon scores the rows of a block at once (`in_blocks`, as it learns; `blockwise`, as it drafts).
+
 A DFlash head (`block_states`): the blocks behind many roots in one pass. Rows of a block see the features of the
 units before their own root, as in a draft, and their own block. The features pass through no layer, so that their keys
 and values are the same for all blocks. What fills blocks with a causal language model's own pass is a `FillsBlocks`.
@@ -89,6 +91,8 @@ def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Te
         yield from (torch.cat(level, 1) for level in zip(*scored, strict=True))
     elif isinstance(head, PathHead):
         yield from walked(head, features, units, steps)
+    elif isinstance(head, EagleNetwork) and head.architecture.block > 1:
+        yield from blockwise(head, features, units, steps)
     else:
         scores = head.scored if isinstance(head, EagleNetwork) else head.logits
         for states in unrolled(head, features, units, steps):
@@ -126,6 +130,43 @@ def _geometry(rows: int, step: int, device: torch.device) -> PassGeometry:
     ancestor = torch.cat([trunk, *[own] * step], 1)[None]
     depth = torch.cat([place + later for later in range(step + 1)])[None]
     return PassGeometry(torch.zeros(1, dtype=torch.int64, device=device), ancestor, depth, ancestor.shape[2])
+
+
+def in_blocks(head: EagleNetwork, features: Tensor, following: Tensor) -> Tensor:
+    """The states `[batch, row, hidden]` of a head of Falcon behind rows of a text, in blocks from the first one on.
+
+    Rows have the target's `features [batch, row, width]` and the units that follow; they see the blocks before their
+    own, and their own whole.
+    """
+    place = torch.arange(following.shape[1], device=following.device)
+    seen = place // head.architecture.block
+    slots: Any = KeptSlots(head.depth)
+    ancestor = (seen[:, None] >= seen)[None]
+    geometry = PassGeometry(torch.zeros_like(place[:1]), ancestor, place[None], len(place))
+    return head.passed(following, head.taken_in(features), slots, geometry)
+
+
+def blockwise(head: EagleNetwork, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
+    """The drafts of a head of Falcon along a text, as `along` has them: each row ends a block, which the blocks of its
+    draft follow. Rows with fewer than a block's before them score all units alike.
+    """
+    block, rows = head.architecture.block, rows_of(units, steps)
+    place = torch.arange(rows, device=units.device)
+    slots: Any = KeptSlots(head.depth)
+    head.passed(units[:, 1 : rows + 1], head.taken_in(features[:, :rows]), slots, _geometry(rows, 0, units.device))
+    first, inside = (place - block + 1).clamp(min=0), torch.arange(block, device=units.device)
+    known = (place < first[:, None]).repeat_interleave(block, 0)  # [node, row]: what a block's rows see of the text
+    own = torch.eye(rows, dtype=torch.bool, device=units.device).repeat_interleave(block, 0).repeat_interleave(block, 1)
+    states, depth = head.taken_in(features[:, (first[:, None] + inside).flatten()]), place
+    for step in range(steps):
+        level, at = divmod(step, block)
+        if not at:
+            here = (first[:, None] + block * level + inside).flatten()
+            depth, ancestor = torch.cat([depth, here]), torch.cat([known, *[own] * (level + 1)], 1)
+            geometry = PassGeometry(torch.zeros_like(place[:1]), ancestor[None], depth[None], len(depth))
+            states = head.passed(units[:, here + 1], states, slots, geometry)
+        scored = head.scored(states.unflatten(1, (rows, block))[:, :, at])
+        yield scored.masked_fill((place < block - 1)[:, None], 0)
 
 
 def walked(head: PathHead, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:

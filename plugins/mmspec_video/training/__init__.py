@@ -1,0 +1,1 @@
+"""Training of what makes frames of a world faster."""
