@@ -73,7 +73,7 @@ def language(model: Any, tokenizer: Any, **how: Any) -> Language:
 async def ask(
     app: Callable[..., Awaitable[None]],
     body: bytes,
-    path: str = "/",
+    path: str = "/v1/",
     after: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),),
 ) -> tuple[int, bytes]:

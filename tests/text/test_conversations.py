@@ -15,7 +15,7 @@ import mmspec
 from mmspec.api.stopping import Pieces, cut
 from mmspec.cli.app import build
 from mmspec.kits.text.language import encoded
-from mmspec.serving.handlers import Texts
+from mmspec.serving.answers import Texts
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (
