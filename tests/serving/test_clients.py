@@ -17,7 +17,7 @@ from mmspec.serving.app import application
 from mmspec.serving.fields import seed_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
-from tests.support.serving import CHAT, Plain, language
+from tests.support.serving import CHAT, LOOP, Plain, language
 
 MODEL, PROMPT = "mmspec/text-1m", "def __init__(self, name, value):\n    self.name = name\n"
 SAID = [{"role": "user", "content": PROMPT.removesuffix("\n")}]  # the template ends each message with a line
@@ -37,9 +37,6 @@ def plain() -> Plain:
 @pytest.fixture(scope="module")
 def app(plain: Plain) -> App:
     return application(Models({MODEL: language(plain.model, plain.tokenizer, method="suffix")}), Limits())
-
-
-LOOP = asyncio.Runner()  # one for all, as a server's: its threads report to it when a client has gone
 
 
 def asked(app: App, ask: Ask) -> Any:
