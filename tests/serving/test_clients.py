@@ -12,11 +12,13 @@ import torch
 from pydantic import BaseModel, Field
 from transformers import LogitsProcessor
 
+from mmspec.api.build import decoder_for
 from mmspec.api.enable import Enabled
+from mmspec.core.matchers import LlguidanceMatcher
 from mmspec.serving.app import application
 from mmspec.serving.fields import seed_of
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Models
+from mmspec.serving.models import Language, Models, sharing
 from tests.support.serving import CHAT, LOOP, Plain, language
 
 MODEL, PROMPT = "mmspec/text-1m", "def __init__(self, name, value):\n    self.name = name\n"
@@ -37,6 +39,13 @@ def plain() -> Plain:
 @pytest.fixture(scope="module")
 def app(plain: Plain) -> App:
     return application(Models({MODEL: language(plain.model, plain.tokenizer, method="suffix")}), Limits())
+
+
+@pytest.fixture(scope="module")
+def shared(plain: Plain) -> App:
+    """The same, with calls that share passes."""
+    together = sharing(decoder_for(plain.model, "prompt-lookup"), 4)
+    return application(Models({MODEL: Language(plain.model, plain.tokenizer, *together)}), Limits())
 
 
 def asked(app: App, ask: Ask) -> Any:
@@ -129,18 +138,11 @@ def test_equal_prompts_without_a_seed_have_texts_of_their_own(app: App) -> None:
     assert said.choices[0].text != said.choices[1].text
 
 
-def test_usage_says_what_drafts_did(app: App, plain: Plain) -> None:
+def test_usage_says_what_drafts_did(app: App) -> None:
     details = completion(app, temperature=0, max_tokens=60).usage.completion_tokens_details
-    alone = Enabled(plain.model, app_decoder(plain), 7, "philox")
-    given = plain.tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
-    alone.generate(**given, max_new_tokens=60)
-    assert alone.report is not None and 0 < details.passes < 60
     assert details.accepted_prediction_tokens > 0 and details.rejected_prediction_tokens >= 0
-    assert details.accepted_prediction_tokens + details.passes + 1 >= 60
-
-
-def app_decoder(plain: Plain) -> Any:
-    return language(plain.model, plain.tokenizer, method="suffix").decoder
+    assert 0 < details.passes < 59 <= details.accepted_prediction_tokens + details.passes
+    assert completion(app, n=2).usage.completion_tokens_details.passes > 0
 
 
 def scores_of(plain: Plain, new: int) -> tuple[list[int], torch.Tensor]:
@@ -228,6 +230,37 @@ def test_an_object_of_json(app: App) -> None:
 def test_schemas_that_are_refused(app: App, wanted: dict[str, Any], says: str) -> None:
     with pytest.raises(openai.BadRequestError, match=says):
         chat(app, response_format=wanted)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize("name", ["app", "shared"])
+def test_a_grammar_that_no_token_fits(
+    name: str, first: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Neither at the beginning nor later: that request ends with the reason, and others go on."""
+    app = request.getfixturevalue(name)
+    real, left = LlguidanceMatcher.allowed, [first]
+
+    def allowed(self: LlguidanceMatcher) -> torch.Tensor | None:
+        left[0] -= 1
+        return real(self) if left[0] >= 0 else torch.zeros(4096, dtype=torch.bool)
+
+    monkeypatch.setattr(LlguidanceMatcher, "allowed", allowed)
+    wanted = {"type": "json_object"}
+    right = completion(app).choices
+
+    async def ask(client: openai.AsyncOpenAI) -> list[Any]:
+        other = client.completions.create(**ASKED, prompt=PROMPT)
+        bad = client.completions.create(**ASKED, prompt=PROMPT, extra_body={"response_format": wanted})
+        return await asyncio.gather(bad, other, return_exceptions=True)
+
+    bad, other = asked(app, ask)
+    assert isinstance(bad, openai.BadRequestError) and "no token of the model's goes on" in str(bad)
+    assert other.choices == right
+    left[0] = first
+    with pytest.raises(openai.APIError, match="no token of the model's goes on"):
+        chunks(app, "completion", extra_body={"response_format": wanted})
+    assert completion(app).choices == right
 
 
 @pytest.mark.parametrize("more", [{"top_k": 5}, {"min_p": 0.2}, {"repetition_penalty": 1.3}])
@@ -347,6 +380,10 @@ def test_tools_that_the_model_cannot_use_are_refused(app: App) -> None:
         ({"logit_bias": {"1": 200}}, "logit_bias"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"stream_options": {"x": True}}, "stream_options"),
+        ({"extra_body": {"seed": "x"}}, "'seed' is 'x'"),
+        ({"extra_body": {"stop": {"a": 1}}}, "'stop' is"),
+        ({"extra_body": {"top_k": 1.5}}, "'top_k' is 1.5"),
+        ({"extra_body": {"max_tokens": []}}, "'max_tokens' is"),
         ({"prompt": "word " * 3000}, "the model's context of 1024 takes 1023; shorten it"),
     ],
 )
@@ -365,3 +402,26 @@ def test_many_clients_at_once_get_what_each_gets_alone(app: App) -> None:
         return await asyncio.gather(*calls)
 
     assert [said.choices for said in asked(app, ask)] == alone
+
+
+def test_requests_of_all_kinds_share_passes(app: App, shared: App) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": Weather.model_json_schema()}}
+    kinds: list[dict[str, Any]] = [
+        {"n": 3},
+        {"temperature": 0, "presence_penalty": 1.5},
+        {"extra_body": {"top_k": 5}},
+        {"extra_body": {"response_format": schema}, "max_tokens": 80},
+        {"prompt": ["import os\n", PROMPT], "seed": 3},
+        {"logprobs": 2, "logit_bias": {"37": -100}},
+    ]
+
+    async def ask(client: openai.AsyncOpenAI) -> Any:
+        calls = [client.completions.create(**{**ASKED, "prompt": PROMPT, **fields}) for fields in kinds]
+        return await asyncio.gather(*calls)
+
+    for said, fields in zip(asked(shared, ask), kinds, strict=True):
+        alone = completion(app, **fields)
+        assert [choice.text for choice in said.choices] == [choice.text for choice in alone.choices]
+        if said.choices[0].logprobs is not None:
+            assert said.choices[0].logprobs.token_logprobs == near(alone.choices[0].logprobs.token_logprobs)
+        assert said.usage.completion_tokens_details.passes > 0
