@@ -81,7 +81,7 @@ def usage_of(requests: Sequence[Request], each: int) -> dict[str, Any]:
     details = {
         "accepted_prediction_tokens": accepted,
         "rejected_prediction_tokens": sum(report.drafted for report in reports) - accepted,
-        "passes": sum(report.rounds for report in reports),
+        "passes": sum(report.row_rounds for report in reports),
     }
     total = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
     return {**total, "completion_tokens_details": details}

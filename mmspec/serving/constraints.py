@@ -40,11 +40,17 @@ class Occurrences:
 
 
 class Fitting(LlguidanceMatcher):
-    """A matcher that says so where no token of the model fits the grammar."""
+    """A matcher that raises where no token of the model fits, or where llguidance gives up on a grammar; else a text
+    would end there as if it were whole.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._failed = inner.is_error
 
     def allowed(self) -> Tensor | None:
         allowed = super().allowed()
-        if allowed is not None and not allowed.any():
+        if self._failed() or (allowed is not None and not allowed.any()):
             raise ValueError("response_format: no token of the model's goes on with what the schema allows here")
         return allowed
 
@@ -71,4 +77,4 @@ def grammar_of(wanted: Mapping[str, Any], table: Callable[[], Any]) -> Callable[
     tokens = table()
     if says := llguidance.LLMatcher.validate_grammar(grammar, tokens):
         raise ValueError(f"response_format: {shown(says)}")
-    return lambda: Grammar(lambda: Fitting(llguidance.LLMatcher(tokens, grammar)))
+    return lambda: Grammar(lambda: Fitting(llguidance.LLMatcher(tokens, grammar, log_level=0)))

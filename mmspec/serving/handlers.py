@@ -6,7 +6,7 @@ call finds in `CURRENT`.
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import GenerationConfig
@@ -45,28 +45,31 @@ class Speculating(BaseHandler):
         if self.fields is Chat:
             refuse_chat(language, fields)
         n, usage = fields.pop("n", 1), fields.pop("stream_options", {}).get("include_usage", False)
-        stops, shares = stop_strings(fields.get("stop")), self._shares(fields, n, language, request)
-        tasks = (self._share(own, share, f"{request_id}-{i}" if i else request_id) for i, (own, share) in shares)
-        answers = await asyncio.gather(*map(asyncio.create_task, tasks))
+        makers = await asyncio.to_thread(processors_of, fields, language)  # a large schema takes a second
+        stops, shares = stop_strings(fields.get("stop")), self._shares(fields, n, makers, request)
+        names = [request_id, *(f"{request_id}-{i}" for i in range(1, len(shares)))]
+        tasks = [asyncio.create_task(self._share(*each, name)) for each, name in zip(shares, names, strict=True)]
+        answers = await asyncio.gather(*tasks)
         await request.begun()
-        choices = [Choice(i, share, Texts(stops), language.processor) for i, (_, share) in shares]
+        choices = [Choice(i, share, Texts(stops), language.processor) for i, (_, share) in enumerate(shares)]
         return completed(answers, choices, n, {"id": request_id, "usage": usage})
 
     def _shares(
-        self, fields: dict[str, Any], n: int, language: Language, request: Request
-    ) -> list[tuple[int, tuple[dict[str, Any], Request]]]:
-        """The texts that are asked for, counted: fields for transformers' handler, and the share of the request."""
+        self, fields: dict[str, Any], n: int, makers: Sequence[Callable[[], Any]], request: Request
+    ) -> list[tuple[dict[str, Any], Request]]:
+        """The texts that are asked for: fields for transformers' handler, and the share of the request, whose logits
+        processors the `makers` make.
+        """
         prompts, seed = prompts_of(fields.get("prompt", "")), fields.pop("seed", None)
         self._limits.refuse_texts(len(prompts), n)
-        makers, top = processors_of(fields, language), top_of(fields)
-        shares = []
+        top, shares = top_of(fields), []
         for prompt in prompts:
             for number in range(n):
                 share = request.share(seed_of(seed, number))
                 share.prompt = None if isinstance(prompt, str) else prompt
                 share.processors, share.top = [make() for make in makers], top
                 shares.append(({**fields, "prompt": prompt if share.prompt is None else ""}, share))
-        return list(enumerate(shares))
+        return shares
 
     async def _share(self, fields: dict[str, Any], share: Request, request_id: str) -> Any:
         """transformers' answer to one share."""

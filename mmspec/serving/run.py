@@ -13,6 +13,7 @@ import uvicorn
 from mmspec.registry.warn import warn
 
 LAST = 5  # seconds for connections to close when all answers have ended
+IDLE = 65  # seconds until a connection without requests is closed: clients, of which many have 5, do so before
 
 
 class Draining(uvicorn.Server):
@@ -89,5 +90,6 @@ def run(door: Any, listening: socket.socket, connections: int, grace: float, rea
         lambda url: ready(f"{url}v1"),
         kind=lambda config: Draining(config, door, grace),
         timeout_graceful_shutdown=LAST,
+        timeout_keep_alive=IDLE,
     )
     at.run(sockets=[listening])

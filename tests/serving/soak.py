@@ -186,16 +186,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--model", default="mmspec/text-1m")
-    parser.add_argument("--method", default="prompt-lookup")
     parser.add_argument(
         "--url", help="of a server that runs, such as http://127.0.0.1:8000/v1; default: one is started"
     )
-    asked = parser.parse_args()
+    asked, more = parser.parse_known_args()  # the rest is for `mmspec serve`
     with contextlib.ExitStack() as stack:
         url = asked.url
         if url is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            url, _ = stack.enter_context(server(folder, asked.model, "--method", asked.method))
+            url, _ = stack.enter_context(server(folder, asked.model, *(more or ("--method", "prompt-lookup"))))
         faults = soaked(url.rstrip("/"), asked.model, asked.clients, asked.seconds, every=5)
     for fault in faults[:20]:
         print(f"FAULT {fault[:500]}")

@@ -232,6 +232,13 @@ def test_schemas_that_are_refused(app: App, wanted: dict[str, Any], says: str) -
         chat(app, response_format=wanted)
 
 
+def test_a_schema_on_which_the_library_gives_up_is_not_half_an_answer(app: App) -> None:
+    every = [{"type": "object", "properties": {f"k{i}{j}": {"type": "integer"} for j in range(99)}} for i in range(60)]
+    wanted = {"type": "json_schema", "json_schema": {"schema": {"anyOf": every}}}
+    with pytest.raises(openai.BadRequestError, match="response_format: no token"):
+        completion(app, extra_body={"response_format": wanted})
+
+
 @pytest.mark.parametrize("first", [0, 5])
 @pytest.mark.parametrize("name", ["app", "shared"])
 def test_a_grammar_that_no_token_fits(
