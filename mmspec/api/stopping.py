@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -79,19 +79,9 @@ class StepScores:
         self._rows: list[list[Tensor]] = [[] for _ in range(rows)]
 
     def step(self, state: State) -> None:
-        """Add the scores of what the last round emitted: those at the root, then those along the accepted path. Refuses
-        a target without logits.
-        """
-        assert state.step is not None
-        scores = state.step.scores.logits if self._processed else state.step.scores.unprocessed
-        if scores is None:
-            raise ValueError("this target yields distributions, not logits: there are no scores to return")
+        """Add the scores of what the last round emitted."""
         counts = [max(0, now - len(row)) for now, row in zip(state.host.emitted, self._rows, strict=True)]
-        places = [(row, slot) for row, count in enumerate(counts) for slot in range(count)]
-        rows, slots = on_device(places, scores.device, torch.int64).reshape(-1, 2).T
-        nodes = torch.nn.functional.pad(state.step.verdict.path.clamp(min=0), (1, 0))[rows, slots]
-        emitted = scores[rows, nodes]  # a copy, so that the round's scores can be freed
-        for row, new in zip(self._rows, emitted.split(counts), strict=True):
+        for row, new in zip(self._rows, _emitted_scores(state, counts, self._processed).split(counts), strict=True):
             row.extend(new)
 
     def at(self, step: int, lengths: Sequence[int]) -> Tensor:
@@ -105,6 +95,20 @@ class StepScores:
     def all(self, lengths: Sequence[int]) -> tuple[Tensor, ...]:
         """Scores of all steps up to the longest row, `[batch, vocab]` each."""
         return tuple(self.at(step, lengths) for step in range(max(lengths)))
+
+
+def _emitted_scores(state: State, counts: Sequence[int], processed: bool) -> Tensor:
+    """A copy of the scores of the first `counts` tokens that the last round emitted in each row, `[tokens, vocab]`:
+    those at the root, then those along the accepted path. Refuses a target without logits.
+    """
+    assert state.step is not None
+    scores = state.step.scores.logits if processed else state.step.scores.unprocessed
+    if scores is None:
+        raise ValueError("this target yields distributions, not logits: there are no scores to return")
+    places = [(row, slot) for row, count in enumerate(counts) for slot in range(count)]
+    rows, slots = on_device(places, scores.device, torch.int64).reshape(-1, 2).T
+    nodes = torch.nn.functional.pad(state.step.verdict.path.clamp(min=0), (1, 0))[rows, slots]
+    return scores[rows, nodes]
 
 
 class StoppingMonitor:
@@ -247,6 +251,14 @@ class Pieces:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
+@runtime_checkable
+class TakesLogits(Protocol):
+    """A streamer that also reads the model's scores, so that nobody has to keep those of a whole text."""
+
+    def take_logits(self, logits: Tensor) -> None:
+        """The scores `[tokens, vocab]`, before logits processors, of the tokens that the next calls of `put` give."""
+
+
 class Stream:
     """A streamer, if there is one, behind a prompt `ids [1, length]`, and the number of tokens that it was given."""
 
@@ -263,6 +275,8 @@ class Stream:
             if not self._sent:  # not when the call begins: a call that is refused streams nothing
                 self._streamer.put(self._prompt.cpu())
             units = state.output()[0]
+            if isinstance(self._streamer, TakesLogits):
+                self._streamer.take_logits(_emitted_scores(state, [len(units) - self._sent], processed=False))
             for token in units[self._sent :].cpu().split(1):  # [1] each, as many streamers read one token a time
                 self._streamer.put(token)
             self._sent = len(units)

@@ -11,7 +11,7 @@ from mmspec.cli.places import text_of
 from mmspec.registry.options import parse
 from mmspec.serving import refuse_missing
 
-NEEDED = ("fastapi", "uvicorn", "openai")  # packages of the extra `serve`
+NEEDED = ("fastapi", "uvicorn", "openai", "llguidance", "prometheus_client")  # packages of the extra `serve`
 
 
 def serve(
@@ -40,6 +40,13 @@ def serve(
         int | None, typer.Option(min=1, help="Requests of a model that share passes; 1: one at a time.")
     ] = None,
     max_connections: Annotated[int, typer.Option(min=1, help="At a time.")] = 256,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request: prompts times n.")] = 16,
+    request_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a request and its answer.")] = 600,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for running answers when told to stop.")] = 30,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="MMSPEC_API_KEY", show_default=False, help="Any of these opens; none: all may ask."),
+    ] = None,
     continuous_batching: Annotated[bool, typer.Option("--continuous-batching", hidden=True)] = False,
 ) -> None:
     """Serve models to OpenAI's clients, as `transformers serve` does, and let them speculate."""
@@ -55,17 +62,21 @@ def serve(
     from mmspec.serving.run import listener, run
 
     logging.disable_progress_bar()
-    limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
+    keys = api_key or []
+    refuse_keys(keys)
+    sizes = {"body": max_body_bytes, "prompt": max_prompt_tokens, "new": max_tokens, "pictures": max_pictures}
+    limits = Limits(**sizes, texts=max_texts, connections=max_connections, seconds=request_timeout)
     how: dict[str, Any] = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
     how |= {"rows": max_batch}
-    with listener(host, port) as listening:
+    with listener(host, port, open_to_all=not keys) as listening:
         served = {name: load(name, device, dtype, template, options, method=chosen, **how) for name, chosen in each}
         from mmspec.serving.app import application
 
         run(
-            application(Models(served), limits),
+            application(Models(served), limits, keys),
             listening,
-            limits,
+            max_connections,
+            grace,
             lambda url: typer.echo(f"{', '.join(models)}: {url}"),
         )
 
@@ -79,6 +90,13 @@ def with_methods(models: Sequence[str], methods: Sequence[str]) -> list[tuple[st
     if len(set(models)) < len(models):
         raise ValueError(f"a model is named twice: {', '.join(models)}")
     return list(zip(models, methods if len(methods) > 1 else [*methods] * len(models), strict=True))
+
+
+def refuse_keys(keys: Sequence[str]) -> None:
+    """Refuse keys that no client could send."""
+    for key in keys:
+        if not key.isascii() or not key.isprintable() or not key.strip() or " " in key:
+            raise ValueError("a key of --api-key is of printable ASCII characters without spaces, at least one")
 
 
 def refuse_bypass(continuous_batching: bool) -> None:

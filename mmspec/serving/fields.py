@@ -1,8 +1,9 @@
 """The fields of a request for text: their types and ranges, checked before anything else reads them.
 
-What would change the answer and is not done here is refused, never ignored; a value that changes nothing is accepted.
+What would change the answer and is not supported is refused, never ignored; a value that changes nothing is accepted.
 """
 
+import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from mmspec.serving.request import MOST
 Temperature = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=MOST)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Top = Annotated[int, Field(ge=0, le=20)]
 
 HINTS = frozenset((
     "user", "metadata", "store", "service_tier", "parallel_tool_calls", "reasoning_effort", "verbosity",
@@ -29,13 +32,8 @@ HINTS = frozenset((
 ))  # fmt: skip
 """Fields of OpenAI's that are hints or book-keeping: accepted, without effect."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
     "modalities": (["text"],),
     "audio": (),
@@ -45,7 +43,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "suffix": (),
 }
-"""Fields of OpenAI's that do nothing here, with the values that ask for nothing."""
+"""Fields of OpenAI's that are not supported, with the values that ask for nothing."""
 SETTINGS = frozenset((
     "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias", "suppress_tokens",
@@ -56,48 +54,78 @@ SETTINGS = frozenset((
 
 @dataclass(frozen=True)
 class Text:
-    """Fields of every request for text, as OpenAI has them; and transformers' `generation_config`."""
+    """Fields of every request for text, as OpenAI has them; from `top_k` on vLLM's, and transformers'
+    `generation_config`.
+    """
 
     model: str | None = None
     stream: bool | None = None
     stream_options: dict[Literal["include_usage", "include_obfuscation"], bool] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
     seed: Seed | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     max_tokens: int | None = None
     stop: str | list[str] | None = None
-    frequency_penalty: Annotated[float, Field(gt=-1, le=2)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    response_format: dict[str, Any] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     generation_config: str | None = None
 
 
 @dataclass(frozen=True)
 class Completion(Text):
-    prompt: str = ""
+    prompt: str | list[int] | list[str] | list[list[int]] = ""
+    logprobs: Top | None = None
 
 
 @dataclass(frozen=True)
 class Chat(Text):
     messages: tuple[dict[str, Any], ...] = ()
     max_completion_tokens: int | None = None
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 
 
 def checked(kind: type[Text], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set and have an effect, converted to their types; refuses what is unknown or has no effect
-    here.
-    """
+    """The fields that are set and have an effect, converted to their types; refuses what is unknown or unsupported."""
     said = {name: value for name, value in body.items() if value is not None and name not in HINTS}
+    if said.get("tool_choice") == "none" or said.get("tools") == []:
+        said.pop("tools", None)
+    if said.get("logprobs") is False:
+        del said["logprobs"]
     for name in said.keys() & NEUTRAL.keys():
-        _refuse_effect(name, said.pop(name))
+        _refuse_unsupported(name, said.pop(name))
     fields = {name: value for name, value in vars(build(kind, said, "the request")).items() if value is not None}
     if "stop" in fields:
         refuse_stops(fields["stop"])
+    if fields.get("top_logprobs", 0) and "logprobs" not in fields:
+        raise ValueError("top_logprobs is how many come with each token's own: it needs logprobs=true")
     if kind is Chat:
         refuse_messages(fields["messages"])
         refuse_template(fields.get("chat_template_kwargs", {}))
     return fields
+
+
+def prompts_of(prompt: str | list[Any]) -> list[str | list[int]]:
+    """The prompts of a request for completions: texts, or lists of tokens."""
+    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+    return list(prompt) if several else [prompt]
+
+
+def seed_of(seed: int | None, number: int) -> int | None:
+    """The seed of answer `number` to a prompt: the request's for the first one, and one that it determines for others;
+    None: drawn.
+    """
+    if seed is None or number == 0:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()) >> 1
 
 
 def settings_of(text: str) -> dict[str, Any]:
@@ -148,12 +176,11 @@ def _refuse_tool_calls(i: int, calls: Any) -> None:
             raise ValueError(f"messages[{i}]: a tool call is {{'function': {{'name': …, 'arguments': …}}}}")
 
 
-def _refuse_effect(name: str, value: Any) -> None:
+def _refuse_unsupported(name: str, value: Any) -> None:
     values = NEUTRAL[name]
     if value not in values:
         only = f"; it may be {' or '.join(map(repr, values))}" if values else ""
-        several = ", so send several requests" if name in ("n", "best_of") else ""
-        raise ValueError(f"{name}={value!r:.100} has no effect here{several}{only}")
+        raise ValueError(f"{name}={value!r:.100} is not supported{only}")
 
 
 def _refuse_constant(name: str) -> None:

@@ -1,28 +1,29 @@
 """transformers' handlers of text, with checked fields, seeds of one request, and refusals before a stream.
 
-Answers are as OpenAI's clients expect them: without the stop string, and streams with their last event.
+A request for several texts is one of transformers' a text: each has a share of the request (`Request.share`), which its
+call finds in `CURRENT`.
 """
 
+import asyncio
 import copy
-import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
 from transformers import GenerationConfig
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
-from transformers.cli.serving.utils import BaseHandler
+from transformers.cli.serving.utils import BaseHandler, get_response_template
 
-from mmspec.api.stopping import cut, settled, stop_strings
-from mmspec.serving.fields import Chat, Completion, Text, checked, settings_of
+from mmspec.api.stopping import stop_strings
+from mmspec.serving.answers import Choice, Texts, completed
+from mmspec.serving.constraints import Occurrences, grammar_of
+from mmspec.serving.fields import Chat, Completion, Text, checked, prompts_of, seed_of, settings_of
+from mmspec.serving.limits import Limits
 from mmspec.serving.models import Language, Models
-from mmspec.serving.request import CURRENT
+from mmspec.serving.request import CURRENT, Request
 
-TEXTS = ("text", "content", "reasoning_content")
-"""Fields of a choice, of its message or of its delta that hold what the model wrote."""
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+"""Fields each of which means that the text is drawn, whatever the model's own configuration says."""
 
 
 class Speculating(BaseHandler):
@@ -31,37 +32,68 @@ class Speculating(BaseHandler):
     fields: type[Text]  # the fields of a request
     model_manager: Models
 
+    def __init__(self, models: Models, managers: Any, limits: Limits) -> None:
+        super().__init__(models, managers)
+        self._limits = limits
+
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
         """Answer a request; of a stream, only once its first tokens are there."""
-        answer = await super().handle_request(body, request_id)
-        await CURRENT.get().begun()
-        return completed(
-            answer, stop_strings(body.get("stop")), body.get("stream_options", {}).get("include_usage", False)
-        )
+        fields = checked(self.fields, body)
+        request = CURRENT.get()
+        request.model = fields["model"] = self.model_manager.named(fields.get("model"), Language)
+        language = self.model_manager.languages()[fields["model"]]
+        if self.fields is Chat:
+            refuse_chat(language, fields)
+        n, usage = fields.pop("n", 1), fields.pop("stream_options", {}).get("include_usage", False)
+        makers = await asyncio.to_thread(processors_of, fields, language)  # a large schema takes a second
+        stops, shares = stop_strings(fields.get("stop")), self._shares(fields, n, makers, request)
+        names = [request_id, *(f"{request_id}-{i}" for i in range(1, len(shares)))]
+        tasks = [asyncio.create_task(self._share(*each, name)) for each, name in zip(shares, names, strict=True)]
+        answers = await asyncio.gather(*tasks)
+        await request.begun()
+        choices = [Choice(i, share, Texts(stops), language.processor) for i, (_, share) in enumerate(shares)]
+        return completed(answers, choices, n, {"id": request_id, "usage": usage})
+
+    def _shares(
+        self, fields: dict[str, Any], n: int, makers: Sequence[Callable[[], Any]], request: Request
+    ) -> list[tuple[dict[str, Any], Request]]:
+        """The texts that are asked for: fields for transformers' handler, and the share of the request, whose logits
+        processors the `makers` make.
+        """
+        prompts, seed = prompts_of(fields.get("prompt", "")), fields.pop("seed", None)
+        self._limits.refuse_texts(len(prompts), n)
+        top, shares = top_of(fields), []
+        for prompt in prompts:
+            for number in range(n):
+                share = request.share(seed_of(seed, number))
+                share.prompt = None if isinstance(prompt, str) else prompt
+                share.processors, share.top = [make() for make in makers], top
+                shares.append(({**fields, "prompt": prompt if share.prompt is None else ""}, share))
+        return shares
+
+    async def _share(self, fields: dict[str, Any], share: Request, request_id: str) -> Any:
+        """transformers' answer to one share."""
+        CURRENT.set(share)  # in a task of its own, so that nobody else sees it
+        return await super().handle_request(fields, request_id)
 
     def _validate_request(self, body: dict[str, Any]) -> None:
-        """Leave in `body` the fields that have an effect."""
-        fields = checked(self.fields, body)
-        fields["model"] = self.model_manager.named(fields.get("model"), Language)
-        if self.fields is Chat and self.model_manager.languages()[fields["model"]].processor.chat_template is None:
-            raise ValueError(
-                f"{fields['model']} has no chat template: use /v1/completions, or start the server with --chat-template"
-            )
-        body.clear()
-        body.update(fields)
+        """Nothing: `handle_request` has checked the fields."""
 
     def _build_generation_config(self, body: dict[str, Any], own: GenerationConfig, use_cb: bool = False) -> Any:
-        """The configuration of a call.
+        """The configuration of a call, in which the fields of a request go before its `generation_config`.
 
-        The seed goes to the request: transformers would set torch's own generator, in a thread that others share. A
-        temperature or `top_p` means that the text is drawn, whatever the model's own configuration says.
+        The seed is the share's: transformers would set torch's own generator, in a thread that others share.
         """
-        CURRENT.get().seeded(body.pop("seed", None))
         settings = settings_of(body.pop("generation_config", "{}"))
-        if body.keys() & {"temperature", "top_p"}:
+        if body.keys() & SAMPLING:
             settings["do_sample"] = body.get("temperature") != 0
         if body.get("temperature") == 0:
             del body["temperature"]
+        settings |= {name: body[name] for name in ("top_k", "min_p", "repetition_penalty") if name in body}
+        if settings.get("top_k") == -1:
+            settings["top_k"] = 0  # vLLM's word for transformers'
+        if "logit_bias" in body:
+            settings["sequence_bias"] = {(token,): bias for token, bias in body.pop("logit_bias").items()}
         asked = (body.get("max_completion_tokens"), body.get("max_tokens"), settings.pop("max_new_tokens", None))
         own = copy.deepcopy(own)
         own.update(**settings)
@@ -78,57 +110,32 @@ class SpeculatingCompletion(Speculating, CompletionHandler):
     fields = Completion
 
 
-def completed(answer: Response, stops: Sequence[str], usage: bool) -> Response:
-    """An answer of transformers' handlers; a stream ends with the number of tokens if `usage` is asked for."""
-    texts = Texts(stops)
-    if isinstance(answer, StreamingResponse):
-        answer.body_iterator = _events(answer.body_iterator, texts, usage)
-        return answer
-    said = json.loads(bytes(answer.body))
-    for choice in said["choices"]:
-        texts.settle(choice, last=True)
-    return JSONResponse(said)
+def refuse_chat(language: Language, fields: Mapping[str, Any]) -> None:
+    """Refuse chats, or tools in them, for which the model has no template."""
+    name, tokenizer = fields["model"], language.processor
+    if tokenizer.chat_template is None:
+        raise ValueError(f"{name} has no chat template: use /v1/completions, or start the server with --chat-template")
+    if "tools" not in fields:
+        return
+    if "tools" not in tokenizer.get_chat_template(tools=fields["tools"]):
+        raise ValueError(f"tools are not supported by {name}: its chat template does not read them")
+    if get_response_template(tokenizer, language.model) is None:
+        raise ValueError(
+            f"tools are not supported by {name}: its tokenizer has no response_template, which finds calls in a text"
+        )
 
 
-@dataclass
-class Texts:
-    """The texts of one choice while they come: what is sent of them is never taken back."""
-
-    stops: Sequence[str]  # the strings at which a text ends; they are not sent
-    # What came and is not sent yet, by field: it may be the beginning of a stop string
-    held: dict[str, str] = field(default_factory=dict)
-    over: bool = False  # whether a stop string came
-
-    def settle(self, choice: dict[str, Any], last: bool) -> bool:
-        """Leave in a choice what can be sent of its texts by now; `last`: nothing follows. Is anything left in it?"""
-        part = next((choice[name] for name in ("message", "delta") if name in choice), choice)
-        for name in TEXTS:
-            text = self.held.pop(name, "") + part.get(name, "")
-            kept = "" if self.over else settled(text, self.stops, last)
-            self.over |= kept == cut(text, self.stops) != text
-            self.held[name] = "" if self.over else text[len(kept) :]
-            if kept or (last and name in part):
-                part[name] = kept
-            else:
-                part.pop(name, None)
-        if self.over and choice.get("finish_reason") == "length":
-            choice["finish_reason"] = "stop"  # its last token was also the last that the request asked for
-        return last or bool(part.keys() & TEXTS if part is choice else part)
+def processors_of(fields: dict[str, Any], language: Language) -> list[Callable[[], Any]]:
+    """Makers of a call's own logits processors, for the fields that they take out of a request."""
+    makers: list[Callable[[], Any]] = []
+    presence, frequency = (fields.pop(name, 0.0) for name in ("presence_penalty", "frequency_penalty"))
+    if presence or frequency:
+        makers.append(lambda: Occurrences(presence, frequency))
+    grammar = grammar_of(fields.pop("response_format", {"type": "text"}), lambda: language.table)
+    return makers if grammar is None else [*makers, grammar]
 
 
-async def _events(parts: Any, texts: Texts, usage: bool) -> AsyncGenerator[str, None]:
-    """The events of a stream of transformers', completed; it may send several at once."""
-    async with aclosing(parts):
-        async for part in parts:
-            for event in filter(None, part.split("\n\n")):
-                said = json.loads(event.removeprefix("data: "))
-                tokens = said.pop("usage", None)
-                if "error" in said or texts.settle(said["choices"][0], "finish_reason" in said["choices"][0]):
-                    yield _event(said)
-                if usage and tokens is not None:
-                    yield _event({**said, "choices": [], "usage": tokens})
-    yield "data: [DONE]\n\n"
-
-
-def _event(said: dict[str, Any]) -> str:
-    return f"data: {json.dumps(said)}\n\n"
+def top_of(fields: dict[str, Any]) -> int | None:
+    """The number of most probable tokens that each one comes with; None: without log-probabilities."""
+    wanted, top = fields.pop("logprobs", None), fields.pop("top_logprobs", 0)
+    return wanted if wanted is None or not isinstance(wanted, bool) else top

@@ -6,8 +6,17 @@ STOPS, STOP_LENGTH = 16, 256
 """Most stop strings of a request, and most characters of one: each is compared with every token of the vocabulary."""
 
 
-class TooLargeError(ValueError):
+class Refused(ValueError):
+    """A request is refused, with an HTTP status and headers of its own."""
+
+    status = 400
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class TooLargeError(Refused):
     """A request's body has more bytes than the server reads."""
+
+    status = 413
 
 
 @dataclass(frozen=True)
@@ -16,7 +25,9 @@ class Limits:
     prompt: int = 8192  # most tokens of a prompt
     new: int = 4096  # most new tokens
     pictures: int = 4  # most pictures
+    texts: int = 16  # most texts: prompts times `n`
     connections: int = 256  # most connections at a time; further ones get HTTP 503
+    seconds: float | None = None  # most seconds of a request, its answer included; None: any
 
     def refuse_body(self, size: int) -> None:
         """Refuse a body of `size` bytes, or of which so many have come."""
@@ -27,6 +38,11 @@ class Limits:
         """Refuse to draw `wanted` pictures in one request."""
         if not 1 <= wanted <= self.pictures:
             raise ValueError(f"n={wanted}: one request draws 1 to {self.pictures} pictures; send several requests")
+
+    def refuse_texts(self, prompts: int, each: int) -> None:
+        """Refuse to write `each` texts for every one of `prompts` in one request."""
+        if not 1 <= prompts * each <= self.texts:
+            raise ValueError(f"{prompts} prompts with n={each}: one request gets 1 to {self.texts} texts; send several")
 
     def new_tokens(self, prompt: int, wanted: int | None, default: int, context: int | None) -> int:
         """New tokens of a call; where it wants no number, `default`, if the `context` (None: any) has room."""

@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformers.cli.serving.model_manager import ModelManager
@@ -35,6 +36,14 @@ class Language:
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
     rows: int = 1  # most calls at a time, which share passes
+
+    @cached_property
+    def table(self) -> Any:
+        """The tokens of the model in llguidance's form, for grammars; the text ends with those of its configuration."""
+        import llguidance.hf
+
+        vocab = max(self.model.config.get_text_config(decoder=True).vocab_size, len(self.processor))
+        return llguidance.hf.from_tokenizer(self.processor, vocab, self.model.generation_config.eos_token_id)
 
     @classmethod
     def load(
@@ -130,7 +139,13 @@ class Models(ModelManager):
 
     def get_gen_models(self, cache_dir: str | None = None) -> list[dict[str, Any]]:
         """The list of `/v1/models`: what is served, and nothing about other models on this machine."""
-        return [{"id": n, "object": "model", "created": self._since, "owned_by": "mmspec"} for n in self._served]
+        return [self.listed(name) for name in self._served]
+
+    def listed(self, name: str) -> dict[str, Any]:
+        """The entry of a model in that list."""
+        if name not in self._served:
+            raise UnknownModelError(unknown("model served here", name, self._served))
+        return {"id": name, "object": "model", "created": self._since, "owned_by": "mmspec"}
 
     def shutdown(self) -> None:
         """Nothing: what was loaded lives as long as the server."""

@@ -3,6 +3,7 @@
 A pipeline has one thread of its own, as a model has, and its requests wait for each other.
 """
 
+import asyncio
 import inspect
 import time
 from collections.abc import Mapping
@@ -67,10 +68,12 @@ class Painter:
         said = {name: value for name, value in body.items() if value is not None and name not in HINTS}
         asked = build(Picture, said, "the request")
         self._limits.refuse_pictures(asked.n)
-        name = self._models.named(asked.model, Pipeline)
-        pipe, request = self._models.pipelines()[name], CURRENT.get()
+        request = CURRENT.get()
+        request.model = name = self._models.named(asked.model, Pipeline)
+        pipe = self._models.pipelines()[name]
         request.seeded(asked.seed)
-        drawn = await self._threads[name].async_submit(_draw, pipe, asked.call(pipe), request)
+        submitted = self._threads[name].async_submit(_draw, pipe, asked.call(pipe), request)
+        drawn = await asyncio.shield(submitted)  # whoever stops waiting does not cancel what the thread will set
         return {"created": int(time.time()), "data": [{"b64_json": png(image)} for image in drawn]}
 
 

@@ -1,15 +1,15 @@
-"""One request: its bytes, read within a limit; its seed; whether its client is still there; its errors.
+"""One request: its seed; whether its client is still there; its figures; its errors.
 
 transformers' handlers hand on a body and nothing else; a context variable carries the rest to the thread that decodes.
-Starlette tells an answer that is no stream nothing about a client that has gone, so the work would go on for nobody:
-`Door` stands around the application and notices. Errors are as OpenAI's clients read them: a status, and
-`{"error": {"message", "type", "code"}}`.
+Errors are as OpenAI's clients read them: a status, and `{"error": {"message", "type", "code"}}`.
 """
 
 import asyncio
 import json
 import secrets
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any
@@ -18,12 +18,13 @@ from jinja2 import TemplateError
 from transformers.cli.serving.utils import _GenerationCancelled
 
 from mmspec.core.out_of_memory import out_of_memory
+from mmspec.core.report import Report
 from mmspec.registry.numbers import whole
 from mmspec.registry.printable import one_line
-from mmspec.serving.limits import Limits, TooLargeError
+from mmspec.serving.limits import Refused
 
 MOST = 2**63  # seeds are smaller than this
-MISTAKE, UNKNOWN, TOO_LARGE, GONE, FAULT, FULL = 400, 404, 413, 499, 500, 503
+MISTAKE, UNKNOWN, GONE, FAULT, FULL, LATE = 400, 404, 499, 500, 503, 504
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -34,12 +35,32 @@ class ClientGone(_GenerationCancelled):
 
 
 class Request:
-    """One request."""
+    """One request; of one that asks for several texts, each text's share is one, too (`share`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, id: str = "", whole: "Request | None" = None) -> None:
+        self.id = id
+        self._whole = self if whole is None else whole
+        self.began = time.perf_counter()
+        self.first: float | None = None  # when its first token came
+        self.model: str | None = None  # the name of the model that answers
+        self.error: str | None = None  # why it was not answered
         self.seed = secrets.randbits(62)  # of the request's own noise, unless the client names one
+        self.prompt: list[int] | None = None  # the prompt's tokens, where the client gives no text
+        self.processors: list[Any] = []  # logits processors of the call
+        self.top: int | None = None  # most probable tokens that each token comes with; None: without log-probabilities
+        self.scores: deque[Any] = deque()  # `TokenScore`s that are not sent yet
+        self.prompt_tokens = self.tokens = 0  # of the prompt, and new ones by now
+        self.report: Report | None = None  # of the call, once it has ended
+        self.shares: list[Request] = []
         self._gone = threading.Event()
         self._begun: asyncio.Future[None] | None = None
+
+    def share(self, seed: int | None) -> "Request":
+        """A text that the request asks for: with a seed of its own, and the same client."""
+        share = Request(self.id, self)
+        share.seeded(seed)
+        self.shares.append(share)
+        return share
 
     def seeded(self, seed: Any) -> None:
         """Take the client's seed; None leaves the one that was drawn."""
@@ -48,31 +69,43 @@ class Request:
                 raise ValueError(f"seed is smaller than 2^63, and {seed} is not")
             self.seed = int(seed)
 
+    @property
+    def gone(self) -> bool:
+        """True if nobody waits for the answer any more."""
+        return self._whole._gone.is_set()
+
     def leave(self) -> None:
         """The client has gone; what is decoded for it stops after its round."""
-        self._gone.set()
+        self._whole._gone.set()
 
     def go_on(self) -> None:
         """Asked before decoding begins, and after every round of it; raises `ClientGone` where there is nobody to go on
         for.
         """
-        if self._gone.is_set():
+        if self.gone:
             raise ClientGone("the client has closed the connection")
+
+    def fail(self, why: str) -> None:
+        """Note why the answer is an error; the log says it."""
+        self._whole.error = why
 
     def stream(self) -> None:
         """The answer will be a stream: `begun` has to wait until it is clear that the call is not refused."""
-        self._begun = asyncio.get_running_loop().create_future()
+        if self._whole._begun is None:
+            self._whole._begun = asyncio.get_running_loop().create_future()
 
     def begins(self, error: Exception | None = None) -> None:
         """Called by the decoding thread: there are first tokens, or an error in their place; later calls do nothing."""
-        begun = self._begun
+        if self._whole.first is None and error is None:
+            self._whole.first = time.perf_counter()
+        begun = self._whole._begun
         if begun is not None:
             begun.get_loop().call_soon_threadsafe(_settle, begun, error)
 
     async def begun(self) -> None:
         """Wait until a stream has its first tokens, or raise what the call raised: it is still an HTTP status then."""
-        if self._begun is not None:
-            await self._begun
+        if self._whole._begun is not None:
+            await self._whole._begun
 
 
 def _settle(future: "asyncio.Future[None]", error: Exception | None) -> None:
@@ -82,14 +115,17 @@ def _settle(future: "asyncio.Future[None]", error: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
+        future.exception()  # where nobody waits any more, asyncio would complain that nobody has read it
 
 
 CURRENT: ContextVar[Request] = ContextVar("the request that is being answered")
-"""The request of the running task; `Door` sets it."""
+"""The request of the running task; the door sets it."""
 
 
-class UnknownModelError(ValueError):
+class UnknownModelError(Refused):
     """No model of that name is served here."""
+
+    status = UNKNOWN
 
 
 def status_of(error: BaseException) -> int:
@@ -100,10 +136,8 @@ def status_of(error: BaseException) -> int:
     """
     if isinstance(error, ClientGone):
         return GONE
-    if isinstance(error, TooLargeError):
-        return TOO_LARGE
-    if isinstance(error, UnknownModelError):
-        return UNKNOWN
+    if isinstance(error, Refused):
+        return error.status
     if isinstance(error, ValueError | TypeError | TemplateError):
         return MISTAKE
     return FULL if out_of_memory(error) else FAULT
@@ -111,7 +145,7 @@ def status_of(error: BaseException) -> int:
 
 def message_of(error: BaseException, status: int) -> str:
     """The words of an error, in one printable line."""
-    if status == FULL:
+    if out_of_memory(error):
         return "there is not enough memory for this request; ask for less"
     return one_line(error) if status < FAULT else f"{type(error).__name__}: {one_line(error)}"
 
@@ -124,73 +158,3 @@ def answer_to(error: BaseException) -> tuple[int, str]:
 def body_of(status: int, message: str) -> str:
     kind = "invalid_request_error" if status < FAULT else "server_error"
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})
-
-
-class Door:
-    """Reads a request whole, within its limit, then lets the application answer it."""
-
-    def __init__(self, app: Callable[[Any, Receive, Send], Awaitable[None]], limits: Limits) -> None:
-        self._app = app
-        self._limits = limits
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        try:
-            body = await self._body(dict(scope["headers"]), receive)
-        except TooLargeError as error:
-            await _send(error, send)
-            return
-        if body is None:
-            return
-        request, left = Request(), asyncio.Event()
-        token = CURRENT.set(request)
-        watching = asyncio.create_task(_watch(receive, request, left))
-        try:
-            await self._app(scope, _receive(body, left), send)
-        finally:
-            request.leave()  # whatever has ended the answer: nothing is decoded for it any more
-            watching.cancel()
-            CURRENT.reset(token)
-
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
-        """The request's body; None if the client has left before its end."""
-        said = headers.get(b"content-length", b"0")
-        self._limits.refuse_body(int(said) if said.isdigit() else 0)
-        parts = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts += message.get("body", b"")
-            self._limits.refuse_body(len(parts))
-            if not message.get("more_body"):
-                return bytes(parts)
-
-
-def _receive(body: bytes, left: asyncio.Event) -> Receive:
-    """The messages that the application receives: the body, and then, when the client leaves, that it has."""
-    given = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        if given:
-            return given.pop()
-        await left.wait()
-        return {"type": "http.disconnect"}
-
-    return receive
-
-
-async def _watch(receive: Receive, request: Request, left: asyncio.Event) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    request.leave()
-    left.set()
-
-
-async def _send(error: Exception, send: Send) -> None:
-    status, text = answer_to(error)
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})

@@ -12,10 +12,11 @@ from mmspec.api.enable import Enabled
 from mmspec.cli import serve
 from mmspec.serving import refuse_missing
 from mmspec.serving.app import Managers
+from mmspec.serving.door import Door
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Language, Models
-from mmspec.serving.request import CURRENT, ClientGone, Door, Request, UnknownModelError
+from mmspec.serving.request import CURRENT, ClientGone, Request, UnknownModelError
 from tests.support.serving import Leaving, Plain, ask, generator_state, language
 
 LIMITS = Limits(body=100, prompt=50, new=40, pictures=2)
@@ -168,9 +169,9 @@ def test_a_number_of_tokens_that_nobody_names_is_what_there_is_room_for() -> Non
     ("body", "says"),
     [
         ({"promt": "x"}, "did you mean 'prompt'"),
-        ({"prompt": ["x"]}, "prompt"),
-        ({"prompt": "x", "n": 2}, "send several requests"),
-        ({"prompt": "x", "logprobs": 3}, "logprobs=3 has no effect here"),
+        ({"prompt": ["x", 1]}, "prompt"),
+        ({"prompt": "x", "n": 0}, "n"),
+        ({"prompt": "x", "best_of": 2}, "best_of=2 is not supported; it may be 1"),
         ({"prompt": "x", "temperature": float("nan")}, "temperature"),
         ({"prompt": "x", "seed": -1}, "seed"),
         ({"prompt": "x", "seed": 2**63}, "seed"),
@@ -201,7 +202,7 @@ def test_messages_that_are_refused(body: dict[str, Any], says: str) -> None:
 
 
 def test_fields_that_ask_for_nothing_are_left_out() -> None:
-    body = {"prompt": "x", "n": 1, "echo": False, "user": "me", "stop": None, "temperature": 0.5}
+    body = {"prompt": "x", "logprobs": False, "echo": False, "user": "me", "stop": None, "temperature": 0.5}
     assert checked(Completion, body) == {"prompt": "x", "temperature": 0.5}
 
 

@@ -112,7 +112,7 @@ def test_the_models_that_are_listed(client: Any) -> None:
         ({"prompt": "word " * 3000}, 400, "the model's context of 1024 takes 1023; shorten it"),
         ({"prompt": "x", "max_tokens": 5000}, 400, "at most 4096"),
         ({"prompt": "x", "max_tokens": 2000}, 400, "go beyond the model's context of 1024"),
-        ({"prompt": "x", "n": 3}, 400, "send several requests"),
+        ({"prompt": "x", "n": 30}, 400, "1 to 16 texts"),
         ({"prompt": "x", "generation_config": '{"num_beams": 2}'}, 400, "beam search is not speculative"),
         ({"prompt": "x", "generation_config": '{"repetition_penalty": -1}'}, 400, "strictly positive"),
         ({"prompt": "x", "generation_config": '{"top_k": "x", "do_sample": true}'}, 400, "top_k"),

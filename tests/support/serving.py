@@ -19,6 +19,8 @@ from mmspec.api.enable import Enabled
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.serving.models import Language
 
+LOOP = asyncio.Runner()
+"""One loop for all tests, as a server's: its threads report to it after a client has gone, too."""
 CHAT = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 """A chat template for models that have none."""
 
@@ -73,7 +75,7 @@ def language(model: Any, tokenizer: Any, **how: Any) -> Language:
 async def ask(
     app: Callable[..., Awaitable[None]],
     body: bytes,
-    path: str = "/",
+    path: str = "/v1/",
     after: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),),
 ) -> tuple[int, bytes]:

@@ -17,7 +17,7 @@ from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.language import encoded
 from mmspec.kits.text.pipeline import TextPipeline
-from mmspec.serving.handlers import Texts
+from mmspec.serving.answers import Texts
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (
