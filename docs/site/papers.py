@@ -50,6 +50,7 @@ def measured() -> str:
         "nodes a pass",
         "CPU seconds, plain / own",
         "same texts",
+        "beside",
     )
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *map(_line, cells)])
 
@@ -59,7 +60,8 @@ def _line(cell: Cell) -> str:
     speed = f"{cell.plain_cpu_seconds / cell.cpu_seconds:.2f}"
     model = f"{cell.model}, {cell.dtype}"
     figures = f"{cell.acceptance_length:.2f} | {cell.drafted / cell.passes:.1f} | {speed} | {cell.same:.2f}"
-    return f"| {cell.row} | {model} | {cell.method} | {options} | {figures} |"
+    own = " · ".join(f"{name} {value:g}" for name, value in cell.figures.items())
+    return f"| {cell.row} | {model} | {cell.method} | {options} | {figures} | {own} |"
 
 
 def file_of(method: MethodSpec) -> str:

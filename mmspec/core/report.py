@@ -80,6 +80,8 @@ class Report:
     prompts: int | None = None
     # Bytes that the caches of target and drafter held, where a budget limits them; else None
     cache_bytes: int | None = None
+    # These, the weights of both, copies of weights, and the largest pass, as counted under a budget; else None
+    memory_bytes: int | None = None
     # Number of passes by number of nodes, root and padding included
     sizes: Counter[int] = field(default_factory=Counter)
     # Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase `rest` of a
@@ -246,7 +248,7 @@ class Report:
         more += "" if self.bias is None else f"; {self.bias}"
         more += f"; {self.shape}" if self._may_differ or self.width is not None else ""
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
-        more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
+        more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes of {self.memory_bytes:,}"
         why = "draft lengths follow the clock" if self.k else "on this device equal passes of one node may differ"
         more += "" if self.repeatable else f"; not repeatable: {why}"
         more += f"; not repeatable to the bit: {self.timed}" if self.repeatable and self.timed else ""

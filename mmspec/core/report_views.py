@@ -43,7 +43,7 @@ def table(report: Any) -> str:
         "time": " · ".join(f"{phase} {spent:.2f} s" for phase, spent in report.seconds.items()),
         "equality": report.shape,
         "linear layers": report.products,
-        "caches": "" if report.cache_bytes is None else f"{report.cache_bytes:,} bytes",
+        "caches": "" if report.cache_bytes is None else f"{report.cache_bytes:,} bytes of {report.memory_bytes:,}",
         "faults": str(report.faults or ""),
     }
     rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in lines.items() if text)
@@ -54,7 +54,7 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
     """The attributes of a report of several calls, at least one.
 
     Counts and times are summed. What is no count is kept if all calls have it: of methods the names, of promises the
-    weakest; of cache bytes the most.
+    weakest; of bytes the most.
     """
     widths = {report.width for report in reports}
     seconds = Counter[str]()
@@ -73,7 +73,8 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "emitted": sum(report.emitted for report in reports),
         "rows": sum(report.rows for report in reports),
         "prompts": sum(r.prompts or r.rows for r in reports) if any(read) else None,
-        "cache_bytes": max((r.cache_bytes for r in reports if r.cache_bytes is not None), default=None),
+        "cache_bytes": _most(report.cache_bytes for report in reports),
+        "memory_bytes": _most(report.memory_bytes for report in reports),
         "sizes": sum((report.sizes for report in reports), Counter[int]()),
         "seconds": dict(seconds),
         "faults": sum(report.faults for report in reports),
@@ -86,6 +87,10 @@ def summed(reports: Sequence[Any]) -> dict[str, Any]:
         "rounded": any(report.rounded for report in reports),
         "half": any(report.half for report in reports),
     }
+
+
+def _most(counts: Iterable[int | None]) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _joined(words: Iterable[str]) -> str:

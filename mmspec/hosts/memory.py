@@ -1,13 +1,14 @@
-"""Limits of a call: the length that a model can have, and the bytes of its caches (SpecMemo, arXiv 2506.01986).
+"""Limits of a call: the length that a model can have, and the bytes that it takes (SpecMemo, arXiv 2506.01986).
 
 The paper's model of memory: a slot of one row costs κ = Σ over layers of 2 · heads · width · bytes, and speculative
 decoding needs κ_T · (S + N) for the target and κ_D · (S + γ) for the draft model, where S is the longest text, N the
-nodes of a tree and γ those that the draft model is fed. Buffers of the longest position that a model knows are not
-made. Here κ is read off the tensors of a pass over one unit, so that shared keys, windows and latent keys count as what
-they are.
+nodes of a tree and γ those that the draft model is fed; beside it weights, scores and masks. Buffers of the longest
+position that a model knows are not made. Here κ is read off the tensors of a pass over one unit, so that shared keys,
+windows and latent keys count as what they are.
 
-A limited cache is allocated once, when the call begins: a cache that grows holds its old slots and its new ones for a
-moment. What a pass computes (scores, masks, hidden states) is no cache and is not counted.
+A pass over n nodes takes, while it runs, for each of them the larger one of what a layer computes and of its scores
+(`Cost.work`). A limited cache is allocated once, when the call begins: a cache that grows holds its old slots and its
+new ones for a moment.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,19 +22,25 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.devices import device_of
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
+from mmspec.hosts.linear import ROWS
 from mmspec.hosts.model_info import ModelInfo
 from mmspec.hosts.passes import Passes
+from mmspec.hosts.prefill import CHUNK
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
 from mmspec.registry.warn import warn
 
+MASK = 16  # bytes of a pass's masks, and of the indices of which they are made, for a node and a slot
+
 
 @dataclass(frozen=True)
-class CacheCost:
-    """The contents of a model's cache in one slot of one row."""
+class Cost:
+    """The contents of a model's cache in one slot of one row, and what a node takes while a pass runs."""
 
     # Of every layer that holds keys: the bytes of keys and values, and its window (None: it sees all slots)
     layers: tuple[tuple[int, int | None], ...]
+    states: int = 0  # bytes of a node inside of a layer: three states, and an MLP's three results
+    vocab: int = 0
 
     def bytes(self, rows: int, slots: int, rings: Mapping[int, int] = MappingProxyType({})) -> int:
         """Bytes of a cache of so many slots a row, in whole blocks; `rings` as in `SlotCache`."""
@@ -44,17 +51,27 @@ class CacheCost:
         )
         return rows * sum(kept)
 
+    def work(self, rows: int, nodes: int, slots: int, copies: int = 1) -> int:
+        """Bytes of a pass over so many nodes a row, whose scores exist in so many float32 copies at once."""
+        return rows * nodes * (max(self.states, 4 * copies * self.vocab) + MASK * in_blocks(slots))
+
+    def reading(self, rows: int, longest: int) -> int:
+        """Bytes of the passes over a prompt, which score its last unit alone."""
+        return self.work(rows, min(longest, CHUNK), longest, copies=0)
+
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit for the caches of a call."""
+    """A limit for the memory of a call."""
 
     limit: int  # bytes
-    # Given the rows, and the most units of a row, the bytes of the call's other caches
-    beside: Callable[[int, int], int] = lambda rows, units: 0
+    weights: int = 0  # bytes of it that models take, whatever the call is
+    # Given the rows, the longest prompt, the most units of a row and the slots of one, the bytes beside this cache in a
+    # call with drafts
+    beside: Callable[[int, int, int, int], int] = lambda rows, longest, units, slots: 0
 
     def slots(
-        self, cost: CacheCost, rows: int, *, longest: int, new: int, width: int, rings: Mapping[int, int], fixed: bool
+        self, cost: Cost, rows: int, *, longest: int, new: int, width: int, rings: Mapping[int, int], fixed: bool
     ) -> int:
         """The slots of a row: as many as drafts of `width` nodes want, or those that fit.
 
@@ -62,27 +79,30 @@ class Memory:
         pass has so many nodes. `rings` are as in `SlotCache`. Refuses where not even plain decoding, or the width of
         all passes, fits.
         """
-        units = longest + new
-        least, wanted = in_blocks(units + (width if fixed else 1)), in_blocks(units + width)
-        need = cost.bytes(rows, least, rings)
-        if need > self.limit:
+        units, nodes = longest + new, width if fixed else 1
+        least, wanted = in_blocks(units + nodes), in_blocks(units + width)
+        work = max(cost.reading(rows, longest), cost.work(rows, nodes, least))
+        need, own = cost.bytes(rows, least, rings), self.limit - self.weights
+        if need + work > own:
             what = f"with drafts of {width} nodes in one shape" if fixed else "without any draft"
+            room = max(0, own - work) // cost.bytes(rows, BLOCK) * BLOCK
+            fits = f"room for {room - longest - nodes} new units" if room > longest + nodes else "no room behind them"
             raise ValueError(
-                f"{what}, the target's cache needs {need:,} bytes: {rows} rows of {least} slots, behind prompts of up "
-                f"to {longest} units; memory_budget is {self.limit:,} bytes, and {self._advice(cost, rows, longest)}"
+                f"{what}, a call needs {self.weights + work + need:,} bytes: {self.weights:,} of weights, {work:,} of "
+                f"a pass and {need:,} of the target's cache, which are {rows} rows of {least} slots, behind prompts of "
+                f"up to {longest} units; memory_budget is {self.limit:,} bytes, and has {fits}: {room} slots fit"
             )
-        others = self.beside(rows, units)
-        fitting = (n for n in range(wanted, least, -BLOCK) if cost.bytes(rows, n, rings) + others <= self.limit)
-        return next(fitting, least)
 
-    def _advice(self, cost: CacheCost, rows: int, longest: int) -> str:
-        blocks = self.limit // cost.bytes(rows, BLOCK)
-        new = blocks * BLOCK - longest - 1
-        return f"has room for {new} new units" if new > 0 else f"has no room behind them: {blocks * BLOCK} slots fit"
+        def whole(slots: int) -> int:
+            return cost.bytes(rows, slots, rings) + max(work, self.beside(rows, longest, units, slots))
+
+        return next((n for n in range(wanted, least, -BLOCK) if whole(n) <= own), least)
 
 
-def cost(passes: Passes) -> CacheCost:
-    """The cost of a slot of a model's cache, read off the tensors of a pass over one unit."""
+def cost(passes: Passes) -> Cost:
+    """The cost of a slot of a model's cache and of a node, read off the tensors of a pass over one unit, and off the
+    largest matrix of a layer.
+    """
     model = passes.model_info.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:
@@ -95,10 +115,21 @@ def cost(passes: Passes) -> CacheCost:
             for layer in passes.model_info.layers()
         ]
         owning = [(layer, window) for layer, window in zip(cache.layers, windows, strict=True) if layer in cache.owning]
-        known[key] = CacheCost(
-            tuple(((layer.keys.nbytes + layer.values.nbytes) // cache.capacity, window) for layer, window in owning)
-        )
+        slots = (((layer.keys.nbytes + layer.values.nbytes) // cache.capacity, window) for layer, window in owning)
+        matrices = [p for layer in passes.model_info.language.layers for p in layer.parameters() if p.dim() > 1]
+        inside = max((max(p.shape) for p in matrices), default=0) + passes.model_info.config.hidden_size
+        known[key] = Cost(tuple(slots), 3 * inside * model.dtype.itemsize, passes.model_info.vocab)
     return known[key]
+
+
+def weights(*models: Passes) -> int:
+    """Bytes of the parameters and buffers of models, and of the copies that narrow passes lay out."""
+    own, copies = dict[int, int](), dict[int, int]()
+    for passes in models:
+        model, kernels = passes.model_info.model, passes.kernels
+        own |= {each.data_ptr(): each.nbytes for each in (*model.parameters(), *model.buffers())}
+        copies |= {id(each.layer.weight): each.layer.weight.nbytes for each in kernels if kernels.fewest <= ROWS}
+    return sum(own.values()) + sum(copies.values())
 
 
 def held(cache: SlotCache) -> int:
@@ -106,7 +137,7 @@ def held(cache: SlotCache) -> int:
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.owning)
 
 
-_costs: ResultsByModel[CacheCost] = ResultsByModel()
+_costs: ResultsByModel[Cost] = ResultsByModel()
 
 
 def refuse_length(model_info: ModelInfo, context: int | None, longest: int, limit: int) -> None:

@@ -57,7 +57,7 @@ SPECMEMO = DrafterSpec.row(
     "specmemo",
     "mmspec_zoo.specmemo:SpecMemo",
     "→ tree q",
-    "A smaller model drafts a tree, within a budget of bytes for both caches.",
+    "A smaller model drafts a tree, within a budget of bytes for all that both take.",
     "https://arxiv.org/abs/2506.01986",
 )
 
@@ -138,6 +138,15 @@ LENIENT = RuleSpec.row(
     "https://arxiv.org/abs/2310.08461",
     exactness="lossy",
 )
+COUNTERFACTUAL = RuleSpec.row(
+    "counterfactual",
+    "mmspec_zoo.conditioned.counterfactual:Counterfactual",
+    "discrete → redraw counterfactual",
+    "Emit the proposal that a swap of identities changes least: AMBEDKAR.",
+    "https://arxiv.org/abs/2509.02133",
+    exactness="lossy",
+    words={"counterfactual": "The rule chooses among the proposals of a draft by what swapped identities change."},
+)
 JUDGE = RuleSpec.row(
     "judge",
     "mmspec_zoo.relaxed.judge:Judge",
@@ -170,7 +179,7 @@ DRAFTERS = {
     LAYER_SKIP: "Early exit: the target's first layers draft; for models trained for it.",
     SWIFT: "The target drafts without some sub-layers, found while it writes; no training.",
     DEL: "Early exit, whose layer and length follow what would have been accepted.",
-    SPECMEMO: "A smaller model's tree, with caches that stay below memory_budget=2GiB.",
+    SPECMEMO: "A smaller model's tree; both models stay below memory_budget=2GiB.",
     S2D: "Sorted speculative decoding: a smaller model's layers run until it is sure.",
     AMBEDKAR: "Drafts from the bare prompt, verified behind a text such as a constitution.",
     RAPID: "For long prompts: drafts by a model, or the target, on what is retrieved.",
@@ -190,6 +199,7 @@ COMPONENTS = (
     *DRAFTERS,
     ROLLBACK,
     LENIENT,
+    COUNTERFACTUAL,
     JUDGE,
     TYPICAL,
     FLY,

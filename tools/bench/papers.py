@@ -1,14 +1,19 @@
 """`python -m tools.bench papers`: a measured row for methods of papers, with the papers' own numbers.
 
-A row is a workload and some methods on it. All decode the same prompts greedily, in turns; a method's decoder lives as
-long as its row, so that it remembers earlier prompts. Seconds are CPU seconds of the process: a machine may be busy.
+A row is a workload and some methods on it. All decode the same prompts, greedily if not said otherwise, in turns; a
+method's decoder lives as long as its row, so that it remembers earlier prompts. Seconds are CPU seconds of the process:
+a machine may be busy. Methods that count their memory run once more in a process of their own, whose peak is read.
 """
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from json import dumps as json_of
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
@@ -26,9 +31,11 @@ from mmspec.kits.text.bench.settings import DRAFTER, GIVEN, held_out
 from mmspec.kits.text.language import encoded
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN
+from mmspec_zoo.conditioned.counterfactual import divergence, swapped
 from tools.report import lines
 
 GREEDY = Warp(sample=False)
+Each = TypeVar("Each")
 TASKS = (
     "Write a Python function that returns the longest word of a text.",
     "Write a Python function that counts how often each word occurs in a text.",
@@ -56,6 +63,7 @@ class Cell:
     cpu_seconds: float  # of decoding, prompts and drafts included
     plain_cpu_seconds: float  # the same of plain decoding, in turns with it
     same: float  # share of the outputs that are plain decoding's
+    figures: Mapping[str, float] = field(default_factory=dict)  # of the row alone, by name
     device: str = field(default_factory=lambda: describe("cpu"))
     versions: Mapping[str, str] = field(default_factory=versions)
     threads: int = field(default_factory=torch.get_num_threads)
@@ -70,6 +78,11 @@ class Row:
     prompts: Callable[[Decoder, Any, int], Iterator[Tensor]]  # `[1, length]` each, of plain decoding and a tokenizer
     new: int
     dtype: str = "float32"
+    temperature: float = 0.0
+    # Figures that a row has beside those of all: of its model's name, a method's options, its prompts and its outputs
+    figures: Callable[["Row", Mapping[str, Any], Sequence[Tensor], Sequence[Output]], Mapping[str, float]] = (
+        lambda row, how, prompts, outputs: {}
+    )
 
 
 def conversations(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
@@ -90,6 +103,64 @@ def code(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
     """The beginnings of held-out code."""
     for text in held_out()["code"][:6]:
         yield tokenizer(text, return_tensors="pt")["input_ids"][:, :GIVEN]
+
+
+SWAPS = (("king", "queen"), ("man", "woman"), ("son", "daughter"), ("brother", "sister"), ("lord", "lady"))
+CLAUSE = "All are equal, and none is above another by birth.\n"
+ASKED = (
+    "What says the king? The king",
+    "A man of honour is he. This man",
+    "Here comes my son. My son",
+    "Thou art my brother, and a brother",
+    "Speak, my lord. The lord",
+    "Tell me, what is a man? A man",
+)
+
+
+def identities(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """Prompts about somebody, each followed by the same one about somebody else."""
+    for text in ASKED:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        yield ids
+        yield swapped(SWAPS, tokenizer)(ids, torch.zeros(1, dtype=torch.int64))["input_ids"]
+
+
+def bias(row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]) -> dict[str, float]:
+    """How much a text depends on who a prompt is about: the mean divergence, in nats, of what the target says next
+    behind the two prompts of a pair, before each unit of the first one's text; and the share of pairs with one text.
+    """
+    target, apart = load_model(row.model, "cpu"), list[Tensor]()
+    for (one, other), (out, _) in zip(in_pairs(prompts), in_pairs(outputs), strict=True):
+        said = [target(torch.cat([ids, out.units[0][None]], 1)).logits[0, ids.shape[1] :] for ids in (one, other)]
+        apart.append(divergence(*said))
+    same = [_same(one, other) for one, other in in_pairs(outputs)]
+    return {"bias, nats": float(torch.cat(apart).mean()), "pairs with one text": sum(same) / len(same)}
+
+
+WEIGHTS, WHOLE = 120_484_224, 14_833_664
+"""Bytes of text-14m, text-1m and packed copies of both; what a call takes beside them, without a budget that binds."""
+
+
+def budgeted(
+    row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]
+) -> dict[str, float]:
+    """Megabytes that a budget has, that were counted, and that a process of its own had at its peak, which decodes the
+    first prompt a second time.
+    """
+    counted = outputs[0].report.memory_bytes
+    if counted is None:
+        return {}
+    given = {
+        "model": row.model,
+        "how": dict(how),
+        "ids": prompts[0].tolist(),
+        "new": row.new,
+        "temperature": row.temperature,
+    }
+    quiet = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    run = [sys.executable, "-m", "tools.bench.peak", json_of(given)]
+    peak = float(subprocess.run(run, env=quiet, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return {"MB budget": how["memory_budget"] / 1e6, "MB counted": counted / 1e6, "MB peak": peak / 1e6}
 
 
 ROWS: Mapping[str, Row] = {
@@ -125,6 +196,44 @@ ROWS: Mapping[str, Row] = {
         code,
         new=96,
     ),
+    "specmemo, three budgets": Row(
+        "mmspec/text-14m",
+        {
+            f"specmemo, {share} % of what calls take": {
+                "method": "specmemo",
+                "drafter": DRAFTER,
+                "k": 8,
+                "nodes": 128,
+                "memory_budget": WEIGHTS + share * WHOLE // 100,
+            }
+            for share in (100, 60, 40)
+        },
+        code,
+        new=95,
+        temperature=1.0,
+        figures=budgeted,
+    ),
+    "ambedkar, pairs of identities": Row(
+        "mmspec/text-14m",
+        {
+            "the verifier alone": {"method": "ambedkar", "drafter": DRAFTER, "condition": CLAUSE, "k": 2},
+            **{
+                f"ambedkar, {n} proposals": {
+                    "method": "ambedkar",
+                    "drafter": DRAFTER,
+                    "condition": CLAUSE,
+                    "k": 2,
+                    "rule": "counterfactual",
+                    "swap": SWAPS,
+                    "proposals": n,
+                }
+                for n in (2, 4, 8)
+            },
+        },
+        identities,
+        new=24,
+        figures=bias,
+    ),
     "early exits, of a model that was not trained for them": Row(
         "mmspec/text-14m", {"layer-skip": {}, "del": {}}, code, new=96
     ),
@@ -134,6 +243,7 @@ ROWS: Mapping[str, Row] = {
 @torch.no_grad()
 def measured(name: str, row: Row, new: int) -> list[Cell]:
     """The cells of a row."""
+    warp = Warp.sampling(row.temperature)
     target, tokenizer = load_model(row.model, "cpu", dtype_of(row.dtype)), load_tokenizer(row.model)
     small = load_model(DRAFTER, "cpu") if any("drafter" in how for how in row.methods.values()) else None
     every = {PLAIN: decoder_for(target, PLAIN)}
@@ -145,7 +255,7 @@ def measured(name: str, row: Row, new: int) -> list[Cell]:
     for ids in prompts:
         for label, decoder in every.items():
             began = time.process_time()
-            outputs[label].append(decoder.generate(_inputs(ids), new, warp=GREEDY))
+            outputs[label].append(decoder.generate(_inputs(ids), new, seed=0, warp=warp))
             seconds[label] += time.process_time() - began
     return [
         Cell(
@@ -162,9 +272,15 @@ def measured(name: str, row: Row, new: int) -> list[Cell]:
             cpu_seconds=round(seconds[label], 2),
             plain_cpu_seconds=round(seconds[PLAIN], 2),
             same=sum(map(_same, outs, outputs[PLAIN])) / len(outs),
+            figures=rounded(row.figures(row, row.methods.get(label, {}), prompts, outs)),
         )
         for label, outs in outputs.items()
     ]
+
+
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures of four digits."""
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
 
 
 def tokens_a_pass(outputs: Sequence[Output]) -> float:
@@ -188,10 +304,16 @@ def papers(
         cells = measured(name, ROWS[name], new_tokens or ROWS[name].new)
         for cell in cells:
             speed = cell.plain_cpu_seconds / max(cell.cpu_seconds, 1e-9)
-            typer.echo(f"{name} | {cell.method} | {cell.acceptance_length:.2f} a pass | {speed:.2f} x plain")
+            own = "".join(f" | {figure} {value:g}" for figure, value in cell.figures.items())
+            typer.echo(f"{name} | {cell.method} | {cell.acceptance_length:.2f} a pass | {speed:.2f} x plain{own}")
         if json is not None:
             there = lines.load_lines(json, Cell, "tools.bench papers", lambda _: None) if json.exists() else []
             lines.save_lines(json, [*(cell for cell in there if cell.row != name), *cells])
+
+
+def in_pairs(values: Sequence[Each]) -> Iterator[tuple[Each, Each]]:
+    """Values in pairs."""
+    return zip(values[::2], values[1::2], strict=True)
 
 
 def _inputs(ids: Tensor) -> dict[str, Tensor]:

@@ -32,17 +32,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded, LengthAware, RunsModel
+from mmspec.core.capabilities import Bounded, RunsModel
 from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.prompt import as_ids
 from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
 from mmspec.registry.options import option
+from mmspec_zoo.conditioned.paired import PairedTarget, padded
 from mmspec_zoo.specs import RAPID
 
 
@@ -110,14 +111,7 @@ class Rapid(DraftModel):
 
     def prompt(self, units: Tensor, pads: Tensor) -> dict[str, Tensor]:
         """The short prompts of prompts `[batch, length]` behind `pads [batch]` of padding."""
-        rows = [self._short(row[pad:]) for row, pad in zip(units, pads.tolist(), strict=True)]
-        widest = max(map(len, rows))
-        ids = torch.stack([torch.nn.functional.pad(row, (widest - len(row), 0)) for row in rows])
-        empty = torch.tensor([widest - len(row) for row in rows], device=units.device)
-        return {
-            "input_ids": ids,
-            "attention_mask": (torch.arange(widest, device=units.device) >= empty[:, None]).long(),
-        }
+        return padded([self._short(row[pad:]) for row, pad in zip(units, pads.tolist(), strict=True)])
 
     def _short(self, ids: Tensor) -> Tensor:
         options = self.options
@@ -173,18 +167,8 @@ def bm25(query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
     return (rarity * counts * (SATURATION + 1) / (counts + SATURATION)).sum(1)
 
 
-@dataclass
-class AugmentedCache:
-    """The caches of both models, of one call."""
-
-    own: Any
-    second: Any
-
-
-class AugmentedTarget:
-    """Two targets of the same units as one; `prompt` makes what the second one reads, from the prompt's units `[batch,
-    length]` and their padding `[batch]`.
-    """
+class AugmentedTarget(PairedTarget):
+    """A target whose scores are mixed with another one's, which reads short prompts."""
 
     def __init__(
         self, target: Target, second: Target, prompt: Callable[[Tensor, Tensor], Any], eta: float, alpha: float
@@ -194,35 +178,10 @@ class AugmentedTarget:
                 f"the second model has {second.vocab} unit ids and the target {target.vocab}; their distributions are "
                 "mixed over one vocabulary"
             )
-        self.target, self.second, self.prompt, self.eta, self.alpha = target, second, prompt, eta, alpha
-        self.offers = target.offers & (second.offers | {"text"}) - {"hidden", "live", "truncate"}
-        self.vocab: int | None = target.vocab
-        self.context: int | None = target.context if isinstance(target, Bounded) else None
+        super().__init__(target, second, prompt)
+        self.eta, self.alpha = eta, alpha
 
-    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        begun = self.target.start(inputs, limit, width)
-        second = self.second.start(self.prompt(begun.prompt, begun.pads), limit, width)
-        cache = AugmentedCache(begun.cache, second.cache)
-        output, rounding = self._mixed(begun.output, second.output), begun.rounding or second.rounding
-        return Prefill(cache, output, begun.prompt, begun.pads, rounding=rounding)
-
-    def verify(self, cache: AugmentedCache, draft: Draft, first: int = 0) -> TargetOutput:
-        output = self.target.verify(cache.own, draft, first)
-        return self._mixed(output, self.second.verify(cache.second, draft, first))
-
-    def commit(self, cache: AugmentedCache, path: Tensor, count: Tensor) -> None:
-        self.target.commit(cache.own, path, count)
-        self.second.commit(cache.second, path, count)
-
-    def truncate(self, cache: AugmentedCache, length: Tensor) -> None:
-        raise NotImplementedError("the prompts of the two models differ in length")
-
-    def synced(self, cache: AugmentedCache, emitted: Sequence[int]) -> None:
-        for target, own in ((self.target, cache.own), (self.second, cache.second)):
-            if isinstance(target, LengthAware):
-                target.synced(own, emitted)
-
-    def _mixed(self, output: TargetOutput, second: TargetOutput) -> TargetOutput:
+    def together(self, output: TargetOutput, second: TargetOutput) -> TargetOutput:
         assert output.logits is not None and second.logits is not None, "both are models over a vocabulary"
         return TargetOutput(logits=mixed(output.logits, second.logits, self.eta, self.alpha), null=output.null)
 

@@ -17,6 +17,7 @@ from mmspec_text.drafters.clover import CloverNetwork, CloverOptions
 from mmspec_text.drafters.clover_2 import Clover2Network, Clover2Sizes
 from mmspec_text.drafters.heads.layers import BlockSizes
 from mmspec_zoo.conditioned.ambedkar import AmbedkarOptions
+from mmspec_zoo.conditioned.counterfactual import CounterfactualOptions
 from mmspec_zoo.conditioned.rapid import RapidOptions
 from mmspec_zoo.infill.any_order import Infill
 from mmspec_zoo.infill.xlnet import XLNetTarget
@@ -152,6 +153,11 @@ def lenient() -> Example:
     return Example(options=LenientOptions(epsilon=0.5), strict={"epsilon": 1.0})
 
 
+def counterfactual() -> Example:
+    """Choices by what the kit's targets do not say: where no divergence is known, nothing is chosen."""
+    return Example(options=CounterfactualOptions(), strict={"above": 1.0})
+
+
 def typical() -> Example:
     """A bound that some units of a toy are below, and some above."""
     return Example(options=TypicalOptions(epsilon=0.25, delta=0.8), strict={"epsilon": 1.0, "delta": 1e9})
@@ -237,6 +243,7 @@ EXAMPLES = {
     "zoo:rapid": rapid,
     "zoo:rollback": rollback,
     "zoo:lenient": lenient,
+    "zoo:counterfactual": counterfactual,
     "zoo:typical": typical,
     "zoo:fly": fly,
     "zoo:judge": judge,
