@@ -106,7 +106,7 @@ def code(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
 
 
 SWAPS = (("king", "queen"), ("man", "woman"), ("son", "daughter"), ("brother", "sister"), ("lord", "lady"))
-CLAUSE = "All are equal, and none is above another by birth.\n"
+CLAUSE = "All are equal, and none is above another by birth. "
 ASKED = (
     "What says the king? The king",
     "A man of honour is he. This man",
