@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_method_shares_passes_or_says_why_not(method: str, target: str, monkey
     how = [{"seed": seed, "warp": bench.greedy if seed == 1 else bench.warp} for seed in range(len(prompts))]
     alone = [decoder.generate(ids, 12, **each) for ids, each in zip(prompts, how, strict=True)]
     sharing = SharingDecoder(decoder)
-    runs = [lambda i=i: sharing.generate(prompts[i], 12, **how[i]) for i in range(len(prompts))]
+    runs = [partial(sharing.generate, ids, 12, **each) for ids, each in zip(prompts, how, strict=True)]
     for output, own in zip(at_once(runs), alone, strict=True):
         assert not isinstance(output, Exception), output
         if decoder.rule.exactness == "invariant":
@@ -122,7 +123,7 @@ def test_drawn_calls_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
 
         return sharing.generate(inputs, limit, on_step=step, **how).units
 
-    for (*_, leaves), units, own in zip(calls, at_once([lambda c=c: run(*c) for c in calls]), alone, strict=True):
+    for (*_, leaves), units, own in zip(calls, at_once([partial(run, *call) for call in calls]), alone, strict=True):
         if isinstance(units, Gone):
             assert leaves is not None
         else:
@@ -147,7 +148,7 @@ def test_no_pass_has_more_rows_than_were_allowed(monkeypatch: pytest.MonkeyPatch
         gate.wait()
         return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
 
-    outputs = at_once([lambda row=row: run(row) for row in range(6)])
+    outputs = at_once([partial(run, row) for row in range(6)])
     assert all(output.report.emitted == 30 for output in outputs)
     assert max(widths) == 3 and len(widths) < 6 * 29 * 0.6
 
@@ -162,7 +163,7 @@ def test_a_pass_that_fails_ends_its_calls_and_no_later_one(monkeypatch: pytest.M
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(TransformersTarget, "verify", fails)
-    ended = at_once([lambda row=row: sharing.generate(tiny_models.prompt([row]), 9, seed=0) for row in range(3)])
+    ended = at_once([partial(sharing.generate, tiny_models.prompt([row]), 9, seed=0) for row in range(3)])
     assert all(isinstance(error, torch.OutOfMemoryError) for error in ended)
     assert_idle(sharing)
     monkeypatch.setattr(TransformersTarget, "verify", verify)
@@ -194,5 +195,5 @@ def test_a_policy_sees_all_drafts_together_and_its_fault_ends_no_call() -> None:
         return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
 
     with pytest.warns(UserWarning, match="policy Cutting failed"):
-        outputs = at_once([lambda row=row: run(row) for row in range(4)])
+        outputs = at_once([partial(run, row) for row in range(4)])
     assert all(output.report.emitted == 30 for output in outputs) and max(Cutting.rows) > 1

@@ -12,6 +12,7 @@ from tools.bench.core.command import bench_core
 from tools.bench.denoising import denoising
 from tools.bench.diversity.command import diversity
 from tools.bench.image.command import bench_image
+from tools.bench.loads import loads
 from tools.bench.one_shape.command import COMMANDS
 from tools.bench.papers import papers
 from tools.bench.roofline import roofline
@@ -37,6 +38,7 @@ def build() -> typer.Typer:
         "trained": trained,
         "papers": papers,
         "served": served,
+        "loads": loads,
     }
     for name, command in commands.items():
         app.command(name)(checked(command))
