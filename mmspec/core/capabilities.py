@@ -79,20 +79,33 @@ class Sharing(Protocol):
     """A target whose passes can be over the rows of several calls (`mmspec.core.sharing`)."""
 
     def to_share(self) -> Any:
-        """The target for calls that share; refuses one that cannot.
+        """The target for calls that share.
 
         Raises:
             ValueError: Its passes belong to one call; says why.
         """
 
     def joins(self, cache: Any) -> bool:
-        """True if a call's rows can be among those of others; False for prompts of more than units, say."""
+        """True if a call's rows can be among those of others; False for prompts of more than units, say.
+
+        Args:
+            cache: The call's, after `start`.
+        """
 
     def joined(self, caches: Sequence[Any]) -> Any:
-        """One cache with the rows of several, which are not used any more."""
+        """One cache with the rows of several, in their order.
+
+        Args:
+            caches: None of them is used any more; the last commit is behind all.
+        """
 
     def taken(self, cache: Any, rows: Sequence[int]) -> Any:
-        """The cache with copies of some rows alone."""
+        """A cache with some rows of another one.
+
+        Args:
+            cache: The other one, which is not used any more.
+            rows: The numbers of the rows, in their new order.
+        """
 
 
 @runtime_checkable
