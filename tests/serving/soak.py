@@ -178,6 +178,7 @@ def soaked(url: str, model: str, clients: int, seconds: float, every: float) -> 
     print(
         f"memory {middle:.0f} MB in the second third, {last:.0f} MB in the last; {len(soak.answers)} different requests"
     )
+    print(f"memory every {every:g} s: {' '.join(f'{each:.0f}' for each in memory)}")
     return faults
 
 
