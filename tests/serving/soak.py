@@ -154,8 +154,8 @@ def soaked(url: str, model: str, clients: int, seconds: float, every: float) -> 
     memory = []
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(min(every, max(0.1, soak.until - time.monotonic())))
+    while time.monotonic() < soak.until:
+        time.sleep(min(every, max(0.0, soak.until - time.monotonic())))
         memory.append(soak.figures()["process_resident_memory_bytes"] / 2**20)
     for thread in threads:
         thread.join()
