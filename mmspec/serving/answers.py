@@ -4,7 +4,7 @@ with their last event. transformers' handlers answer with one choice each; those
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,26 +87,22 @@ def usage_of(requests: Sequence[Request], each: int) -> dict[str, Any]:
     return {**total, "completion_tokens_details": details}
 
 
-def completed(answers: Sequence[Response], choices: Sequence[Choice], each: int, named: Mapping[str, Any]) -> Response:
-    """The answer to a request, of transformers' answers to its shares.
-
-    Args:
-        answers: All streams, or none.
-        choices: One an answer.
-        each: Choices a prompt.
-        named: Fields that all parts of the answer have, such as its `id`; and `usage`: whether a stream ends with the
-            number of tokens.
+def completed(
+    answers: Sequence[Response], choices: Sequence[Choice], each: int, request_id: str, usage: bool
+) -> Response:
+    """The answer to a request, of transformers' answers to its shares, all of which are streams, or none; there are
+    `each` choices a prompt. A stream ends with the number of tokens if `usage` is asked for.
     """
-    shared = {name: value for name, value in named.items() if name != "usage"}
+    shared = {"id": request_id}
     streams = [answer.body_iterator for answer in answers if isinstance(answer, StreamingResponse)]
     if streams:
-        events = _events(streams, choices, each if named["usage"] else 0, shared)
+        events = _events(streams, choices, each if usage else 0, shared)
         return StreamingResponse(events, media_type="text/event-stream")
     said = [json.loads(bytes(answer.body)) for answer in answers]
     for choice, one in zip(choices, said, strict=True):
         choice.settle(one["choices"][0], last=True)
-    usage = usage_of([choice.request for choice in choices], each)
-    return JSONResponse({**said[0], **shared, "choices": [one["choices"][0] for one in said], "usage": usage})
+    used = usage_of([choice.request for choice in choices], each)
+    return JSONResponse({**said[0], **shared, "choices": [one["choices"][0] for one in said], "usage": used})
 
 
 async def _events(

@@ -37,13 +37,7 @@ class StoppingError(Refused):
 
 
 class Door:
-    """An application behind its door.
-
-    Args:
-        app: The application.
-        limits: The limits of a request.
-        keys: Any of these opens; none: everybody may come in.
-    """
+    """An application behind its door; any of the `keys` opens it, and without keys everybody may come in."""
 
     def __init__(
         self, app: Callable[[Any, Receive, Send], Awaitable[None]], limits: Limits, keys: Sequence[str] = ()
@@ -176,8 +170,8 @@ def _id_of(headers: dict[bytes, bytes]) -> str:
 
 @asynccontextmanager
 async def _watched(receive: Receive, request: Request, body: bytes) -> AsyncIterator[Receive]:
-    """What the application receives: the body, and then, when the client leaves, that it has; the request hears of it,
-    too.
+    """Gives what the application receives: the body, and then, when the client leaves, that it has; then the request
+    is left, too.
     """
     given, left = [{"type": "http.request", "body": body, "more_body": False}], asyncio.Event()
 

@@ -52,7 +52,7 @@ class Speculating(BaseHandler):
         answers = await asyncio.gather(*tasks)
         await request.begun()
         choices = [Choice(i, share, Texts(stops), language.processor) for i, (_, share) in enumerate(shares)]
-        return completed(answers, choices, n, {"id": request_id, "usage": usage})
+        return completed(answers, choices, n, request_id, usage)
 
     def _shares(
         self, fields: dict[str, Any], n: int, makers: Sequence[Callable[[], Any]], request: Request

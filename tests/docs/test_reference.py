@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "authors" / "reference.md").read_text()
 LISTED = re.findall(r"^::: (\S+)", REFERENCE, re.MULTILINE)
 HOOKS = [n for n in ast.parse(inspect.getsource(hookspecs)).body if isinstance(n, ast.FunctionDef)]
-LEFT_OUT = {"mmspec.core.history_processors.Processor"}  # transformers' own protocol, which no plugin implements
+LEFT_OUT = {"mmspec.core.history_processors.Processor", "mmspec.core.round.Passes"}
+"""Protocols that no plugin implements: transformers' own, and one of the loop's."""
 
 
 def protocols() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -154,8 +154,8 @@ def soaked(url: str, model: str, clients: int, seconds: float, every: float) -> 
     memory = []
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(min(every, max(0.1, soak.until - time.monotonic())))
+    while time.monotonic() < soak.until:
+        time.sleep(min(every, max(0.0, soak.until - time.monotonic())))
         memory.append(soak.figures()["process_resident_memory_bytes"] / 2**20)
     for thread in threads:
         thread.join()
@@ -178,6 +178,7 @@ def soaked(url: str, model: str, clients: int, seconds: float, every: float) -> 
     print(
         f"memory {middle:.0f} MB in the second third, {last:.0f} MB in the last; {len(soak.answers)} different requests"
     )
+    print(f"memory every {every:g} s: {' '.join(f'{each:.0f}' for each in memory)}")
     return faults
 
 

@@ -3,15 +3,21 @@
 import asyncio
 import json
 import logging
+import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mmspec.cli.app import build
@@ -24,6 +30,7 @@ from tests.support.serving import CHAT, LOOP, Plain, ask, language
 
 MODEL, PROMPT = "mmspec/text-1m", "def __init__(self, name, value):\n    self.name = name\n"
 LIMITS = Limits()
+EXAMPLES = Path(__file__).parents[2] / "examples" / "serve"
 ASKED = {"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
 
 
@@ -306,3 +313,23 @@ def test_when_the_grace_is_over_answers_are_ended(plain: Plain, lines: list[dict
 
     LOOP.run(run())
     assert lines[0]["status"] == 504
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "mmspec.service"])
+def test_files_for_operators_name_options_that_exist(name: str) -> None:
+    text = (EXAMPLES / name).read_text()
+    command = re.search(r"^(?:ENTRYPOINT|ExecStart=).*", text, re.MULTILINE)
+    assert command is not None
+    options = {option for command in get_command(build()).commands["serve"].params for option in command.opts}
+    named = set(re.findall(r"--[a-z][a-z-]*", command[0]))
+    assert named and named <= options
+
+
+def test_the_unit_is_one_for_systemd(tmp_path: Path) -> None:
+    """Verified by systemd itself, with a program that exists."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd here")
+    unit = tmp_path / "mmspec.service"
+    unit.write_text((EXAMPLES / unit.name).read_text().replace("/opt/mmspec/bin/mmspec", sys.executable))
+    ended = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
