@@ -101,7 +101,9 @@ def test_greedy_for_400_tokens(model: Any, drafter: Any, prompts: Callable, batc
 
 
 def test_the_shipped_heads_are_small() -> None:
-    files = [file for name in ("text-14m-eagle3", "smollm2-eagle3") for file in shipped.asset(name).iterdir()]
+    files = [
+        file for name in ("text-14m-eagle3", "text-14m-ppd", "smollm2-eagle3") for file in shipped.asset(name).iterdir()
+    ]
     assert sum(file.stat().st_size for file in files) < 20e6
 
 
@@ -116,3 +118,14 @@ def test_a_shipped_head(model: Any, prompts: Callable) -> None:
             torch.manual_seed(0)
             assert_same(model.generate(**inputs, **call), run, torch.get_rng_state())
         assert enabled.report.acceptance_length > 1.2, "the shipped head is of no use"
+
+
+def test_shipped_prompt_tokens(model: Any, prompts: Callable) -> None:
+    """The paper's trees and ours: transformers' own output, and drafts of use."""
+    inputs, call = prompts(3), {"do_sample": False, "max_new_tokens": 24, "eos_token_id": None}
+    run = stock(model, inputs, 0, **call)
+    for form in ({}, {"form": "rerank"}):
+        with mmspec.enable(model, "ppd", drafter="mmspec/text-14m-ppd", **form) as enabled:
+            torch.manual_seed(0)
+            assert_same(model.generate(**inputs, **call), run, torch.get_rng_state())
+        assert enabled.report.acceptance_length > 1.1, "the shipped prompt tokens are of no use"

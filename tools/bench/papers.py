@@ -234,6 +234,15 @@ ROWS: Mapping[str, Row] = {
         new=24,
         figures=bias,
     ),
+    "prompt tokens, by each tree": Row(
+        "mmspec/text-14m",
+        {
+            "ppd": {"model": "mmspec/text-14m-ppd"},
+            "ppd, every node with all of them": {"method": "ppd", "model": "mmspec/text-14m-ppd", "form": "rerank"},
+        },
+        code,
+        new=24,
+    ),
     "early exits, of a model that was not trained for them": Row(
         "mmspec/text-14m", {"layer-skip": {}, "del": {}}, code, new=96
     ),

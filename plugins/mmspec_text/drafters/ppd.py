@@ -34,6 +34,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.remote_code import refusing_code
 from mmspec.hosts.target import TransformersTarget
@@ -41,6 +42,7 @@ from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, 
 from mmspec.kits.text.tree_form import TreeForm
 from mmspec.registry.options import option
 from mmspec.registry.printable import shown
+from mmspec.shipped import asset
 from mmspec.untrusted import read_json
 from mmspec_text.drafters.heads.block import Block, Scored, drafted
 from mmspec_text.drafters.heads.entries import positive
@@ -100,7 +102,7 @@ def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def _fetched(name: str, what: str) -> Path:
-    folder = Path(name)
+    folder = asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
     if folder.is_dir():
         for files in ((ADAPTER,), FILES):
             if not any((folder / file).is_file() for file in files):

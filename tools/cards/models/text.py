@@ -75,6 +75,17 @@ HEADS = (
     _eagle("text-14m", "transformers"),
     _eagle("ssm-5m", "recurrent"),
     Shipped(
+        name="text-14m-ppd",
+        summary="Three prompt tokens for `mmspec/text-14m`, which score the next draft inside of its own passes.",
+        target="transformers",
+        method="ppd",
+        drafter=None,
+        data=(*SOURCES, "What `mmspec/text-14m` writes behind pieces of these."),
+        command="python -m tools.train text-ppd --prose tinyshakespeare.txt",
+        tags=("text-generation", "speculative-decoding", "draft-model"),
+        measured=along_drafts,
+    ),
+    Shipped(
         name="smollm2-eagle3",
         summary="An EAGLE-3 head for `smollm2` (SmolLM2-135M-Instruct): one layer that reads the target's hidden "
         "states and drafts over the 4,096 tokens that the target writes most.",
