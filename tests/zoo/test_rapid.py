@@ -1,6 +1,8 @@
 """RAPID: what is retrieved and two rounds by hand, the law of the mixed target, and the released rule's."""
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,13 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.core.warp import Warp
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.cache import UnitsCache
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.conditioned.rapid import AugmentedTarget, Rapid, RapidOptions, bm25, mixed, shortened
+from mmspec_zoo.conditioned.rapid import AugmentedTarget, Rapid, RapidOptions, bm25, embedded, mixed, shortened
 from tests.support import random_models
 
 PART: dict[str, Any] = {"first": 1, "chunk": 3, "chunks": 1, "end": 5}
@@ -37,11 +40,40 @@ def test_chunks_by_hand() -> None:
     five, seven = torch.log1p(torch.tensor([2.5 / 2.5, 3.5 / 1.5]))
     expected = [float(five + seven), 0.0, float(five * 2 * 2.5 / 3.5), 0.0]
     assert scores.tolist() == pytest.approx(expected)
-    assert shortened(ids, 1, 3, 1, 4).tolist() == [0, 5, 6, 7, 7, 5, 5, 4]
-    assert shortened(ids, 1, 3, 2, 4).tolist() == [0, 5, 6, 7, 5, 5, 9, 7, 5, 5, 4]
-    assert shortened(ids, 1, 3, 3, 4).tolist() == shortened(ids, 1, 3, 2, 4).tolist()
-    assert shortened(ids, 1, 3, 4, 4).tolist() == ids.tolist(), "all of it fits"
-    assert shortened(ids, 1, 3, 0, 4).tolist() == [0, 7, 5, 5, 4]
+    assert shortened(ids, 1, 3, 1, 4, bm25).tolist() == [0, 5, 6, 7, 7, 5, 5, 4]
+    assert shortened(ids, 1, 3, 2, 4, bm25).tolist() == [0, 5, 6, 7, 5, 5, 9, 7, 5, 5, 4]
+    assert shortened(ids, 1, 3, 3, 4, bm25).tolist() == shortened(ids, 1, 3, 2, 4, bm25).tolist()
+    assert shortened(ids, 1, 3, 4, 4, bm25).tolist() == ids.tolist(), "all of it fits"
+    assert shortened(ids, 1, 3, 0, 4, bm25).tolist() == [0, 7, 5, 5, 4]
+
+
+def test_chunks_by_vectors() -> None:
+    """Texts are letters, and their vectors count a, b and c. The end is "ab": "aa" has a cosine of 1 / √2 with it, "ab"
+    of 1, "cc" of 0, and "cccb" of 1 / √20, which is below the floor of 0.3.
+    """
+    tokenizer = SimpleNamespace(decode=lambda ids: "".join("abc"[i] for i in ids))
+    counts = partial(embedded, lambda texts: [[text.count(letter) for letter in "abc"] for text in texts], tokenizer)
+    pieces = tuple(torch.tensor(ids) for ids in ([0, 0], [0, 1], [2, 2], [2, 2, 2, 1]))
+    assert counts(torch.tensor([0, 1]), pieces).tolist() == pytest.approx([0.5**0.5, 1.0, 0.0, 0.0])
+    ids = torch.tensor([2, 0, 0, 2, 2, 0, 1, 0, 1])
+    assert shortened(ids, 1, 2, 2, 2, counts).tolist() == [2, 0, 0, 0, 1, 0, 1]
+    assert shortened(ids, 1, 2, 1, 2, counts).tolist() == [2, 0, 1, 0, 1]
+
+
+def test_embeddings_say_what_the_model_on_the_short_prompt_reads() -> None:
+    model, asked = load_model("mmspec/text-1m", "cpu"), list[str]()
+
+    def vectors(texts: list[str]) -> Any:
+        asked.extend(texts)
+        return torch.eye(len(texts))[[0, 0, *range(2, len(texts))]]  # the first chunk says what the end does
+
+    ids = torch.arange(5, 45)[None]
+    how: dict[str, Any] = {"first": 2, "chunk": 8, "chunks": 1, "end": 8, "eta": 0.0, "embed": vectors}
+    with mmspec.enable(model, "rapid", **how) as spec:
+        model.generate(input_ids=ids, max_new_tokens=4, do_sample=False)
+    tokenizer = load_tokenizer("mmspec/text-1m")
+    assert asked[:2] == [tokenizer.decode(ids[0, -8:]), tokenizer.decode(ids[0, 2:10])] and len(asked) == 5
+    assert spec.report is not None and not spec.report.faults
 
 
 class Remembering(HistoryTarget):
@@ -219,7 +251,7 @@ def test_the_mixed_text_of_a_model_is_that_of_its_forwards(target: Any, good: An
     inputs, texts = prompts(3), []
     for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
         whole = ids[mask.bool()]
-        short, new = shortened(whole, **PART), whole[:0]
+        short, new = shortened(whole, **PART, scores_of=bm25), whole[:0]
         for _ in range(10):
             with torch.no_grad():
                 z = target(input_ids=torch.cat([whole, new])[None]).logits[0, -1]

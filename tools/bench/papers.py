@@ -125,6 +125,45 @@ def identities(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
         yield swapped(SWAPS, tokenizer)(ids, torch.zeros(1, dtype=torch.int64))["input_ids"]
 
 
+NEEDLES = ("Alice", "Bruno", "Chloe", "David", "Emma", "Felix", "Grace", "Henry")
+HAY = 40
+"""Words of each of the pieces of held-out prose between which a needle lies, of which there are `PIECES`."""
+PIECES = 12
+
+
+def needles(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """Questions about a sentence that stands somewhere in a text about something else, with such a sentence about
+    somebody else.
+    """
+    words = " ".join(held_out()["prose"]).split()
+    for number, name in enumerate(NEEDLES):
+        first = number * PIECES * HAY % (len(words) - PIECES * HAY)
+        hay = [" ".join(words[first + HAY * n : first + HAY * (n + 1)]) for n in range(PIECES)]
+        for away, who in ((0, name), (5, NEEDLES[number - 1])):
+            hay[(number + away) % PIECES] += f"\nThe secret number of {who} is {_secret(number + away)}.\n"
+        text = "\n".join([*hay, f"\nQuestion: What is the secret number of {name}?"])
+        yield encoded([{"role": "user", "content": text}], tokenizer)["input_ids"]
+
+
+def _secret(number: int) -> int:
+    return 10_000 + 7_919 * (number + 1) % 89_989
+
+
+def found(row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]) -> dict[str, float]:
+    """The share of questions about needles whose answer has the right number."""
+    tokenizer = load_tokenizer(row.model)
+    said = [tokenizer.decode(out.units[0]).replace(",", "") for out in outputs]
+    right = [str(_secret(number)) in answer for number, answer in enumerate(said)]
+    return {
+        "right answers": sum(right) / len(right),
+        "prompt tokens": sum(ids.shape[1] for ids in prompts) / len(prompts),
+    }
+
+
+SHORT: Mapping[str, Any] = {"chunk": 64, "chunks": 4, "end": 64}
+"""What is retrieved of prompts that are shorter than those of the paper."""
+
+
 def bias(row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]) -> dict[str, float]:
     """How much a text depends on who a prompt is about: the mean divergence, in nats, of what the target says next
     behind the two prompts of a pair, before each unit of the first one's text; and the share of pairs with one text.
@@ -242,6 +281,14 @@ ROWS: Mapping[str, Row] = {
         },
         code,
         new=24,
+    ),
+    "rapid, needles": Row(
+        "smollm2",
+        {f"rapid, η = {eta:g}": {"method": "rapid", **SHORT, "eta": eta} for eta in (0.0, 1.0, 10.0)},
+        needles,
+        new=18,
+        dtype="bfloat16",
+        figures=found,
     ),
     "early exits, of a model that was not trained for them": Row(
         "mmspec/text-14m", {"layer-skip": {}, "del": {}}, code, new=96

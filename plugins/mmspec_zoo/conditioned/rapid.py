@@ -13,19 +13,21 @@ exact for it, `match` with the same seed and whoever drafts. The released code a
 refused unit from norm(max(p - q, p - p̂, 0)), and the unit behind an accepted draft from p: it follows neither p nor p̂.
 The call's temperature and other processors act on the scores z - eta · g. It costs a pass of the second model beside
 every pass of the first one.
-What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens.
-Here chunks are scored by BM25 over token ids: where `eta` is 0, what is kept never decides the output, ids are
-all that a target knows of a prompt, and no second model has to be loaded, or be of the prompt's language. Names,
-numbers and words that the end of a prompt asks about are found by it; what is said in other words is not. Chunks stay
-in their order. Those that share no token with the end are left out.
+What is retrieved: the paper embeds chunks of text with a retrieval model (BGE-M3), and keeps the 16 best of 512 tokens
+whose cosine with the question is at least 0.3. So does `embed`, which is a library's function of texts to vectors, as
+`SentenceTransformer("BAAI/bge-m3").encode`. Without it chunks are scored by BM25 over token ids: where `eta` is 0, what
+is kept never decides the output, ids are all that a target knows of a prompt, and no second model has to be loaded, or
+be of the prompt's language. Names, numbers and words that the end of a prompt asks about are found by it; what is said
+in other words is not. Chunks stay in their order. Those that share no token with the end are left out.
 Guarantee: the rule's; with respect to p̂ where `eta` is above 0. Under the released rule the output follows neither.
 Knobs: `eta` (0: the target alone), `alpha` (higher changes fewer units); `first`, `chunk`, `chunks`, `end` (more is
-accepted more often, and costs more); `context` (ids, or a function of a prompt's ids, in the place of what is
+accepted more often, and costs more); `embed`; `context` (ids, or a function of a prompt's ids, in the place of what is
 retrieved); `k`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -41,7 +43,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.prompt import as_ids
-from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec.kits.text.small_model import SmallModelOptions, in_target_ids, load_small_model, target_tokenizer
 from mmspec.registry.options import option
 from mmspec_zoo.conditioned.paired import PairedTarget, padded
 from mmspec_zoo.specs import RAPID
@@ -57,6 +59,9 @@ class RapidOptions(SmallModelOptions):
         16, "most chunks that are read; more is closer to the target, and slower"
     )
     end: Annotated[int, Field(ge=1)] = option(512, "tokens of a prompt's end that are read, and which ask for chunks")
+    embed: Any = option(
+        None, "a function of texts to vectors [n, width], by which chunks are scored; default: BM25 over ids"
+    )
     context: Any = option(None, "ids, or a function of a prompt's ids that returns some, instead of chunks")
     eta: Annotated[float, Field(ge=0)] = option(
         0.0, "how far the target is mixed with the model on the short prompt; 0 is exact"
@@ -80,10 +85,16 @@ class Rapid(DraftModel):
     def __init__(self, options: RapidOptions = RapidOptions()) -> None:
         self.options, self.shape, self.runs_target = options, Chain(), options.model is None
         self._small = None if options.model is None else load_small_model(options, RAPID.name)
+        self._scores: Scores = bm25
         self.wrt = f"p̂ = softmax(z - {options.eta:g}·g), mixed with the short prompt's" if options.eta else ""
 
     def wrap(self, target: Target) -> Target:
         whole = target.target if isinstance(target, AugmentedTarget) else target
+        if self.options.embed is not None:
+            tokenizer = target_tokenizer(whole, self.options)
+            if tokenizer is None:
+                raise ValueError("embed= reads texts, and the target was not loaded with a tokenizer: give tokenizer=")
+            self._scores = partial(embedded, self.options.embed, tokenizer)
         if not self.options.eta:
             return whole
         model = self._own(whole) if self._small is None else self._small.model
@@ -116,7 +127,7 @@ class Rapid(DraftModel):
     def _short(self, ids: Tensor) -> Tensor:
         options = self.options
         if options.context is None:
-            return shortened(ids, options.first, options.chunk, options.chunks, options.end)
+            return shortened(ids, options.first, options.chunk, options.chunks, options.end, self._scores)
         given: Callable[[Tensor], Any] | Tensor | Sequence[int] = options.context
         context = as_ids(given(ids) if callable(given) else given)
         return torch.cat([context.to(ids.device, ids.dtype), ids[-options.end :]])
@@ -145,16 +156,30 @@ SATURATION = 1.5
 """k₁ of BM25: how soon further occurrences of a token count no more. Chunks are equally long, so that b is 0."""
 
 
-def shortened(ids: Tensor, first: int, chunk: int, chunks: int, end: int) -> Tensor:
+FLOOR = 0.3
+"""The least cosine of a chunk with the prompt's end that counts: the authors' `similarity_threshold`."""
+
+Scores = Callable[[Tensor, tuple[Tensor, ...]], Tensor]
+"""From a query's ids and those of pieces of a text to what each piece says to it: `[piece]`, 0 for nothing."""
+
+
+def shortened(ids: Tensor, first: int, chunk: int, chunks: int, end: int, scores_of: Scores) -> Tensor:
     """The part of a prompt `[n]` that is read: its first tokens, the chunks that its last ones ask for, and these."""
     between = len(ids) - first - end
     if between <= chunk * chunks:
         return ids
     pieces = ids[first : len(ids) - end].split(chunk)
-    scores = bm25(ids[len(ids) - end :], pieces)
+    scores = scores_of(ids[len(ids) - end :], pieces)
     best = scores.argsort(descending=True, stable=True)[:chunks]
     kept = best[scores[best] > 0].sort().values.tolist()
     return torch.cat([ids[:first], *(pieces[number] for number in kept), ids[len(ids) - end :]])
+
+
+def embedded(embed: Callable[[list[str]], Any], tokenizer: Any, query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
+    """`Scores` by the cosine of vectors, which a library's function makes of texts."""
+    vectors = torch.as_tensor(embed([tokenizer.decode(ids) for ids in (query, *pieces)])).float()
+    cosine = torch.cosine_similarity(vectors[1:], vectors[:1]).to(query.device)
+    return torch.where(cosine >= FLOOR, cosine, 0.0)
 
 
 def bm25(query: Tensor, pieces: tuple[Tensor, ...]) -> Tensor:
