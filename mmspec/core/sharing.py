@@ -88,6 +88,8 @@ class SharedPasses:
                 self._calls.remove(sharer)  # its rows go with the next pass
                 if not self._calls:
                     self._forget()
+                if sharer not in self._inside:
+                    sharer.state = None
                 self._pass_if_all_wait()
                 self._turn.notify_all()
 
@@ -182,6 +184,8 @@ class SharedPasses:
             if call in calls:
                 stay.append(call)
                 rows += range(first, first + call.rows)
+            else:
+                call.state = None  # it knows the call, too: a cycle would keep its tensors for long
             first += call.rows
         if len(stay) < len(self._inside):
             self._cache = self._target.taken(self._cache, rows) if stay else None
@@ -240,6 +244,8 @@ class SharedPasses:
             self._policy = Fixed(self._k)
 
     def _forget(self) -> None:
+        for call in self._inside:
+            call.state = None
         self._cache, self._inside, self._last = None, [], None
 
 

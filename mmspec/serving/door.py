@@ -75,6 +75,7 @@ class Door:
             status = answer.status if answer.complete and answer.status else GONE if request.gone else FAULT
             request.leave()  # whatever has ended the answer: nothing is decoded for it any more
             self.meters.count(request, scope["path"], status, time.perf_counter() - began)
+            request.shares.clear()  # they know the request, too
 
     async def _answered(
         self, request: Request, answer: "Answer", asked: tuple[Any, dict[bytes, bytes], Receive]

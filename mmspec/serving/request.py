@@ -39,7 +39,7 @@ class Request:
 
     def __init__(self, id: str = "", whole: "Request | None" = None) -> None:
         self.id = id
-        self._whole = self if whole is None else whole
+        self._parent = whole  # the request whose share this is; not itself: a cycle would keep its tensors for long
         self.began = time.perf_counter()
         self.first: float | None = None  # when its first token came
         self.model: str | None = None  # the name of the model that answers
@@ -68,6 +68,10 @@ class Request:
             if whole("seed", seed) >= MOST:
                 raise ValueError(f"seed is smaller than 2^63, and {seed} is not")
             self.seed = int(seed)
+
+    @property
+    def _whole(self) -> "Request":
+        return self if self._parent is None else self._parent
 
     @property
     def gone(self) -> bool:
