@@ -93,7 +93,7 @@ class SpecMemo(DraftModel):
         rows, longest, copies = len(slots.begun), max(slots.begun), _copies(state.warp)
         call, own = (rows, longest, longest + state.limit, slots.most), self._weights + held(slots)
         sized = (
-            (shape, n, self._beside(*call, self._nodes(state, shape, n), _level(shape, n), copies))
+            (shape, n, self._beside(*call, nodes=self._nodes(state, shape, n), fed=_level(shape, n), copies=copies))
             for shape, n in self.options.smaller(state.budget.k)
         )
         shape, most, beside = next((each for each in sized if own + each[2] <= self.budget), (self.shape, 0, 0))
@@ -115,7 +115,7 @@ class SpecMemo(DraftModel):
             super().observe(state, step)
 
     def _beside(
-        self, rows: int, longest: int, units: int, slots: int, nodes: int = 2, fed: int = 1, copies: int = 1
+        self, rows: int, longest: int, units: int, slots: int, *, nodes: int = 2, fed: int = 1, copies: int = 1
     ) -> int:
         """Bytes of the draft model's cache, and of the largest pass beside it, with drafts of `nodes`, of which it is
         `fed` so many at once; a target has `slots` a row, prompts of up to `longest` units, and `units` in the end.

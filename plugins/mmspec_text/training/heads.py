@@ -172,10 +172,11 @@ def head_loss(
             batch,
             steps,
             anchors,
-            0 if glance is None else glance(batch),
         )
-        others = None if chosen is None else compared(chosen.reference, *given)
-        for depth, (scored, theirs, following, mask, place, predicted, plain) in enumerate(compared(model, *given)):
+        shown = 0 if glance is None else glance(batch)
+        others = None if chosen is None else compared(chosen.reference, *given, glance=shown)
+        pairs = enumerate(compared(model, *given, glance=shown))
+        for depth, (scored, theirs, following, mask, place, predicted, plain) in pairs:
             if chosen is not None and others is not None:
                 with torch.no_grad():
                     mask = chosen.kept(scored, next(others).scored, theirs, mask)
@@ -212,7 +213,7 @@ class Compared(NamedTuple):
 
 
 def compared(
-    head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int, glance: float = 0
+    head: Any, features: Tensor, p: Top, units: Tensor, batch: Batch, steps: int, anchors: int, *, glance: float = 0
 ) -> Iterator[Compared]:
     """A head beside its target, whose `features` are `[sequence, unit, width]`.
 

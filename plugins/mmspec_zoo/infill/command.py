@@ -47,7 +47,7 @@ def train_infill(
     model = load_model(target, device)
     recipe = InfillRecipe(steps, batch, context, rising, learning_rate, anew, seed)
     with resumable(work):
-        facts = train_and_write(model.float(), tokenizer, units, recipe, out, work, target, typer.echo)
+        facts = train_and_write(model.float(), tokenizer, units, recipe, out, work, name=target, say=typer.echo)
     typer.echo(f"{out.name}: {facts['parameters']:,} parameters; held out: {json.dumps(facts['held_out'])}")
     typer.echo(f"Next: mmspec generate infill --model {out} 'a text with <mask> in it'")
 

@@ -88,6 +88,7 @@ def train_and_write(
     recipe: InfillRecipe,
     folder: Path,
     work: Path,
+    *,
     name: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:

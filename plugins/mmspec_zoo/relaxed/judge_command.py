@@ -25,6 +25,7 @@ def train_judge(
             dir_okay=False,
         ),
     ],
+    *,
     draft_model: Annotated[
         str | None, typer.Option(help="Mine labels: tokens of this model that leave the target's answer as it is.")
     ] = None,

@@ -373,7 +373,8 @@ def infilling(lab: Lab) -> Iterator[TrainedRow]:
     units = [tokenizer(text)["input_ids"] for text in [*lab.corpus.code[:400], *lab.corpus.prose]]
     learnt = torch.tensor([unit for text in units for unit in text])
     work = lab.work / "infill-work"
-    train_and_write(load_model(str(start)).float(), tokenizer, learnt, recipe, folder, work, "xlnet", lab.say)
+    model = load_model(str(start)).float()
+    train_and_write(model, tokenizer, learnt, recipe, folder, work, name="xlnet", say=lab.say)
     model, held = load_model(str(folder)), [*lab.corpus.held_out_code, *lab.corpus.held_out_prose]
     every = torch.tensor([unit for text in held for unit in tokenizer(text)["input_ids"]])
     texts = every[: len(every) // blanks.LENGTH * blanks.LENGTH].view(-1, blanks.LENGTH)
