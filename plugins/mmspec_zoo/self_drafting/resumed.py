@@ -97,7 +97,8 @@ class ExitDrafting:
             return None
         states = left.states[:, : draft.nodes]
         if draft.nodes > left.fed:
-            states = torch.cat([states, self._run(cache, draft, left.fed, 0, left.exit, None)[1]], 1)
+            last = self._run(cache, draft, left.fed, 0, left.exit, None, scored=False)[1]
+            states = torch.cat([states, last], 1)
         place = self.reading.boundaries.index(left.exit) * self._width
         behind = states[..., place : place + self._width]
         output, later = self._run(cache, draft, 0, left.exit, self.layers, behind)
@@ -108,10 +109,17 @@ class ExitDrafting:
         return TargetOutput(logits=output.logits, null=output.null, hidden=hidden[: cache.guidance.rows])
 
     def _run(
-        self, cache: TransformersTargetCache, draft: Draft, first: int, begin: int, end: int, states: Tensor | None
+        self,
+        cache: TransformersTargetCache,
+        draft: Draft,
+        first: int,
+        begin: int,
+        end: int,
+        states: Tensor | None,
+        scored: bool = True,
     ) -> tuple[TargetOutput, Tensor]:
         """The layers `begin … end - 1` over the nodes from `first` on, given the `states` of these: the scores that the
-        model makes of the states behind them, and what the reading saw.
+        model makes of the states behind them, of no node if not `scored`, and what the reading saw.
         """
         guidance = cache.guidance
         guidance.slots.scratch = not draft.index.is_chain
@@ -121,7 +129,8 @@ class ExitDrafting:
         layer = self.sublayers.layers[begin]
         with quiet, self.sublayers.left_out(gone), given_states(layer, states), self.reading as record:
             index = guidance.index(draft.index)
-            logits = cache.passes(cache.slots, units, index, first=first, valid=valid, decoding=True)
+            keep = 0 if scored else units.new_empty(0)
+            logits = cache.passes(cache.slots, units, index, first=first, valid=valid, keep=keep, decoding=True)
         given, null = guidance.apart(logits)
         assert record.states is not None
         return TargetOutput(logits=given, null=null), record.states
