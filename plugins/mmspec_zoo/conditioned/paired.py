@@ -34,7 +34,7 @@ class PairedTarget(ABC):
 
     @abstractmethod
     def together(self, output: TargetOutput, second: TargetOutput) -> TargetOutput:
-        """What both passes over the same nodes say together."""
+        """The output of both passes over the same nodes, together."""
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         begun = self.target.start(inputs, limit, width)

@@ -116,6 +116,7 @@ class ExitDrafting:
         begin: int,
         end: int,
         states: Tensor | None,
+        *,
         scored: bool = True,
     ) -> tuple[TargetOutput, Tensor]:
         """The layers `begin … end - 1` over the nodes from `first` on, given the `states` of these: the scores that the
