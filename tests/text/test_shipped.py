@@ -104,7 +104,7 @@ def test_the_shipped_heads_are_small() -> None:
     files = [
         file for name in ("text-14m-eagle3", "text-14m-ppd", "smollm2-eagle3") for file in shipped.asset(name).iterdir()
     ]
-    assert sum(file.stat().st_size for file in files) < 20e6
+    assert sum(file.stat().st_size for file in files) < 21e6
 
 
 def test_a_shipped_head(model: Any, prompts: Callable) -> None:
