@@ -14,15 +14,18 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mmspec.core.budget import Budget
 from mmspec.core.capabilities import LengthAware, RunsTarget, Sharing, WithinPasses
 from mmspec.core.compile.captured import Captures
 from mmspec.core.decoder import Decoder
@@ -32,9 +35,11 @@ from mmspec.core.policies import Fixed, Policy
 from mmspec.core.round import Eager, Passed, rooted
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
+
+Made = TypeVar("Made")
 
 
 @dataclass(eq=False)
@@ -55,12 +60,12 @@ class SharedPasses:
     """The passes of a target, over the rows of all calls that run.
 
     `rows` are the most rows of a pass, `prompt` the most units of prompts that are read between two passes, if there
-    are others to wait for them.
+    are others to wait for them. Passes run in `thread`; without one, in the thread of whichever call came last.
     """
 
-    def __init__(self, target: Any, policy: Policy, k: int, *, rows: int, prompt: int) -> None:
+    def __init__(self, target: Any, policy: Policy, k: int, *, rows: int, prompt: int, thread: Executor | None) -> None:
         self._target, self._policy, self._k = target, policy, k
-        self._most, self._most_read = rows, prompt
+        self._most, self._most_read, self._thread = rows, prompt, thread
         self._turn = threading.Condition()  # held by the thread that computes
         self._queue = deque[Sharer]()  # who waits to begin, the first come first
         self._calls: list[Sharer] = []
@@ -92,6 +97,13 @@ class SharedPasses:
                     sharer.state = None
                 self._pass_if_all_wait()
                 self._turn.notify_all()
+
+    def run(self, compute: Callable[[], Made]) -> Made:
+        """The result of a function that runs the model, whose turn it is."""
+        if self._thread is None:
+            return compute()
+        with_no_grad = torch.no_grad()(compute)  # a setting of the thread's
+        return self._thread.submit(with_no_grad).result()
 
     def waiting(self) -> int:
         """Calls that wait to begin."""
@@ -147,7 +159,11 @@ class SharedPasses:
     def _passed_alone(self, call: Sharer) -> Passed:
         assert call.state is not None
         draft = rooted(call.state, call.proposed)
-        return Passed(draft, self._target.verify(call.state.cache, draft), draft.nodes)
+        return Passed(draft, self._verify(call.state.cache, draft), draft.nodes)
+
+    def _verify(self, cache: Any, draft: Draft) -> TargetOutput:
+        output: TargetOutput = self.run(lambda: self._target.verify(cache, draft))
+        return output
 
     def _passed(self, calls: Sequence[Sharer]) -> "dict[Sharer, Passed]":
         """Every call's part of a pass over all of them."""
@@ -160,7 +176,7 @@ class SharedPasses:
         drafts = [rooted(*each) for each in zip(states, self._trimmed(states), strict=True)]
         merged = together(drafts)
         self._last = time.perf_counter(), max(draft.index.deepest for draft in drafts)
-        output = self._target.verify(self._cache, merged)
+        output = self._verify(self._cache, merged)
         first, parts = 0, dict[Sharer, Passed]()
         for call, draft in zip(self._inside, drafts, strict=True):
             rows = slice(first, first + call.rows)
@@ -347,19 +363,22 @@ class SharingDecoder(Decoder):
         rows: Most rows of a pass; further calls wait until some have ended, the first come first.
         prompt: Most units of prompts that are read between two passes, while others wait; a longer prompt is read
             between two passes alone.
+        thread: An executor of one thread, in which the model's passes run; None: in the threads of the calls. On a CPU
+            OpenMP's helpers wait actively for their master as long as a process has no more of them than processors:
+            passes of short operations are half as long again where several threads have helpers of their own.
 
     Raises:
         ValueError: Its target cannot be shared, or its drafter acts inside of the target's own passes.
     """
 
-    def __init__(self, decoder: Decoder, rows: int = 8, prompt: int = 512) -> None:
+    def __init__(self, decoder: Decoder, rows: int = 8, prompt: int = 512, thread: Executor | None = None) -> None:
         target = shareable(decoder)
         vars(self).update(vars(decoder))
         self.target, self.shape, self.compile = target, "any", False
         policy = copy.deepcopy(decoder.policy)
         self.proposer = replace(decoder.proposer, policy=Asked(policy))
         self.captures = Captures(target, self.drafter, self.rule, False, one_shape=False)
-        self.shared = SharedPasses(target, policy, self.k, rows=rows, prompt=prompt)
+        self.shared = SharedPasses(target, policy, self.k, rows=rows, prompt=prompt, thread=thread)
 
     def rounds(self, inputs: Any, limit: int, **options: Any) -> Generator[State, None, None]:
         """As of any decoder; begins when it is the call's turn. Who leaves it early closes it."""
@@ -368,6 +387,10 @@ class SharingDecoder(Decoder):
             call = copy.copy(self)
             call.eager = Eager(CallPasses(self.shared, sharer), self.rule, self.proposer, self.ranks)
             yield from super(SharingDecoder, call).rounds(inputs, limit, **options)
+
+    def _prefill(self, inputs: Any, limit: int, budget: Budget) -> Prefill:
+        read = partial(super()._prefill, inputs, limit, budget)
+        return self.shared.run(read)
 
     def without_drafts(self) -> Decoder:
         other = copy.copy(self)

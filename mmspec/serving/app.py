@@ -70,7 +70,7 @@ class Manager(GenerateManager):
     """transformers' queue of a model, with bounded calls that speculate, and share passes in a thread each."""
 
     def __init__(self, served: Language, limits: Limits) -> None:
-        self._decoder, self._thread = served.decoder, Workers(served.rows)
+        self._decoder, self._thread = served.decoder, Workers(served.workers())
         self._limits = limits
 
     def generate_streaming(
@@ -100,8 +100,8 @@ class Manager(GenerateManager):
 class Workers:
     """The threads of a model, with the methods of transformers' one thread."""
 
-    def __init__(self, number: int) -> None:
-        self._threads = ThreadPoolExecutor(number)
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
 
     def submit(self, run: Callable[..., Any], *args: Any, **how: Any) -> Future[Any]:
         return self._threads.submit(run, *args, **how)

@@ -6,10 +6,12 @@ Nothing is loaded, or let go, on a request's word, as the manager of `transforme
 import inspect
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+import torch
 from transformers.cli.serving.model_manager import ModelManager
 
 import mmspec
@@ -36,6 +38,13 @@ class Language:
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
     rows: int = 1  # most calls at a time, which share passes
+    thread: ThreadPoolExecutor | None = None  # the one that computes for the model; None: each call's own
+
+    def workers(self) -> ThreadPoolExecutor:
+        """The threads of the model's calls."""
+        if self.thread is None:
+            return ThreadPoolExecutor(self.rows)
+        return self.thread if self.rows == 1 else ThreadPoolExecutor(self.rows, initializer=compute_with, initargs=(1,))
 
     @cached_property
     def table(self) -> Any:
@@ -50,16 +59,25 @@ class Language:
         cls, name: str, device: str, dtype: str | None, template: str | None, rows: int | None, **how: Any
     ) -> "Language":
         """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
-        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`.
+        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`. Nothing of it is computed in the
+        caller's thread, which would get helpers of its own (`mmspec.core.sharing.SharingDecoder`).
         """
-        model = load_model(name, device, dtype_of(dtype))
         processor = load_processor(name)
         if template is not None:
             processor.chat_template = template
-        return cls(model, processor, *sharing(decoder_for(model, **how), rows))
+        thread = ThreadPoolExecutor(1, initializer=compute_with, initargs=(torch.get_num_threads(),))
+        model = thread.submit(load_model, name, device, dtype_of(dtype)).result()
+        decoder = thread.submit(partial(decoder_for, model, **how)).result()
+        return cls(model, processor, *sharing(decoder, rows, thread), thread)
 
 
-def sharing(decoder: Decoder, rows: int | None) -> tuple[Decoder, int]:
+def compute_with(helpers: int) -> None:
+    """Let this thread compute with so many."""
+    torch.set_num_threads(helpers)
+    torch.get_num_threads()  # else torch takes the process's latest number when the thread first computes
+
+
+def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor) -> tuple[Decoder, int]:
     """A decoder whose calls share passes, and how many at a time; None: as many as pay.
 
     Recorded rounds are of one call, and on a GPU they are worth more than company to small models: there it is one call
@@ -68,7 +86,7 @@ def sharing(decoder: Decoder, rows: int | None) -> tuple[Decoder, int]:
     if rows == 1 or (rows is None and decoder.captures.way is not None):
         return decoder, 1
     try:
-        return SharingDecoder(decoder, rows or TOGETHER), rows or TOGETHER
+        return SharingDecoder(decoder, rows or TOGETHER, thread=thread), rows or TOGETHER
     except ValueError as error:
         if rows is not None:
             raise

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from transformers.cli.serving.utils import InferenceThread
 
@@ -18,7 +19,7 @@ from mmspec.registry.options import build
 from mmspec.serving.fields import Seed, Share, Temperature
 from mmspec.serving.limits import Limits
 from mmspec.serving.live.stage import png
-from mmspec.serving.models import Models
+from mmspec.serving.models import Models, compute_with
 from mmspec.serving.request import CURRENT, Request
 
 HINTS = frozenset(("user", "quality", "style", "moderation"))
@@ -62,6 +63,8 @@ class Painter:
         self._models = models
         self._limits = limits
         self._threads = {name: InferenceThread() for name in models.pipelines()}
+        for thread in self._threads.values():
+            thread.submit(compute_with, torch.get_num_threads())
 
     async def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The pictures of a request, as PNG in base 64."""

@@ -94,7 +94,8 @@ class Served:
         how: dict[str, Any] = {"max_tokens": new, "temperature": 0.8, "seed": seed, "stream": True}
         parts: Any = self.client.chat.completions.create(model=self.model, messages=message, **how)
         for part in parts:
-            first = first or time.perf_counter() - began
+            if part.choices and part.choices[0].delta.content:
+                first = first or time.perf_counter() - began
             tokens = tokens + bool(part.choices) if part.usage is None else part.usage.completion_tokens
         return tokens, first
 
