@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
     "lines of Python": 72_871,
     "lines about compiled rounds": 1_462,
-    "files of up to 90 lines with one importer, in their own folder": 18,
+    "files of up to 90 lines with one importer, in their own folder": 17,
     "functions with more than 7 positional arguments": 0,
 }
 COMPILED = ("core/compile/*.py", "hosts/buffer_cache.py")
