@@ -77,7 +77,7 @@ def compute_with(helpers: int) -> None:
     torch.get_num_threads()  # else torch takes the process's latest number when the thread first computes
 
 
-def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor) -> tuple[Decoder, int]:
+def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | None = None) -> tuple[Decoder, int]:
     """A decoder whose calls share passes, and how many at a time; None: as many as pay.
 
     Recorded rounds are of one call, and on a GPU they are worth more than company to small models: there it is one call
