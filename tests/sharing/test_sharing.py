@@ -1,7 +1,7 @@
 """Calls that share passes: each one's units are those that it has alone, whoever comes, goes, or fails beside it."""
 
 import random
-import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -52,7 +52,18 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
             return error
 
     with ThreadPoolExecutor(len(calls)) as threads:
-        return [each.result(60) for each in [threads.submit(result, call) for call in calls]]
+        running = [threads.submit(result, call) for call in calls]
+        return [each.result() for each in running]
+
+
+def queued(decoder: SharingDecoder, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The same; none begins before all wait."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        with decoder.shared._turn:
+            running = [threads.submit(call) for call in calls]
+            while decoder.shared.waiting() < len(calls):
+                time.sleep(0.001)
+        return [each.result() for each in running]
 
 
 def assert_idle(decoder: SharingDecoder) -> None:
@@ -142,13 +153,7 @@ def test_no_pass_has_more_rows_than_were_allowed(monkeypatch: pytest.MonkeyPatch
         return verify(self, cache, draft, first)
 
     monkeypatch.setattr(TransformersTarget, "verify", counted)
-    gate = threading.Barrier(6)
-
-    def run(row: int) -> Any:
-        gate.wait()
-        return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
-
-    outputs = at_once([partial(run, row) for row in range(6)])
+    outputs = queued(sharing, [partial(sharing.generate, tiny_models.prompt([row]), 30, seed=row) for row in range(6)])
     assert all(output.report.emitted == 30 for output in outputs)
     assert max(widths) == 3 and len(widths) < 6 * 29 * 0.6
 
@@ -188,12 +193,7 @@ def test_a_policy_sees_all_drafts_together_and_its_fault_ends_no_call() -> None:
 
     target = TransformersTarget(tiny_models.llama())
     sharing = SharingDecoder(Decoder(target, Suffix(), k=4, policy=Cutting()))
-    gate = threading.Barrier(4)
-
-    def run(row: int) -> Any:
-        gate.wait()
-        return sharing.generate(tiny_models.prompt([row]), 30, seed=row)
-
+    calls = [partial(sharing.generate, tiny_models.prompt([row]), 30, seed=row) for row in range(4)]
     with pytest.warns(UserWarning, match="policy Cutting failed"):
-        outputs = at_once([partial(run, row) for row in range(4)])
+        outputs = queued(sharing, calls)
     assert all(output.report.emitted == 30 for output in outputs) and max(Cutting.rows) > 1
