@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 72_871,
+    "lines of Python": 72_932,
     "lines about compiled rounds": 1_462,
     "files of up to 90 lines with one importer, in their own folder": 17,
     "functions with more than 7 positional arguments": 0,

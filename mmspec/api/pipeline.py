@@ -6,6 +6,7 @@ choice of a method, and the seeds of rows.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -204,16 +205,20 @@ class Pipeline(DiffusionPipeline):
             self._bound_device = self._execution_device
         return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
 
-    def share_passes(self, rows: int) -> None:
+    def share_passes(self, rows: int, thread: Executor | None = None) -> None:
         """Let calls that run at the same time, each in a thread of its own, share passes of at most so many rows.
 
         A row is what it is alone; a call that ends makes room for the next one. Who reads a stream holds up the others.
         `use` ends it.
 
+        Args:
+            rows: Most rows of a pass.
+            thread: As in `mmspec.core.sharing.SharingDecoder`.
+
         Raises:
             ValueError: The passes of the pipeline's model, or its drafter's, belong to one call.
         """
-        self._decoder = SharingDecoder(self.decoder(), rows)
+        self._decoder = SharingDecoder(self.decoder(), rows, thread=thread)
 
     @property
     def why(self) -> str:

@@ -7,14 +7,15 @@ A row's seed is made of its id, so that under an invariant method a row has one 
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.row_values import argument, as_json, cells, ids_of, is_missing, objects, seed_of, shape_of, together
+from mmspec.core.sharing import Caller
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
@@ -101,14 +102,14 @@ class Rows:
         for what, value in (*self.loading.items(), *call.items()):
             _refuse_objects(what, value)
         self._pipe: Pipeline | None = None
-        self._shares = False  # whether calls of the pipeline share passes
+        self._caller: Caller | None = None  # runs the passes that calls of the pipeline share; None: they share none
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_pipe": None, "_shares": False}
+        return {**vars(self), "_pipe": None, "_caller": None}
 
     def description(self) -> dict[str, Any]:
         """All that decides the outputs, as names and numbers; the size of calls does not."""
-        return {name: value for name, value in vars(self).items() if name not in ("_pipe", "_shares", "rows")}
+        return {name: value for name, value in vars(self).items() if name not in ("_pipe", "_caller", "rows")}
 
     def reads(self, columns: Sequence[str]) -> list[str]:
         """The columns of a table that may be arguments.
@@ -141,8 +142,9 @@ class Rows:
                 raise ValueError(unknown("argument", wrong, sorted(known - set(MANAGED))))
             if (self.rows or 1) > 1 and pipe.decoder().captures.way is None:
                 with suppress(ValueError):  # rows that agree are one call, then
-                    pipe.share_passes(self.rows or 1)
-                    self._shares = True
+                    caller = Caller()
+                    pipe.share_passes(self.rows or 1, caller)
+                    self._caller = caller
             self._pipe = pipe
         return self._pipe
 
@@ -167,9 +169,12 @@ class Rows:
         for row in computed:
             cells_of = {name: batch[name][row.number] for name in reads[1:] if name in known}
             row.take({name: cell for name, cell in cells_of.items() if not is_missing(cell)}, self.group)
-        most = 1 if self._shares else self.rows
-        with ThreadPoolExecutor(self.rows if self._shares else 1) as threads:
-            list(threads.map(lambda call: self._compute(pipe, call), self._calls(computed, most)))
+        if self._caller is None:
+            for call in self._calls(computed, self.rows):
+                self._compute(pipe, call)
+        else:
+            calls = self._calls(computed, 1)
+            self._caller.run([partial(self._compute, pipe, call) for call in calls], self.rows or 1)
         written: dict[str, list[Any]] = {
             pipe.makes: [row.output for row in computed],
             "method": [pipe.decoder().name] * len(ids),

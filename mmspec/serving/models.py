@@ -19,7 +19,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
-from mmspec.core.sharing import SharingDecoder
+from mmspec.core.sharing import SharingDecoder, compute_with
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
@@ -69,12 +69,6 @@ class Language:
         model = thread.submit(load_model, name, device, dtype_of(dtype)).result()
         decoder = thread.submit(partial(decoder_for, model, **how)).result()
         return cls(model, processor, *sharing(decoder, rows, thread), thread)
-
-
-def compute_with(helpers: int) -> None:
-    """Let this thread compute with so many."""
-    torch.set_num_threads(helpers)
-    torch.get_num_threads()  # else torch takes the process's latest number when the thread first computes
 
 
 def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | None = None) -> tuple[Decoder, int]:

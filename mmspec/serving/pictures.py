@@ -15,11 +15,12 @@ from pydantic import Field
 from transformers.cli.serving.utils import InferenceThread
 
 from mmspec.api.pipeline import Pipeline
+from mmspec.core.sharing import compute_with
 from mmspec.registry.options import build
 from mmspec.serving.fields import Seed, Share, Temperature
 from mmspec.serving.limits import Limits
 from mmspec.serving.live.stage import png
-from mmspec.serving.models import Models, compute_with
+from mmspec.serving.models import Models
 from mmspec.serving.request import CURRENT, Request
 
 HINTS = frozenset(("user", "quality", "style", "moderation"))

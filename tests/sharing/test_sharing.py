@@ -1,10 +1,12 @@
 """Calls that share passes: each one's units are those that it has alone, whoever comes, goes, or fails beside it."""
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +16,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.sharing import SharingDecoder
+from mmspec.core.sharing import Caller, SharingDecoder
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
@@ -173,6 +175,45 @@ def test_a_pass_that_fails_ends_its_calls_and_no_later_one(monkeypatch: pytest.M
     assert_idle(sharing)
     monkeypatch.setattr(TransformersTarget, "verify", verify)
     assert torch.equal(sharing.generate(tiny_models.prompt([0]), 9, seed=0).units[0], expected)
+
+
+def test_passes_run_in_the_thread_that_waits_for_the_calls() -> None:
+    caller, here, threads = Caller(), threading.get_ident(), torch.get_num_threads()
+    sharing = SharingDecoder(Decoder(TransformersTarget(tiny_models.llama()), Suffix(), k=3), rows=2, thread=caller)
+    where, units, verify = set[int](), dict[int, Tensor](), sharing.target.verify
+
+    def watched(*args: Any) -> Any:
+        where.add(threading.get_ident())
+        return verify(*args)
+
+    def call(row: int) -> None:
+        units[row] = sharing.generate(tiny_models.prompt([row]), 9, seed=row).units[0]
+
+    sharing.target.verify = watched
+    caller.run([partial(call, row) for row in range(5)], 2)
+    alone = [Decoder(sharing.target).generate(tiny_models.prompt([row]), 9, seed=row).units[0] for row in range(5)]
+    assert where == {here} and all(torch.equal(units[row], own) for row, own in enumerate(alone))
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("in_a_pass", [False, True])
+def test_a_key_that_interrupts_ends_all_calls(in_a_pass: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller()
+    sharing = SharingDecoder(Decoder(TransformersTarget(tiny_models.llama())), rows=2, thread=caller)
+    get, verify, rounds = caller._jobs.get, sharing.target.verify, iter(range(9))
+
+    def interrupted(*args: Any) -> Any:
+        if next(rounds, 0) == 4:
+            raise KeyboardInterrupt
+        return verify(*args) if in_a_pass else get()
+
+    if in_a_pass:
+        sharing.target.verify = interrupted
+    else:
+        monkeypatch.setattr(caller, "_jobs", SimpleNamespace(get=interrupted, put=caller._jobs.put))
+    with pytest.raises(KeyboardInterrupt):
+        caller.run([partial(sharing.generate, tiny_models.prompt([row]), 30, seed=row) for row in range(5)], 2)
+    assert_idle(sharing)
 
 
 def test_a_policy_sees_all_drafts_together_and_its_fault_ends_no_call() -> None:

@@ -17,6 +17,7 @@ from tools.bench.one_shape.command import COMMANDS
 from tools.bench.papers import papers
 from tools.bench.roofline import roofline
 from tools.bench.served import served
+from tools.bench.table import table
 from tools.bench.text.command import bench_ssm, bench_text
 from tools.bench.trained.command import trained
 from tools.bench.video.command import bench_video
@@ -39,6 +40,7 @@ def build() -> typer.Typer:
         "papers": papers,
         "served": served,
         "loads": loads,
+        "table": table,
     }
     for name, command in commands.items():
         app.command(name)(checked(command))

@@ -113,14 +113,16 @@ def _await(url: str, process: "subprocess.Popen[bytes]") -> None:
     raise RuntimeError(f"nothing answers at {url}")
 
 
-def measured(served: Served, name: str, dtype: str, clients: int, prompts: Sequence[str], new: int) -> Cell:
+def measured(
+    served: Served, name: str, model: str, dtype: str, *, clients: int, prompts: Sequence[str], new: int
+) -> Cell:
     """Let so many clients ask all prompts, each the next one that is left."""
     cpu, began = served.cpu_seconds(), time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
         answers = list(pool.map(lambda number: served.ask(prompts[number], new, number), range(len(prompts))))
     seconds, cpu = time.perf_counter() - began, served.cpu_seconds() - cpu
     tokens, first = sum(tokens for tokens, _ in answers), statistics.median(first for _, first in answers)
-    return Cell(name, served.model, dtype, clients, len(prompts), tokens, seconds, cpu, first)
+    return Cell(name, model, dtype, clients, len(prompts), tokens, seconds, cpu, first)
 
 
 def served(
@@ -148,7 +150,7 @@ def served(
         for _ in range(repeats):
             for count in clients or (1, 8):
                 for name, each in running.items():
-                    cell = measured(each, name, dtype, count, asked, new_tokens)
+                    cell = measured(each, name, model, dtype, clients=count, prompts=asked, new=new_tokens)
                     typer.echo(
                         f"{name:36} {count:3} clients: {cell.tokens / cell.seconds:6.1f} tokens a second, "
                         f"{cell.tokens / cell.cpu_seconds:6.1f} a CPU second, first token {cell.first_token:.2f} s"
