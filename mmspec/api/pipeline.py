@@ -5,11 +5,13 @@ the stored model's architecture or fits the loaded model. All pipelines share wh
 choice of a method, and the seeds of rows.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import diffusers
 import torch
@@ -29,6 +31,7 @@ from mmspec.hosts.loading import load_model
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 
+Made = TypeVar("Made")
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
@@ -63,7 +66,7 @@ class Pipeline(DiffusionPipeline):
         """
         super().__init_subclass__(**how)
         if "__call__" in vars(cls):
-            cls.__call__ = naming_arguments(vars(cls)["__call__"])
+            cls.__call__ = naming_arguments(_of_one_call(vars(cls)["__call__"]))
         if not hasattr(diffusers, cls.__name__):
             setattr(diffusers, cls.__name__, cls)
 
@@ -203,13 +206,18 @@ class Pipeline(DiffusionPipeline):
         if self._bound_device != self._execution_device:  # drafter and rule may hold tensors of the target
             decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
-        return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
+        if k is None or whole("k", k) == decoder.k:
+            return decoder
+        if isinstance(decoder, SharingDecoder):
+            raise ValueError(f"calls that share passes draft k={decoder.k} units: say another number in use(…), before")
+        return rebound(decoder, k)
 
     def share_passes(self, rows: int, thread: Executor | None = None) -> None:
         """Let calls that run at the same time, each in a thread of its own, share passes of at most so many rows.
 
         A row is what it is alone; a call that ends makes room for the next one. Who reads a stream holds up the others.
-        `use` ends it.
+        Callbacks get a copy of the pipeline, with the scale and the size of their call. `use`, and another device, end
+        it.
 
         Args:
             rows: Most rows of a pass.
@@ -219,6 +227,13 @@ class Pipeline(DiffusionPipeline):
             ValueError: The passes of the pipeline's model, or its drafter's, belong to one call.
         """
         self._decoder = SharingDecoder(self.decoder(), rows, thread=thread)
+
+    def computed(self, run: Callable[[], Made]) -> Made:
+        """The result of a function that runs modules; if calls share passes, in the thread in which these run, so that
+        a call's numbers are those that it has alone.
+        """
+        decoder = self._decoder
+        return decoder.shared.run(run) if isinstance(decoder, SharingDecoder) else run()
 
     @property
     def why(self) -> str:
@@ -292,3 +307,13 @@ def _one_per_row(values: list[Any], rows: int, what: str, each: str) -> list[Any
 def _drawn(generator: Generator | None) -> int:
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (), generator=generator, device=device))
+
+
+def _of_one_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A pipeline's `__call__`, on a copy of the pipeline where calls run at the same time: it has one call's scale."""
+
+    @functools.wraps(call)
+    def called(self: Pipeline, *args: Any, **how: Any) -> Any:
+        return call(copy.copy(self) if isinstance(self._decoder, SharingDecoder) else self, *args, **how)
+
+    return called

@@ -140,7 +140,8 @@ class Rows:
             known = _parameters(pipe)
             for wrong in (argument for argument in self.call if argument not in known):
                 raise ValueError(unknown("argument", wrong, sorted(known - set(MANAGED))))
-            if (self.rows or 1) > 1 and pipe.decoder().captures.way is None:
+            # Pictures have as many units each: rows of one call end together, and are decided together
+            if pipe.makes == "text" and (self.rows or 1) > 1 and pipe.decoder().captures.way is None:
                 with suppress(ValueError):  # rows that agree are one call, then
                     caller = Caller()
                     pipe.share_passes(self.rows or 1, caller)

@@ -3,7 +3,7 @@
 The core asks `isinstance(object, Capability)`. A class has a capability if it has the members; nothing is inherited.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -85,8 +85,11 @@ class Sharing(Protocol):
             ValueError: Its passes belong to one call; says why.
         """
 
-    def joins(self, cache: Any) -> bool:
-        """True if a call's rows can be among those of others; False for prompts of more than units, say.
+    def size(self, inputs: Any) -> tuple[int, int]:
+        """The rows of a prompt, and the units that a call reads of it."""
+
+    def kind(self, cache: Any) -> Hashable:
+        """A key of the calls whose rows can be in one pass; None: no others can be among this one's.
 
         Args:
             cache: The call's, after `start`.

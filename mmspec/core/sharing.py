@@ -14,7 +14,7 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class Sharer:
     state: State | None = None  # from its first pass on
     proposed: Draft | None = None
     waits: bool = False  # for a pass
-    alone: bool = False  # its rows cannot be among others
+    kind: Hashable = None  # of calls whose rows can be among its own; None: there are none
     passed: Passed | BaseException | None = None  # its part of the last pass, or what ended that
     kept: tuple[Tensor, Tensor] | None = None  # path and count of its last round
 
@@ -125,21 +125,20 @@ class SharedPasses:
         self._turn = threading.Condition()  # held by the thread that computes
         self._queue = deque[Sharer]()  # who waits to begin, the first come first
         self._calls: list[Sharer] = []
-        self._inside: list[Sharer] = []  # whose rows the cache has, in this order
-        self._cache: Any = None
+        self._batches: dict[Hashable, Batch] = {}  # by the kind of calls
         self._read = 0  # units of prompts since the last pass
         self._last: tuple[float, int] | None = None  # when the last pass began, and how deep its drafts were
 
     @contextmanager
-    def call(self, rows: int, prompt: int) -> Iterator[Sharer]:
-        """A call of so many rows, which reads so many units of prompts; it begins when it is its turn."""
-        sharer = Sharer(rows, prompt)
+    def call(self, inputs: Any) -> Iterator[Sharer]:
+        """A call with these inputs; it begins when it is its turn."""
+        sharer = Sharer(*self._target.size(inputs))
         self._queue.append(sharer)  # before its turn: no pass begins while the next one may come in
         with self._turn:
             try:
                 self._turn.wait_for(lambda: self._queue[0] is sharer and self._lets_in())
                 self._calls.append(sharer)
-                self._read += prompt
+                self._read += sharer.prompt
             finally:
                 self._queue.remove(sharer)
                 self._turn.notify_all()
@@ -149,7 +148,7 @@ class SharedPasses:
                 self._calls.remove(sharer)  # its rows go with the next pass
                 if not self._calls:
                     self._forget()
-                if sharer not in self._inside:
+                if not any(sharer in batch.calls for batch in self._batches.values()):
                     sharer.state = None
                 self._pass_if_all_wait()
                 self._turn.notify_all()
@@ -179,7 +178,7 @@ class SharedPasses:
     def verify(self, sharer: Sharer, state: State, proposed: Draft | None) -> Passed:
         """A call's part of the next pass; see `Passes`."""
         if sharer.state is None:
-            sharer.state, sharer.alone = state, not self._target.joins(state.cache)
+            sharer.state, sharer.kind = state, self._target.kind(state.cache)
         sharer.proposed, sharer.waits = proposed, True
         self._pass_if_all_wait()
         self._turn.wait_for(lambda: not sharer.waits)
@@ -191,7 +190,7 @@ class SharedPasses:
 
     def commit(self, sharer: Sharer, state: State, path: Tensor, count: Tensor) -> None:
         """A call's part of a commit, which is done before the next pass."""
-        if sharer.alone:
+        if sharer.kind is None:
             self._target.commit(state.cache, path, count)
         sharer.kept = path, count
 
@@ -199,10 +198,14 @@ class SharedPasses:
         if not self._calls or self._lets_in() or not all(call.waits for call in self._calls):
             return
         try:
-            together = [call for call in self._calls if not call.alone]
-            passed = self._passed(together) if together else {}
+            self._measure()
+            began, deepest = time.perf_counter(), 0
+            for kind in {*self._batches, *(call.kind for call in self._calls)} - {None}:
+                deepest = max(deepest, self._pass(kind))
             for call in self._calls:
-                call.passed = passed[call] if call in passed else self._passed_alone(call)
+                if call.kind is None:
+                    call.passed = self._passed_alone(call)
+            self._last = began, deepest
         except BaseException as error:  # it ends the calls, each in its thread
             self._forget()
             for call in self._calls:
@@ -221,62 +224,33 @@ class SharedPasses:
         output: TargetOutput = self.run(lambda: self._target.verify(cache, draft))
         return output
 
-    def _passed(self, calls: Sequence[Sharer]) -> "dict[Sharer, Passed]":
-        """Every call's part of a pass over all of them."""
-        self._commit()
-        self._measure(calls)
-        self._let_in_and_out(calls)
-        states = [call.state for call in self._inside if call.state is not None]
+    def _pass(self, kind: Hashable) -> int:
+        """Run the pass over all calls of a kind: how deep their drafts are."""
+        batch = self._batches.setdefault(kind, Batch(self._target))
+        batch.commit()
+        batch.become([call for call in self._calls if call.kind == kind])
+        if not batch.calls:
+            del self._batches[kind]
+            return 0
+        states = [call.state for call in batch.calls if call.state is not None]
         if isinstance(self._target, LengthAware):
-            self._target.synced(self._cache, [n for state in states for n in state.host.emitted])
-        drafts = [rooted(*each) for each in zip(states, self._trimmed(states), strict=True)]
+            self._target.synced(batch.cache, [n for state in states for n in state.host.emitted])
+        drafts = [rooted(*each) for each in zip(states, self._trimmed(batch.calls), strict=True)]
         merged = together(drafts)
-        self._last = time.perf_counter(), max(draft.index.deepest for draft in drafts)
-        output = self._verify(self._cache, merged)
-        first, parts = 0, dict[Sharer, Passed]()
-        for call, draft in zip(self._inside, drafts, strict=True):
+        output = self._verify(batch.cache, merged)
+        first = 0
+        for call, draft in zip(batch.calls, drafts, strict=True):
             rows = slice(first, first + call.rows)
-            parts[call] = Passed(draft, part_of(output, rows, draft.nodes), merged.nodes)
+            call.passed = Passed(draft, part_of(output, rows, draft.nodes), merged.nodes)
             first += call.rows
-        return parts
+        return max(draft.index.deepest for draft in drafts)
 
-    def _commit(self) -> None:
-        """Commit what the calls kept of the last pass; of those that ended in it, nothing."""
-        if not self._inside:
-            return
-        kept = [call.kept or _nothing(call) for call in self._inside]
-        depth = max(path.shape[1] for path, _ in kept)
-        path = torch.cat([pad(path, (0, depth - path.shape[1]), value=-1) for path, _ in kept])
-        self._target.commit(self._cache, path, torch.cat([count for _, count in kept]))
-
-    def _let_in_and_out(self, calls: Sequence[Sharer]) -> None:
-        """Let the cache have the rows of these calls: without those that ended, with those that have begun."""
-        stay, rows, first = list[Sharer](), list[int](), 0
-        for call in self._inside:
-            if call in calls:
-                stay.append(call)
-                rows += range(first, first + call.rows)
-            else:
-                call.state = None  # it knows the call, too: a cycle would keep its tensors for long
-            first += call.rows
-        if len(stay) < len(self._inside):
-            self._cache = self._target.taken(self._cache, rows) if stay else None
-        new = [call for call in calls if call not in stay]
-        caches = [] if self._cache is None else [self._cache]
-        for call in new:
-            assert call.state is not None
-            caches.append(call.state.cache)
-            call.state.cache = None
-        if new:
-            self._cache = self._target.joined(caches)
-        self._inside = [*stay, *new]
-
-    def _trimmed(self, states: Sequence[State]) -> list[Draft | None]:
+    def _trimmed(self, calls: Sequence[Sharer]) -> list[Draft | None]:
         """The calls' drafts, not rooted, as far as the policy wants them verified."""
-        drafts = [call.proposed for call in self._inside]
+        drafts = [call.proposed for call in calls]
         if not all(draft is None or draft.index.is_chain for draft in drafts) or not any(drafts):
             return drafts
-        roots = [state.root for state in states]
+        roots = [call.state.root for call in calls if call.state is not None]
         all_drafts = [Draft.empty(root) if draft is None else draft for root, draft in zip(roots, drafts, strict=True)]
         deepest = max(draft.units.shape[1] for draft in all_drafts)
         valid = torch.cat([pad(draft.valid, (0, deepest - draft.valid.shape[1])) for draft in all_drafts])
@@ -286,15 +260,21 @@ class SharedPasses:
         kept = valid
         with self._contained():
             kept = self._policy.trim(Draft.chain(units, valid=valid, score=score)).valid
-        parts = kept.split([len(state.emitted) for state in states])
+        parts = kept.split([call.rows for call in calls])
         return [
             None if draft is None else replace(draft, valid=part[:, : draft.units.shape[1]]).compact()
             for draft, part in zip(drafts, parts, strict=True)
         ]
 
-    def _measure(self, calls: Sequence[Sharer]) -> None:
-        """Tell the policy what the last pass gave and took, if it was over these calls."""
-        if self._last is None or isinstance(self._policy, Fixed) or any(call.kept is None for call in calls):
+    def _measure(self) -> None:
+        """Tell the policy what the last passes gave and took, if they were over the calls that there are."""
+        calls = [call for call in self._calls if call.kind is not None]
+        if (
+            not calls
+            or self._last is None
+            or isinstance(self._policy, Fixed)
+            or any(call.kept is None for call in calls)
+        ):
             return  # a fixed length reads nothing of the device
         (began, deepest), gave = self._last, list[tuple[int, int]]()
         for call in calls:
@@ -316,9 +296,49 @@ class SharedPasses:
             self._policy = Fixed(self._k)
 
     def _forget(self) -> None:
-        for call in self._inside:
+        for call in (call for batch in self._batches.values() for call in batch.calls):
             call.state = None
-        self._cache, self._inside, self._last = None, [], None
+        self._batches, self._last = {}, None
+
+
+class Batch:
+    """Calls of one kind, whose rows are in one cache of the target."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.calls: list[Sharer] = []  # in the order of their rows
+        self.cache: Any = None
+
+    def commit(self) -> None:
+        """Commit what the calls kept of the last pass; of those that ended in it, nothing."""
+        if not self.calls:
+            return
+        kept = [call.kept or _nothing(call) for call in self.calls]
+        depth = max(path.shape[1] for path, _ in kept)
+        path = torch.cat([pad(path, (0, depth - path.shape[1]), value=-1) for path, _ in kept])
+        self._target.commit(self.cache, path, torch.cat([count for _, count in kept]))
+
+    def become(self, calls: Sequence[Sharer]) -> None:
+        """Have the rows of these calls: without those that ended, with those that have begun."""
+        stay, rows, first = list[Sharer](), list[int](), 0
+        for call in self.calls:
+            if call in calls:
+                stay.append(call)
+                rows += range(first, first + call.rows)
+            else:
+                call.state = None  # it knows the call, too: a cycle would keep its tensors for long
+            first += call.rows
+        if len(stay) < len(self.calls):
+            self.cache = self._target.taken(self.cache, rows) if stay else None
+        new = [call for call in calls if call not in stay]
+        caches = [] if self.cache is None else [self.cache]
+        for call in new:
+            assert call.state is not None
+            caches.append(call.state.cache)
+            call.state.cache = None
+        if new:
+            self.cache = self._target.joined(caches)
+        self.calls = [*stay, *new]
 
 
 def _nothing(call: Sharer) -> tuple[Tensor, Tensor]:
@@ -438,8 +458,7 @@ class SharingDecoder(Decoder):
 
     def rounds(self, inputs: Any, limit: int, **options: Any) -> Generator[State, None, None]:
         """As of any decoder; begins when it is the call's turn. Who leaves it early closes it."""
-        ids = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
-        with self.shared.call(len(ids), ids.numel()) as sharer:
+        with self.shared.call(inputs) as sharer:
             call = copy.copy(self)
             call.eager = Eager(CallPasses(self.shared, sharer), self.rule, self.proposer, self.ranks)
             yield from super(SharingDecoder, call).rounds(inputs, limit, **options)

@@ -6,13 +6,14 @@ With another negative prompt within a call, the unconditional half is read again
 prompt may be longer or shorter than the old one: the rows of a slot cache have lengths of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Prefill, TargetOutput
 from mmspec.hosts import prefill
@@ -59,6 +60,31 @@ class GuidedCache:
         """A target's `commit`: `path [rows, depth]`, `count [rows]`."""
         with inference():
             self.slots.commit(self.physical(path), self.physical(count))
+
+    def joined(self, others: "Sequence[GuidedCache]") -> "GuidedCache":
+        """A cache with the rows of others behind its own, in its own slots; all are guided, or none is."""
+        every = (self, *others)
+        self.slots.join([other.slots for other in others])
+        rows = sum(cache.rows for cache in every)
+        joined = replace(self, rows=rows, given=torch.cat([cache.given for cache in every]))
+        if len(self.slots.length) == rows:
+            return joined
+        given, null, first = list[int](), list[int](), 0
+        for cache in every:  # whose halves lie side by side
+            given += range(first, first + cache.rows)
+            null += range(first + cache.rows, first + 2 * cache.rows)
+            first += 2 * cache.rows
+        return joined._taken(given + null, rows)
+
+    def taken(self, rows: Sequence[int]) -> "GuidedCache":
+        """A cache with some rows of this one, in its own slots."""
+        halves = len(self.slots.length) // self.rows
+        return self._taken([half * self.rows + row for half in range(halves) for row in rows], len(rows))
+
+    def _taken(self, physical: list[int], rows: int) -> "GuidedCache":
+        self.slots.take(on_device(physical, self.slots.length.device, torch.int64))
+        self.slots.begun = [self.slots.begun[row] for row in physical]
+        return replace(self, rows=rows, given=self.given[physical])
 
     def load(self, call: "GuidedCache") -> "GuidedCache":
         """Take over the cache of a call: the one that the call goes on with."""
@@ -123,7 +149,25 @@ class OneShapeTarget:
 
 
 class GuidedTarget(OneShapeTarget):
-    """The common part of such targets whose cache is a `GuidedCache`."""
+    """The common part of such targets whose cache is a `GuidedCache`. Guided calls share passes, and the others do."""
+
+    def size(self, inputs: Any) -> tuple[int, int]:
+        given = inputs.guiding.given
+        return len(given), given.shape[:2].numel()
+
+    def to_share(self) -> Any:
+        return self
+
+    def kind(self, cache: GuidedCache) -> Hashable:
+        return None if cache.slots.fixed else len(cache.slots.length) // cache.rows
+
+    @torch.no_grad()
+    def joined(self, caches: Sequence[GuidedCache]) -> GuidedCache:
+        return caches[0].joined(caches[1:])
+
+    @torch.no_grad()
+    def taken(self, cache: GuidedCache, rows: Sequence[int]) -> GuidedCache:
+        return cache.taken(rows)
 
     def commit(self, cache: GuidedCache, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)

@@ -179,10 +179,11 @@ class SlotCache(Cache):
             recurrent.take(rows)
         self.length, self.end, self.origin = (each[rows] for each in (self.length, self.end, self.origin))
         self.shift = self.shift[..., rows]
+        self.holes = None if self.holes is None else self.holes[rows]
         self._forget_rows()
 
     def join(self, others: "Sequence[SlotCache]") -> None:
-        """Hold the rows of other caches of the model behind its own; of texts alone, and without rings."""
+        """Hold the rows of other caches of the model behind its own; without rings and `places`."""
         every = (self, *others)
         self.most = max(cache.most for cache in every)
         self.capacity = max(cache.capacity for cache in every)
@@ -190,12 +191,20 @@ class SlotCache(Cache):
             layer.join(theirs)
         for number, recurrent in self.recurrent.items():
             recurrent.join([other.recurrent[number] for other in others])
+        if any(cache.holes is not None for cache in every):
+            self.holes = torch.cat([cache._all_holes(self.capacity) for cache in every])
         self.length, self.end, self.origin, self.shift = (
             torch.cat([getattr(cache, name) for cache in every]) for name in ("length", "end", "origin", "shift")
         )
         self.begun = [units for cache in every for units in cache.begun]
         self.longest, self.unsure = max(cache.longest for cache in every), max(cache.unsure for cache in every)
         self._forget_rows()
+
+    def _all_holes(self, capacity: int) -> Tensor:
+        """The holes of every row, `[batch, capacity]` bool."""
+        none = torch.zeros(len(self.length), 0, dtype=torch.bool, device=self.length.device)
+        holes = none if self.holes is None else self.holes
+        return torch.nn.functional.pad(holes, (0, capacity - holes.shape[1]))
 
     def _forget_rows(self) -> None:
         """Forget what was computed for other rows or tensors than there are now."""

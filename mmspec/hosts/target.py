@@ -18,7 +18,6 @@ from transformers import Cache, PreTrainedModel
 
 from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
-from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill
@@ -236,23 +235,26 @@ class TransformersTarget:
         other.keep_all = True  # rings of calls have lengths of their own
         return other
 
-    def joins(self, cache: TransformersTargetCache) -> bool:
+    def size(self, inputs: Any) -> tuple[int, int]:
+        ids = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
+        return len(ids), ids.numel()
+
+    def kind(self, cache: TransformersTargetCache) -> Hashable:
         slots = cache.slots
         special = slots.holes is not None or slots.places is not None or slots.fixed or cache.passes.rows is not None
         theirs = getattr(cache.given, "_is_user_defined", False)  # transformers sets it on users' caches only
-        return cache.plain and not theirs and not cache.guided and not special
+        return ("guided" if cache.guided else "plain") if cache.plain and not theirs and not special else None
 
     @torch.no_grad()
     def joined(self, caches: Sequence[TransformersTargetCache]) -> TransformersTargetCache:
         first, *others = caches
-        first.slots.join([cache.slots for cache in others])
-        return first
+        cache = first.guidance.joined([other.guidance for other in others])
+        return replace(first, prompts=cache.given if first.guided else None)
 
     @torch.no_grad()
     def taken(self, cache: TransformersTargetCache, rows: Sequence[int]) -> TransformersTargetCache:
-        cache.slots.take(on_device(rows, cache.slots.length.device, torch.int64))
-        cache.slots.begun = [cache.slots.begun[row] for row in rows]
-        return cache
+        left = cache.guidance.taken(rows)
+        return replace(cache, prompts=left.given if cache.guided else None)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:

@@ -30,21 +30,34 @@ TOGETHER = 8
 """Requests that share passes, where nobody names a number."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """A model that is served, and the threads of its calls."""
+
+    rows: int = 1  # most calls at a time, which share passes
+    thread: ThreadPoolExecutor | None = None  # the one that computes for the model; None: each call's own
+
+    def workers(self) -> ThreadPoolExecutor:
+        """The threads of the calls."""
+        if self.thread is None:
+            return ThreadPoolExecutor(self.rows)
+        return self.thread if self.rows == 1 else ThreadPoolExecutor(self.rows, initializer=compute_with, initargs=(1,))
+
+
+def computing() -> ThreadPoolExecutor:
+    """A thread that computes for a model. Nothing of the model is computed in the caller's, which would get helpers of
+    its own (`mmspec.core.sharing.SharingDecoder`).
+    """
+    return ThreadPoolExecutor(1, initializer=compute_with, initargs=(torch.get_num_threads(),))
+
+
 @dataclass(frozen=True)
-class Language:
+class Language(Computed):
     """A language model that is served."""
 
     model: Any  # the live model; its `generate` is transformers' own
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
-    rows: int = 1  # most calls at a time, which share passes
-    thread: ThreadPoolExecutor | None = None  # the one that computes for the model; None: each call's own
-
-    def workers(self) -> ThreadPoolExecutor:
-        """The threads of the model's calls."""
-        if self.thread is None:
-            return ThreadPoolExecutor(self.rows)
-        return self.thread if self.rows == 1 else ThreadPoolExecutor(self.rows, initializer=compute_with, initargs=(1,))
 
     @cached_property
     def table(self) -> Any:
@@ -59,16 +72,38 @@ class Language:
         cls, name: str, device: str, dtype: str | None, template: str | None, rows: int | None, **how: Any
     ) -> "Language":
         """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
-        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`. Nothing of it is computed in the
-        caller's thread, which would get helpers of its own (`mmspec.core.sharing.SharingDecoder`).
+        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`.
         """
         processor = load_processor(name)
         if template is not None:
             processor.chat_template = template
-        thread = ThreadPoolExecutor(1, initializer=compute_with, initargs=(torch.get_num_threads(),))
+        thread = computing()
         model = thread.submit(load_model, name, device, dtype_of(dtype)).result()
         decoder = thread.submit(partial(decoder_for, model, **how)).result()
-        return cls(model, processor, *sharing(decoder, rows, thread), thread)
+        decoder, rows = sharing(decoder, rows, thread)
+        return cls(model, processor, decoder, rows=rows, thread=thread)
+
+
+@dataclass(frozen=True)
+class Drawing(Computed):
+    """A pipeline that draws, and is served."""
+
+    pipe: Pipeline
+
+    @classmethod
+    def load(cls, name: str, rows: int | None, **how: Any) -> "Drawing":
+        """Load a pipeline; arguments as in `mmspec.Pipeline.from_pretrained`, and for `rows` as in `sharing`."""
+        thread = computing()
+        pipe: Pipeline = thread.submit(partial(mmspec.Pipeline.from_pretrained, name, **how)).result()
+        if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
+            raise ValueError(
+                f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served"
+            )
+        pipe.set_progress_bar_config(disable=True)  # it would stand on the server's terminal
+        _, rows = sharing(pipe.decoder(), rows, thread)
+        if rows > 1:
+            pipe.share_passes(rows, thread)
+        return cls(pipe, rows=rows, thread=thread)
 
 
 def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | None = None) -> tuple[Decoder, int]:
@@ -88,7 +123,7 @@ def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | Non
         return decoder, 1
 
 
-Served = Language | Pipeline
+Served = Language | Drawing
 
 
 def load(
@@ -104,11 +139,7 @@ def load(
     """Load a language model, or a pipeline that draws; arguments as in `Language.load`."""
     if pipeline_of(Stored.named(name), name) is None:
         return Language.load(name, device, dtype, template, rows, options=options, **how)
-    pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
-    if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
-        raise ValueError(f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served")
-    pipe.set_progress_bar_config(disable=True)  # it would stand on the server's terminal
-    return pipe
+    return Drawing.load(name, rows, device=device, dtype=dtype, **how, **options)
 
 
 class Models(ModelManager):
@@ -122,7 +153,7 @@ class Models(ModelManager):
         self._since = int(time.time())
 
     def named(self, name: str | None, kind: type[Any]) -> str:
-        """The name of the model that a request means, of a `kind`: `Language`, or `Pipeline` for one that draws."""
+        """The name of the model that a request means, of a `kind`: `Language`, or `Drawing`."""
         fitting = [name for name, served in self._served.items() if isinstance(served, kind)]
         if name in fitting or (name is None and fitting):
             return name or fitting[0]
@@ -137,8 +168,8 @@ class Models(ModelManager):
     def languages(self) -> dict[str, Language]:
         return {name: served for name, served in self._served.items() if isinstance(served, Language)}
 
-    def pipelines(self) -> dict[str, Pipeline]:
-        return {name: served for name, served in self._served.items() if isinstance(served, Pipeline)}
+    def drawings(self) -> dict[str, Drawing]:
+        return {name: served for name, served in self._served.items() if isinstance(served, Drawing)}
 
     @staticmethod
     def process_model_name(model_id: str) -> str:

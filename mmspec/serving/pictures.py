@@ -1,6 +1,6 @@
 """Pictures: `/v1/images/generations`, as OpenAI's clients ask for them; transformers has no such endpoint.
 
-A pipeline has one thread of its own, as a model has, and its requests wait for each other.
+Requests of a pipeline share passes where those of its method can; else they wait for each other.
 """
 
 import asyncio
@@ -8,19 +8,17 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
-from transformers.cli.serving.utils import InferenceThread
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.core.sharing import compute_with
 from mmspec.registry.options import build
 from mmspec.serving.fields import Seed, Share, Temperature
 from mmspec.serving.limits import Limits
 from mmspec.serving.live.stage import png
-from mmspec.serving.models import Models
+from mmspec.serving.models import Drawing, Models
 from mmspec.serving.request import CURRENT, Request
 
 HINTS = frozenset(("user", "quality", "style", "moderation"))
@@ -63,9 +61,7 @@ class Painter:
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models
         self._limits = limits
-        self._threads = {name: InferenceThread() for name in models.pipelines()}
-        for thread in self._threads.values():
-            thread.submit(compute_with, torch.get_num_threads())
+        self._threads = {name: drawing.workers() for name, drawing in models.drawings().items()}
 
     async def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The pictures of a request, as PNG in base 64."""
@@ -73,11 +69,11 @@ class Painter:
         asked = build(Picture, said, "the request")
         self._limits.refuse_pictures(asked.n)
         request = CURRENT.get()
-        request.model = name = self._models.named(asked.model, Pipeline)
-        pipe = self._models.pipelines()[name]
+        request.model = name = self._models.named(asked.model, Drawing)
+        pipe = self._models.drawings()[name].pipe
         request.seeded(asked.seed)
-        submitted = self._threads[name].async_submit(_draw, pipe, asked.call(pipe), request)
-        drawn = await asyncio.shield(submitted)  # whoever stops waiting does not cancel what the thread will set
+        call = partial(_draw, pipe, asked.call(pipe), request)
+        drawn = await asyncio.get_running_loop().run_in_executor(self._threads[name], call)
         return {"created": int(time.time()), "data": [{"b64_json": png(image)} for image in drawn]}
 
 

@@ -44,8 +44,8 @@ def app(plain: Plain) -> App:
 @pytest.fixture(scope="module")
 def shared(plain: Plain) -> App:
     """The same, with calls that share passes."""
-    together = sharing(decoder_for(plain.model, "prompt-lookup"), 4)
-    return application(Models({MODEL: Language(plain.model, plain.tokenizer, *together)}), Limits())
+    decoder, rows = sharing(decoder_for(plain.model, "prompt-lookup"), 4)
+    return application(Models({MODEL: Language(plain.model, plain.tokenizer, decoder, rows=rows)}), Limits())
 
 
 def asked(app: App, ask: Ask) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import mmspec
 from mmspec.serving.app import application
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Models
+from mmspec.serving.models import Drawing, Models
 from tests.support.serving import CHAT, Leaving, Plain, ask, language
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(pipe, call, request)
 
     monkeypatch.setattr(pictures, "_draw", draw)
-    app = application(Models({"m": pipe}), Limits())
+    app = application(Models({"m": Drawing(pipe)}), Limits())
     status, _ = asyncio.run(ask(app, b'{"prompt": "red heart"}', "/v1/images/generations", leaving.receive))
     assert status == 499
     assert leaving.asked == 3

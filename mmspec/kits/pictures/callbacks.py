@@ -145,6 +145,10 @@ class StepEnd:
                 f"{NULL_MASK} is {list(mask.shape)} where {NULL} is {list(null.shape)}; return a mask of that length, "
                 f"or {NULL} alone where there is no padding"
             )
+        if state.cache is None:
+            raise ValueError(
+                "a call that shares passes cannot change what it leads away from: the cache is of all calls"
+            )
         self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
         committed = max(state.host.emitted) - 1  # the last unit of a row is the root of its next draft
         units = state.history[:, state.prompt_length : state.prompt_length + committed]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -270,7 +271,8 @@ class PicturePipeline(Pipeline):
         seeds = seeds_for(times * arguments.count(prompt, class_labels, prompt_embeds), seed, generator, "picture")
         self._guidance_scale, self._interrupt = sampling.guidance_scale, False
         decoder = self.decoder(k)
-        condition: Any = self.encode_prompt(
+        encode = partial(
+            self.encode_prompt,
             prompt,
             class_labels=class_labels,
             negative_prompt=negative_prompt,
@@ -281,6 +283,7 @@ class PicturePipeline(Pipeline):
             negative_prompt_embeds=negative_prompt_embeds,
             negative_prompt_attention_mask=negative_prompt_attention_mask,
         )
+        condition: Any = self.computed(encode)
         inputs, layout, warp = self.asked(condition, warp)
         guiding: Guiding = condition.guiding
         step_end = StepEnd(
@@ -297,7 +300,7 @@ class PicturePipeline(Pipeline):
         units = rounds.picture(state)
         images = None
         if output_type != "latent":
-            images = VaeImageProcessor().postprocess(self.pixels_of(units), output_type)
+            images = VaeImageProcessor().postprocess(self.computed(partial(self.pixels_of, units)), output_type)
         self.maybe_free_model_hooks()
         size = layout.stages[-1].height, layout.stages[-1].width
         units = units.unflatten(1, size)
