@@ -1,5 +1,6 @@
 """Calls that share passes: each one's units are those that it has alone, whoever comes, goes, or fails beside it."""
 
+import copy
 import random
 import threading
 import time
@@ -17,6 +18,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.sharing import Caller, SharingDecoder
+from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
@@ -24,6 +26,7 @@ from mmspec.testing import tiny_models
 from mmspec_text.drafters.suffix import Suffix, SuffixTree
 from mmspec_text.drafters.token_recycling import TokenRecycling
 from tests.captured.test_every_method import PAIRS, parts_of
+from tests.support.laws import assert_follows
 
 OF_ONE_CALL_TOO = ("continuous-ar", "xlnet", "token-frames")
 """Targets whose passes are over one call's rows."""
@@ -242,3 +245,28 @@ def test_a_policy_sees_all_drafts_together_and_its_fault_ends_no_call() -> None:
     with pytest.warns(UserWarning, match="policy Cutting failed"):
         outputs = queued(sharing, calls)
     assert all(output.report.emitted == 30 for output in outputs) and max(Cutting.rows) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Match, Rejection])
+def test_in_bfloat16_the_units_of_shared_passes_follow_the_models_law(rule: Callable[[], Rule]) -> None:
+    """Passes of other shapes round otherwise, so that a text may be another one there; its law is the model's."""
+    model, length = copy.deepcopy(tiny_models.llama()).to(torch.bfloat16), 3
+    ids = tiny_models.prompt([1])["input_ids"]
+    small = TransformersTarget(tiny_models.llama(), drafting=True)
+    decoder = Decoder(TransformersTarget(model), DraftModel(small), rule(), k=2)
+    sharing = SharingDecoder(decoder, rows=10**6)
+
+    def sample(seed: int, rows: int) -> Tensor:
+        parts = [range(rows)[first::4] for first in range(4)]
+        calls = [
+            partial(sharing.generate, ids.expand(len(part), -1), length, seed=[seed * rows + row for row in part])
+            for part in parts
+        ]
+        return torch.cat([torch.stack(output.units) for output in queued(sharing, calls)])
+
+    texts = torch.cartesian_prod(*[torch.arange(tiny_models.VOCAB)] * length)
+    with torch.no_grad():
+        logits = model(torch.cat([ids.expand(len(texts), -1), texts], 1)).logits[:, -length - 1 : -1].float()
+    chances = logits.softmax(-1).gather(2, texts[..., None])[..., 0].prod(1)
+    assert_follows(sample, chances.reshape([tiny_models.VOCAB] * length), rows=40_000)
