@@ -47,6 +47,9 @@ def serve(
         list[str] | None,
         typer.Option(envvar="MMSPEC_API_KEY", show_default=False, help="Any of these opens; none: all may ask."),
     ] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Let drafters with a network learn from the answers, while no call runs.")
+    ] = False,
     continuous_batching: Annotated[bool, typer.Option("--continuous-batching", hidden=True)] = False,
 ) -> None:
     """Serve models to OpenAI's clients, as `transformers serve` does, and let them speculate."""
@@ -67,7 +70,7 @@ def serve(
     sizes = {"body": max_body_bytes, "prompt": max_prompt_tokens, "new": max_tokens, "pictures": max_pictures}
     limits = Limits(**sizes, texts=max_texts, connections=max_connections, seconds=request_timeout)
     how: dict[str, Any] = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
-    how |= {"rows": max_batch}
+    how |= {"rows": max_batch, "learn": learn}
     with listener(host, port, open_to_all=not keys) as listening:
         served = {name: load(name, device, dtype, template, options, method=chosen, **how) for name, chosen in each}
         from mmspec.serving.app import application

@@ -21,7 +21,6 @@ from transformers.cli.serving.server import build_server
 from transformers.cli.serving.utils import GenerateManager, GenerationState
 
 from mmspec.api.enable import Enabled
-from mmspec.core.decoder import Decoder
 from mmspec.serving.door import Door
 from mmspec.serving.handlers import SpeculatingChat, SpeculatingCompletion
 from mmspec.serving.limits import Limits
@@ -46,8 +45,8 @@ DEFAULT_NEW = 1024  # new tokens of a request that names no number, if there is 
 class Call:
     """An object that transformers' manager takes for a model: `generate`, once, with the request's seed."""
 
-    def __init__(self, model: Any, decoder: Decoder, request: Request) -> None:
-        self._enabled = Enabled(model, decoder, request.seed, "philox")
+    def __init__(self, model: Any, served: Language, request: Request) -> None:
+        self._enabled = Enabled(model, served.decoder, request.seed, "philox", served.learner)
         self._request = request
 
     def generate(self, streamer: Any = None, **arguments: Any) -> Any:
@@ -70,7 +69,7 @@ class Manager(GenerateManager):
     """transformers' queue of a model, with bounded calls that speculate, and share passes in a thread each."""
 
     def __init__(self, served: Language, limits: Limits) -> None:
-        self._decoder, self._thread = served.decoder, Workers(served.workers())
+        self._served, self._thread = served, Workers(served.workers())
         self._limits = limits
 
     def generate_streaming(
@@ -94,7 +93,7 @@ class Manager(GenerateManager):
         request.prompt_tokens, wanted = inputs["input_ids"].shape[-1], gen_config.max_new_tokens
         context = config.get("max_position_embeddings")
         gen_config.max_new_tokens = self._limits.new_tokens(request.prompt_tokens, wanted, DEFAULT_NEW, context)
-        return Call(model, self._decoder, request)
+        return Call(model, self._served, request)
 
 
 class Workers:

@@ -16,9 +16,11 @@ from transformers.cli.serving.model_manager import ModelManager
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.api.enable import learner_of
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
+from mmspec.core.learning import Learner, Learning
 from mmspec.core.sharing import SharingDecoder, compute_with
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
@@ -58,6 +60,7 @@ class Language(Computed):
     model: Any  # the live model; its `generate` is transformers' own
     processor: Any  # its tokenizer
     decoder: Decoder  # its decoder, which all calls share
+    learner: Learner | None = None  # learns between calls; None: nothing does
 
     @cached_property
     def table(self) -> Any:
@@ -69,10 +72,19 @@ class Language(Computed):
 
     @classmethod
     def load(
-        cls, name: str, device: str, dtype: str | None, template: str | None, rows: int | None, **how: Any
+        cls,
+        name: str,
+        device: str,
+        dtype: str | None,
+        template: str | None,
+        rows: int | None,
+        *,
+        learn: bool = False,
+        **how: Any,
     ) -> "Language":
         """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
-        none. The other arguments go to `decoder_for`, and for `rows` to `sharing`.
+        none. With `learn`, its drafter learns from the answers while no call runs. The other arguments go to
+        `decoder_for`, and for `rows` to `sharing`.
         """
         processor = load_processor(name)
         if template is not None:
@@ -80,8 +92,9 @@ class Language(Computed):
         thread = computing()
         model = thread.submit(load_model, name, device, dtype_of(dtype)).result()
         decoder = thread.submit(partial(decoder_for, model, **how)).result()
+        learner = learner_of(decoder, Learning(idle=True) if learn else None)
         decoder, rows = sharing(decoder, rows, thread)
-        return cls(model, processor, decoder, rows=rows, thread=thread)
+        return cls(model, processor, decoder, learner, rows=rows, thread=thread)
 
 
 @dataclass(frozen=True)
@@ -134,11 +147,14 @@ def load(
     options: Mapping[str, Any],
     *,
     rows: int | None = None,
+    learn: bool = False,
     **how: Any,
 ) -> Served:
     """Load a language model, or a pipeline that draws; arguments as in `Language.load`."""
     if pipeline_of(Stored.named(name), name) is None:
-        return Language.load(name, device, dtype, template, rows, options=options, **how)
+        return Language.load(name, device, dtype, template, rows, learn=learn, options=options, **how)
+    if learn:
+        raise ValueError(f"--learn is for drafters of language models, and {name} draws")
     return Drawing.load(name, rows, device=device, dtype=dtype, **how, **options)
 
 
@@ -191,4 +207,7 @@ class Models(ModelManager):
         return {"id": name, "object": "model", "created": self._since, "owned_by": "mmspec"}
 
     def shutdown(self) -> None:
-        """Nothing: what was loaded lives as long as the server."""
+        """Let no lesson begin; what was loaded lives as long as the server."""
+        for language in self.languages().values():
+            if language.learner is not None:
+                language.learner.rest(lessons=False)

@@ -8,14 +8,16 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from mmspec.api.enable import Enabled
+from mmspec.api.build import decoder_for
+from mmspec.api.enable import Enabled, learner_of
 from mmspec.cli import serve
+from mmspec.core.learning import Learning
 from mmspec.serving import refuse_missing
 from mmspec.serving.app import Managers
 from mmspec.serving.door import Door
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Language, Models
+from mmspec.serving.models import Language, Models, load, sharing
 from mmspec.serving.request import CURRENT, ClientGone, Request, UnknownModelError
 from tests.support.serving import Leaving, Plain, ask, generator_state, language
 
@@ -54,6 +56,39 @@ def test_each_of_several_calls_writes_what_it_would_write_alone(plain: Plain) ->
     before = generator_state()
     assert asyncio.run(together()) == [plain.ids(p, n, s, **sampling) for p, s, n in asked]
     assert generator_state() == before
+
+
+def test_a_drafter_learns_from_answers_and_changes_none(plain: Plain) -> None:
+    """Calls share passes; lessons run when all have ended."""
+    decoder = decoder_for(plain.model, "draft-model", drafter="mmspec/text-1m", k=3)
+    learner = learner_of(decoder, Learning(idle=True, rate=0.01, positions="emitted"))
+    assert learner is not None
+    weights = [weight.clone() for weight in learner.lesson.weights()]
+    decoder, rows = sharing(decoder, 4)
+    models = Models({"m": Language(plain.model, plain.tokenizer, decoder, learner, rows=rows)})
+    managers = Managers(models, LIMITS)
+    asked = [("def f(self", 3, 20), ("x = [1, 2, 3, 1, 2", 4, 20), ("import os", 5, 20)]
+    sampling = {"do_sample": True, "temperature": 0.8}
+
+    async def together() -> list[list[int]]:
+        calls = [one_call(plain, managers, p, s, max_new_tokens=n, **sampling) for p, s, n in asked]
+        return await asyncio.gather(*(asyncio.create_task(call) for call in calls))
+
+    expected = [plain.ids(p, n, s, **sampling) for p, s, n in asked]
+    for _ in range(2):
+        assert asyncio.run(together()) == expected
+        learner.rest()
+    assert learner.steps >= 2 and not learner.stopped
+    assert any(not torch.equal(now, before) for now, before in zip(learner.lesson.weights(), weights, strict=True))
+    models.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "why"), [("mmspec/text-1m", "suffix", "cannot learn"), ("mmspec/emoji", "plain", "draws")]
+)
+def test_what_cannot_learn_is_refused(model: str, method: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        load(model, "cpu", None, None, {}, method=method, learn=True)
 
 
 def test_a_call_without_a_seed_has_one_of_its_own(plain: Plain) -> None:
