@@ -85,6 +85,9 @@ class Sharing(Protocol):
             ValueError: Its passes belong to one call; says why.
         """
 
+    def beside(self) -> Any:
+        """The target for a call that begins while others run: what was found out about the model for them holds."""
+
     def size(self, inputs: Any) -> tuple[int, int]:
         """The rows of a prompt, and the units that a call reads of it."""
 

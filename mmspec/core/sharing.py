@@ -52,6 +52,7 @@ class Sharer:
     state: State | None = None  # from its first pass on
     proposed: Draft | None = None
     waits: bool = False  # for a pass
+    target: Any = None  # the one that reads its prompt
     kind: Hashable = None  # of calls whose rows can be among its own; None: there are none
     passed: Passed | BaseException | None = None  # its part of the last pass, or what ended that
     kept: tuple[Tensor, Tensor] | None = None  # path and count of its last round
@@ -137,6 +138,7 @@ class SharedPasses:
         with self._turn:
             try:
                 self._turn.wait_for(lambda: self._queue[0] is sharer and self._lets_in())
+                sharer.target = self._target.beside() if self._calls else self._target
                 self._calls.append(sharer)
                 self._read += sharer.prompt
             finally:
@@ -460,6 +462,7 @@ class SharingDecoder(Decoder):
         """As of any decoder; begins when it is the call's turn. Who leaves it early closes it."""
         with self.shared.call(inputs) as sharer:
             call = copy.copy(self)
+            call.target = sharer.target
             call.eager = Eager(CallPasses(self.shared, sharer), self.rule, self.proposer, self.ranks)
             yield from super(SharingDecoder, call).rounds(inputs, limit, **options)
 

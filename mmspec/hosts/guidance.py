@@ -151,6 +151,9 @@ class OneShapeTarget:
 class GuidedTarget(OneShapeTarget):
     """The common part of such targets whose cache is a `GuidedCache`. Guided calls share passes, and the others do."""
 
+    def beside(self) -> Any:
+        return self
+
     def size(self, inputs: Any) -> tuple[int, int]:
         given = inputs.guiding.given
         return len(given), given.shape[:2].numel()

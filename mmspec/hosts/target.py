@@ -58,6 +58,7 @@ class TransformersTarget:
     condition: Condition | None = None  # units inside of every prompt (`with_condition`)
     memory: Memory | None = None  # a limit for the bytes of a call's cache (`with_memory`)
     resume: Resume | None = None  # verifies from what a drafter left in the cache (`with_resume`)
+    known = False  # whether a call that runs has found the model as it is
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(
@@ -153,11 +154,13 @@ class TransformersTarget:
             begin = partial(bare._begin, limit=limit, width=width, fixed=fixed)
             return begun_behind(self.condition, self.model_info.vocab, inputs, begin)
         role = "draft model" if self.drafting else "model"
-        refuse_training(self.model, role)
-        self._refuse_resized(role)
+        if not self.known:
+            refuse_training(self.model, role)
+            self._refuse_resized(role)
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
         passes = checked(self.model_info, rows=None if ids is None else len(ids))
-        renew(passes.kernels)
+        if not self.known:
+            renew(passes.kernels)
         prefill = CallPrefill(self, passes, limit, width, fixed)(inputs)
         return replace(prefill, rounding=passes.quantised.warning, products=passes.kernels.named(fixed))
 
@@ -233,6 +236,11 @@ class TransformersTarget:
             )
         other = copy.copy(self)
         other.keep_all = True  # rings of calls have lengths of their own
+        return other
+
+    def beside(self) -> "TransformersTarget":
+        other = copy.copy(self)
+        other.known = True
         return other
 
     def size(self, inputs: Any) -> tuple[int, int]:

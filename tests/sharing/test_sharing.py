@@ -17,10 +17,11 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.sharing import Caller, SharingDecoder
 from mmspec.core.rules import Match, Rejection, Rule
+from mmspec.core.sharing import Caller, SharingDecoder
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
+from mmspec.hosts import target as target_module
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 from mmspec_text.drafters.suffix import Suffix, SuffixTree
@@ -270,3 +271,21 @@ def test_in_bfloat16_the_units_of_shared_passes_follow_the_models_law(rule: Call
         logits = model(torch.cat([ids.expand(len(texts), -1), texts], 1)).logits[:, -length - 1 : -1].float()
     chances = logits.softmax(-1).gather(2, texts[..., None])[..., 0].prod(1)
     assert_follows(sample, chances.reshape([tiny_models.VOCAB] * length), rows=40_000)
+
+
+def test_weights_are_read_again_when_nobody_runs_and_not_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call finds out about the model holds for those that begin beside it; the next one finds new weights."""
+    model = copy.deepcopy(tiny_models.llama())
+    sharing = SharingDecoder(Decoder(TransformersTarget(model)))
+    renewed, renew = list[int](), target_module.renew
+    monkeypatch.setattr(target_module, "renew", lambda kernels: renewed.append(1) or renew(kernels))
+    calls = [partial(sharing.generate, tiny_models.prompt([row]), 9, seed=0) for row in range(4)]
+    queued(sharing, calls)
+    assert len(renewed) == 1
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    after = sharing.generate(tiny_models.prompt([0]), 9, seed=0).units[0]
+    assert torch.equal(after, Decoder(TransformersTarget(model)).generate(tiny_models.prompt([0]), 9, seed=0).units[0])
+    model.train().config.attention_dropout = model.model.layers[0].self_attn.attention_dropout = 0.5
+    with pytest.raises(ValueError, match=r"train\(\) mode"):
+        sharing.generate(tiny_models.prompt([0]), 9, seed=0)
