@@ -34,7 +34,7 @@ OPENING = re.compile(
     r"^(?:the|an?|it's|(?:it|this|that|there) is|there are|i (?:can )?see|(?:it )?(?:seems|appears) to be"
     r"|(?:it )?looks like|yes,|no,) "
 )
-"""What an answer begins with before it names a thing."""
+"""Beginnings of answers, before they name a thing."""
 APART = re.compile(r"[,;]| (?:and|or|&) ")
 MARKS = " ,-.:;!?()[]{}\"'"
 ARTICLES = frozenset({"a", "an", "the"})
@@ -62,7 +62,7 @@ EMPTY = ARTICLES | {
     ),
     *("neither", "none", "nothing", "null", "unknown", "no dog", "no cat", "no animal"),
 }
-"""What names nothing."""
+"""Answers that name nothing."""
 LENGTH: Mapping[str, Any] = MappingProxyType({"max_new_tokens": 16, "do_sample": False})
 
 

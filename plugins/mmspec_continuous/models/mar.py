@@ -132,7 +132,7 @@ class MAR(ModelMixin, ConfigMixin):
         return tokens
 
     def left_behind(self, sets: int) -> list[int]:
-        """How many tokens are not drawn at first, and behind every set: a cosine, each time at least one fewer."""
+        """The numbers of tokens that are left at first and behind every set: a cosine, at least one fewer each time."""
         left = [self.cells]
         for number in range(1, sets):
             curve = math.floor(self.cells * math.cos(math.pi / 2 * number / sets))

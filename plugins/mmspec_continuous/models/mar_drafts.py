@@ -142,8 +142,9 @@ def draw_drafted(
 
 
 def times_as_fast(sets: int, options: DraftedOptions, small: float) -> float:
-    """How many times as fast a call can be as plain decoding with as many sets, where a pass of the small model, its
-    head included, costs that share of the large one's, and drafts of any number are judged in the time of one set.
+    """The most that drafts can gain: plain decoding's time over a call's, both with as many sets, where a pass of the
+    small model, its head included, costs that share of the large one's, and any number of drafts is judged in the time
+    of one set.
     """
     first = min(sets, math.floor(sets * options.prefill) + 1)
     judging = sum(step % options.k == 0 or step == sets - 1 for step in range(first, sets))
