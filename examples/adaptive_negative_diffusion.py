@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import mmspec
 
-QUESTION = "Name in one or two words what this picture shows, as one would usually call it."
+QUESTIONS = ["What is the main object in this image?", "What type of pet is it?"]
 
 
 def main(
@@ -26,11 +26,11 @@ def main(
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     pipe = DiffusionPipeline.from_pretrained(pipeline, dtype=dtype).to(device)
     model = AutoModelForImageTextToText.from_pretrained(judge, dtype=dtype).to(device)
-    away = mmspec.AdaptiveNegative.from_model(model, AutoProcessor.from_pretrained(judge), QUESTION)
+    away = mmspec.AdaptiveNegative.from_model(model, AutoProcessor.from_pretrained(judge), QUESTIONS)
     pictures = []
     for call in ({}, away.during(pipe, every=2)):
         generator = torch.Generator().manual_seed(0)
-        pictures += pipe(prompt, generator=generator, num_inference_steps=28, guidance_scale=5.0, **call).images
+        pictures += pipe(prompt, generator=generator, num_inference_steps=28, guidance_scale=4.5, **call).images
     make_image_grid(pictures, rows=1, cols=2).save(out)
     print([(step, words) for step, _, words in away.said])
 

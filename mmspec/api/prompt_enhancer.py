@@ -1,9 +1,13 @@
 """`mmspec.PromptEnhancer`: a language model rewrites the prompt of a pipeline that has none for it, speculatively.
 
+The prompt engineering of Seedream 4.0 (arXiv 2509.20427), whose language model, decoded speculatively, rewrites a
+prompt and chooses the picture's aspect. Its model is not public, and neither are its routing and its adaptive thinking:
+here any language model does it, and the template says how.
 What it draws comes from a lane of its own: the seed of the picture, and the word "enhancer". Neither a generator of the
 picture nor torch's own moves, so that switching it on changes the prompt and never the picture's noise.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,12 +55,23 @@ TEMPLATE = (
     "Rewrite this prompt for a model that draws pictures. Keep its subject, and add composition, light, colours and "
     f"style. Answer with the new prompt alone.\n\nPrompt: {PLACE}"
 )
+ASKED = (
+    "\n\nBehind the new prompt, on a line of its own, write Aspect: and the ratio of width to height that suits the "
+    "picture best, such as 16:9, 1:1 or 2:3."
+)
+ASPECT = re.compile(
+    r"^\W*aspect(?: ratio)?\W+([1-9]\d{0,2})\s*[:x×/]\s*([1-9]\d{0,2})\b.*$", re.IGNORECASE | re.MULTILINE
+)
+WIDEST, MULTIPLE = 4.0, 64
+"""The largest ratio of the sides of a picture, and of what its sides are multiples, in pixels."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Enhanced:
     texts: list[str]  # the new prompts
+    # Height and width of the picture that each calls for, in pixels; None where no aspect was asked for, or named
+    sizes: list[tuple[int, int] | None]
     seconds: float  # the time that it took
     reports: list[Report]  # counts and times of each
 
@@ -72,6 +87,8 @@ class PromptEnhancer:
         drafter: As in `mmspec.enable`.
         k: As in `mmspec.enable`.
         generate: Arguments of the model's `generate`, such as `{"temperature": 0.6}`.
+        area: Height and width of the usual picture, in pixels. If given, the model is also asked for the aspect, and
+            the picture has about as many pixels in it, on sides that are multiples of 64.
         **options: Options of drafter and rule.
 
     Raises:
@@ -96,13 +113,15 @@ class PromptEnhancer:
         drafter: Any = None,
         k: int | None = None,
         generate: Mapping[str, Any] = NOTHING,
+        area: tuple[int, int] | None = None,
         **options: Any,
     ) -> None:
         if template.count(PLACE) != 1:
             raise ValueError(
                 f"a template has {PLACE} once, where the prompt goes; this one has it {template.count(PLACE)} times"
             )
-        self._model, self._tokenizer, self._template = model, tokenizer, template
+        self._model, self._tokenizer, self._area = model, tokenizer, area
+        self._template = template if area is None else template + ASKED
         self._generate = {"max_new_tokens": 256, "do_sample": True, **generate}
         self._decoder = decoder_for(model, method, drafter=drafter, k=k, options=options)
 
@@ -123,9 +142,15 @@ class PromptEnhancer:
         if len(seeds) != len(asked):
             raise ValueError(f"there are {len(asked)} prompts and {len(seeds)} seeds; give one seed, or one for each")
         began, texts, reports = time.perf_counter(), list[str](), list[Report]()
+        sizes = list[tuple[int, int] | None]()
         for prompt, (own, number) in zip(asked, seeds, strict=True):
-            texts.append(self._rewritten(prompt, lane("enhancer", own, number), reports.append))
-        return Enhanced(texts, time.perf_counter() - began, reports)
+            text, size = self._rewritten(prompt, lane("enhancer", own, number), reports.append), None
+            if self._area is not None and (found := ASPECT.search(text)):
+                size = shaped(self._area, int(found[1]) / int(found[2]))
+                text = ASPECT.sub("", text).strip() or prompt
+            texts.append(text)
+            sizes.append(size)
+        return Enhanced(texts, sizes, time.perf_counter() - began, reports)
 
     def before(self, pipe: Callable[..., Any]) -> "EnhancedPipeline":
         """A pipeline whose prompts are rewritten first."""
@@ -148,10 +173,21 @@ class PromptEnhancer:
         )
 
 
+def shaped(area: tuple[int, int], aspect: float) -> tuple[int, int]:
+    """Height and width of about as many pixels as `area`, of an aspect, width to height, of at most 4 or at least ¼."""
+    wide = min(max(aspect, 1 / WIDEST), WIDEST)
+    pixels = area[0] * area[1]
+    height, width = (
+        max(1, round(side / MULTIPLE)) * MULTIPLE for side in ((pixels / wide) ** 0.5, (pixels * wide) ** 0.5)
+    )
+    return height, width
+
+
 class EnhancedPipeline:
     """A pipeline behind an enhancer.
 
-    Its first argument, or `prompt=`, is what is rewritten.
+    Its first argument, or `prompt=`, is what is rewritten. Where the enhancer has an area and the call names no
+    `height=` or `width=`, all pictures have the size that the first new prompt calls for.
 
     Attributes:
         enhanced: What the last call made of its prompts; None before the first.
@@ -173,7 +209,11 @@ class EnhancedPipeline:
         self.enhanced = self.enhancer(prompt, seeds_of(generator))
         self.t_enhance, began = self.enhanced.seconds, time.perf_counter()
         new = self.enhanced.texts[0] if isinstance(prompt, str) else self.enhanced.texts
-        drawn = self.pipe(new, *args, **kwargs, **({} if generator is None else {"generator": generator}))
+        size = self.enhanced.sizes[0]
+        given = kwargs if generator is None else {**kwargs, "generator": generator}
+        if size is not None and not {"height", "width"} & kwargs.keys():
+            given = {**given, "height": size[0], "width": size[1]}
+        drawn = self.pipe(new, *args, **given)
         self.t_image = time.perf_counter() - began
         return drawn
 

@@ -1,4 +1,4 @@
-"""`MARPipeline`: classes in, pictures out, by way of MAR's sets of continuous tokens. It drafts nothing."""
+"""`MARPipeline`: classes in, pictures out, by way of MAR's sets of continuous tokens; a smaller MAR may draft them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,14 @@ from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Pipeline, Seed, refuse_unread, seeds_for
 from mmspec.core.report import Report
+from mmspec.hosts.loading import load_part
 from mmspec.kits.pictures.arguments import in_range, labels_of
 from mmspec.kits.pictures.callbacks import refuse_guidance
 from mmspec.kits.pictures.pipeline import OUTPUTS
 from mmspec.registry.numbers import numbers, required, whole
+from mmspec.registry.options import build
 from mmspec_continuous.models.mar import MAR
+from mmspec_continuous.models.mar_drafts import DraftedOptions, RowNoise, draw_drafted
 
 
 @dataclass
@@ -26,14 +29,15 @@ class MAROutput(ImagePipelineOutput):
 
     report: Report  # counts and times; units are tokens
     tokens: Tensor  # `[row, grid, grid, token_dim]` float32
-    rounds: Tensor  # `[row, grid, grid]` int64: the pass that drew each token, from 0 on; -1: the call was stopped
+    # `[row, grid, grid]` int64: the model's pass that drew or judged each token, from 0 on; -1: the call was stopped
+    rounds: Tensor
 
 
 class MARPipeline(Pipeline):
     """Draws pictures of ImageNet's classes with a MAR.
 
-    There is no method to choose: `mmspec_continuous.models.mar` says why drafts save nothing. Fewer
-    `num_inference_steps` are fewer passes, and another distribution.
+    Plain, or drafted by a smaller MAR of the same tokens (`cspd`), which is lossy: no exact method can draft here, as
+    `mmspec_continuous.models.mar` says. Fewer `num_inference_steps` are fewer passes, and another distribution, too.
 
     Example:
         ```python
@@ -46,6 +50,7 @@ class MARPipeline(Pipeline):
     makes = "image"
     model_cpu_offload_seq = "transformer->vae"
     why, _interrupt = "", False
+    _drafted: tuple[MAR, DraftedOptions] | None = None
 
     @property
     def interrupt(self) -> bool:
@@ -64,20 +69,39 @@ class MARPipeline(Pipeline):
                 f"these parts do not fit each other: tokens have {tokens} numbers, and the autoencoder's {latents}"
             )
 
-    def use(self, method: str = "auto", **options: Any) -> Self:
-        """Nothing but plain decoding can be chosen.
+    def use(self, method: str = "auto", *, drafter: Any = None, **options: Any) -> Self:
+        """Draw plainly, or with drafts of a smaller MAR.
+
+        Args:
+            method: `plain`, which `auto` is, or `cspd`.
+            drafter: For `cspd`: the smaller MAR, live, or the folder of its pipeline.
+            **options: For `cspd`: `k`, `prefill`, `tau`, `factor`, `tries` of `models.mar_drafts.DraftedOptions`.
 
         Raises:
-            ValueError: Another method, or an option, was given.
+            ValueError: There is no such method here, or an option is wrong, or the smaller model has other tokens.
         """
-        given = [name for name, value in options.items() if value is not None]
-        if method not in ("auto", "plain") or given:
-            what = method if method not in ("auto", "plain") else ", ".join(given)
+        given = {name: value for name, value in options.items() if value is not None}
+        if method not in ("auto", "plain", "cspd") or (method != "cspd" and (given or drafter is not None)):
+            what = method if method not in ("auto", "plain") else ", ".join(given or ["drafter"])
             raise ValueError(
-                f"a MAR draws sets of tokens in random order, each in one pass, and drafts save none: {what!r} has no "
-                "use here; fewer num_inference_steps are fewer passes"
+                f"a MAR draws sets of tokens in random order, each in one pass, and exact drafts save none: {what!r} "
+                "has no use here; cspd, which is lossy, drafts with a smaller MAR (drafter=…), and fewer "
+                "num_inference_steps are fewer passes"
             )
+        self._drafted = None if method != "cspd" else (self._smaller(drafter), build(DraftedOptions, given, "cspd"))
         return self
+
+    def _smaller(self, drafter: Any) -> MAR:
+        if isinstance(drafter, str | Path):
+            drafter = load_part(MAR, Path(drafter) / "transformer", self.transformer.dtype)
+        if not isinstance(drafter, MAR):
+            problem = "none was given" if drafter is None else f"this is a {type(drafter).__name__}"
+            raise ValueError(f"cspd drafts with a smaller MAR, drafter=…; {problem}")
+        for name, what in (("token_dim", "numbers of a token"), ("grid", "tokens a side"), ("num_classes", "classes")):
+            own, other = drafter.config[name], self.transformer.config[name]
+            if own != other:
+                raise ValueError(f"{what}: the smaller model has {own}, the model {other}")
+        return drafter
 
     def save_pretrained(self, save_directory: str | Path, **how: Any) -> None:
         """Write the pipeline as diffusers does; `mmspec.Pipeline.from_pretrained` reads it."""
@@ -132,35 +156,36 @@ class MARPipeline(Pipeline):
         numbers(temperature=temperature)
         if not 0 <= temperature < inf:
             raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
+        if self._drafted is not None and not temperature:
+            raise ValueError("cspd tests drafts by the noise of their last step: temperature above 0")
         seeds = seeds_for(len(labels), seed, generator, "picture")
         each = [seeds + row for row in range(len(labels))] if isinstance(seeds, int) else seeds
-        sources = [torch.Generator().manual_seed(number) for number in each]
         device, self._interrupt = self._execution_device, False
-
-        def normal(count: int) -> Tensor:
-            return torch.stack([torch.randn(count, of.token_dim, generator=source) for source in sources]).to(device)
-
-        orders = torch.stack([torch.randperm(model.cells, generator=source) for source in sources]).to(device)
+        noise = RowNoise([torch.Generator().manual_seed(number) for number in each], device)
+        orders = torch.stack([torch.randperm(model.cells, generator=source) for source in noise.sources]).to(device)
         rounds, report = torch.full(orders.shape, -1, device=device), Report(rows=len(labels))
-        with self.progress_bar(total=num_inference_steps) as bar, report.phase("verify"):
+        how: dict[str, Any] = {"sets": num_inference_steps, "guidance": guidance_scale, "temperature": temperature}
+        how["denoising_steps"] = denoising_steps
+        with self.progress_bar(total=model.cells) as bar, report.phase("verify"):
 
-            def drawn(places: Tensor) -> bool:
+            def drawn(places: Tensor, kept: Tensor | None = None) -> bool:
                 rounds.scatter_(1, places, report.rounds)
                 report.rounds, report.row_rounds = report.rounds + 1, report.row_rounds + len(labels)
                 report.emitted += places.numel()
-                bar.update()
+                if kept is not None:
+                    report.add_read(kept.numel(), [int(kept.sum())])
+                bar.update(places.shape[1])
                 return not self._interrupt
 
-            tokens = model.draw(
-                labels.to(device),
-                orders,
-                normal,
-                sets=num_inference_steps,
-                guidance=guidance_scale,
-                temperature=temperature,
-                denoising_steps=denoising_steps,
-                drawn=drawn,
-            )
+            if self._drafted is None:
+                tokens = model.draw(
+                    labels.to(device), orders, lambda n: noise.normal(n, of.token_dim), drawn=drawn, **how
+                )
+            else:
+                small, options = self._drafted
+                report.method, report.exactness, report.k = "cspd", "lossy", options.k
+                small = small.to(device)
+                tokens = draw_drafted(model, small, labels.to(device), orders, noise, options, drawn=drawn, **how)
         images = None
         if output_type != "latent":
             images = VaeImageProcessor().postprocess(

@@ -76,7 +76,7 @@ def test_the_last_denoising_steps_are_those_of_its_authors(pipe, theirs):
     steps, condition = denoising(STEPS), theirs["condition"].unflatten(0, (2, 6))
     steps.times = steps.times[:5]
     torch.manual_seed(6)
-    drawn = pipe.transformer._denoised(condition, steps, published_noise(1, True), 2.0, 0.95)
+    drawn = pipe.transformer.denoised(condition, steps, published_noise(1, True), 2.0, 0.95).x
     assert theirs["late"].abs().max() < 30
     assert_near(drawn[0], theirs["late"])
 
@@ -114,7 +114,7 @@ def test_the_command_line_draws_its_pictures(pipe, folder, tmp_path):
         (("a dog",), "no argument is called 'prompt'"),
         ((), "class_labels is a class"),
         (("--class-label", "3", "--steps", "17"), "one token a step, not 17"),
-        (("--class-label", "3", "--method", "reflection"), "drafts save none"),
+        (("--class-label", "3", "--method", "reflection"), "exact drafts save none"),
     ):
         run = invoke(*more)
         assert run.exit_code and said in str(run.exception), run
@@ -122,7 +122,7 @@ def test_the_command_line_draws_its_pictures(pipe, folder, tmp_path):
 
 def test_drafts_are_refused_with_the_reason(pipe, folder):
     for wrong in ({"method": "reflection"}, {"k": 4}):
-        with pytest.raises(ValueError, match="each in one pass, and drafts save none"):
+        with pytest.raises(ValueError, match="each in one pass, and exact drafts save none"):
             mmspec.Pipeline.from_pretrained(folder, **wrong)
     assert isinstance(pipe.use("plain"), MARPipeline)
 

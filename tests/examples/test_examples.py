@@ -77,7 +77,7 @@ def test_adaptive_negative_diffusion(run, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(auto, "from_pretrained", lambda name, **how: torch.nn.Linear(1, 1))
     judged = mmspec.AdaptiveNegative(lambda picture: "cat")
     monkeypatch.setattr(mmspec.AdaptiveNegative, "from_model", lambda *given: judged)
-    assert "(4, 'cat')" in run("adaptive_negative_diffusion", "a pet", "out.png", "tiny", "none")
+    assert "(3, 'cat')" in run("adaptive_negative_diffusion", "a pet", "out.png", "tiny", "none")
     assert Image.open("out.png").size[0] == 2 * Image.open("out.png").size[1]
 
 

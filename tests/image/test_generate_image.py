@@ -10,7 +10,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mmspec import cli
+from mmspec.api.prompt_enhancer import PromptEnhancer
 from mmspec.cli.app import build
+from mmspec.core.report import Report
 from mmspec.kits.pictures.rounds import RAMP, colours, traced
 from mmspec_image.drafters.jacobi import ImageJacobi
 
@@ -78,6 +80,23 @@ def test_cells_of_one_round_have_one_colour():
     assert picture.size == (64, 64)
     cells = np.asarray(picture).reshape(4, 16, 4, 16, 3)
     assert (cells == cells[:, :1, :, :1]).all() and cells[3, 0, 3, 0].tolist() == [35, 35, 35]
+
+
+def test_a_language_model_rewrites_the_prompt(tiny, saved, tmp_path, monkeypatch):
+    """The size follows the aspect that it names where one is given; this model draws one size."""
+
+    def rewritten(self, prompt, seed, report):
+        report(Report())
+        return f"blue cat\nAspect: 16:9 {seed != 0 and prompt == 'red heart'}"
+
+    monkeypatch.setattr(PromptEnhancer, "_rewritten", rewritten)
+    how = ("red heart", "-o", str(tmp_path / "out.png"), "--seed", "5", "--enhance", "mmspec/text-1m")
+    run = invoke(saved, *how)
+    assert run.exit_code == 0 and "prompt: blue cat\n" in run.stderr and "True" in run.stderr, run.output
+    refused = invoke(saved, *how, "--height", "256", "--width", "256")
+    assert "this model draws 8 × 8 pixels (height × width), not 192 × 320" in str(refused.exception)
+    refused = invoke(saved, *how[1:])
+    assert "--enhance rewrites a prompt, and there is none" in str(refused.exception)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from mmspec_image.rules.relax import Codes, nearest
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from tests.support.examples import written
-from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.relaxed import nearest_codes, nearest_groups, outcome, ranked_groups
 from tests.support.toys.picture import PictureTarget
 
 STRICT = {
@@ -88,6 +88,7 @@ RULES = {
     "grouped": lambda: Grouped(GROUPED),
     "lantern": lambda: Relaxed(RelaxedOptions(k=3, delta=0.3)),
     "lantern, the paper's residual": lambda: Relaxed(RelaxedOptions(k=3, delta=0.3, residual="paper")),
+    "lantern, the released residual": lambda: Relaxed(RelaxedOptions(k=2, delta=0.3, residual="released")),
     "lantern++": lambda: Relaxed(RelaxedOptions(k=3, lam=3.0)),
 }
 
@@ -99,7 +100,8 @@ def expected(rule, p, q):
         groups = ranked_groups(p, options.size, options.difference, options.distance, book)
         return outcome(p, q, groups, by_group=True)
     groups = nearest_groups(p, options.k, options.delta, options.lam, book)
-    return outcome(p, q, groups, by_group=False, paper=options.residual == "paper")
+    near = nearest_codes(book, options.k + 1) if options.residual == "released" else None
+    return outcome(p, q, groups, by_group=False, paper=options.residual == "paper", near=near)
 
 
 @pytest.mark.thinned(1)
@@ -198,3 +200,15 @@ def test_independent_redraw_is_exact_and_coupling_accepts_more(by_class):
         output = decoder.generate(Condition(torch.arange(200) % 5), 16, seed=1, warp=WARP)
         lengths[independent] = output.report.acceptance_length
     assert lengths[False] > lengths[True] > 1, lengths
+
+
+def test_the_released_residual_is_at_most_as_far_away_as_is_measured() -> None:
+    """On average over the drafted unit; its excess acceptance is exact."""
+    p, q = (each.double() for each in distributions())
+    rule = RULES["lantern, the released residual"]()
+    rule.bind(Book(6))
+    one, other = p.view(1, 1, -1), q.view(1, 1, -1)
+    found = [rule.bias(one, other, torch.tensor([[[x]]]), rule.groups(one)) for x in range(6)]
+    tv, extra = (sum(float(share * each[part]) for share, each in zip(q, found, strict=True)) for part in (0, 1))
+    closed = expected(rule, p, q)
+    assert closed.excess_acceptance == pytest.approx(extra) and closed.excess_acceptance < closed.tv <= tv < 1

@@ -17,7 +17,7 @@ from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
 from mmspec.testing.statistics import joint_p_value
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
-from tests.support.relaxed import nearest_groups, tree_outcome
+from tests.support.relaxed import nearest_codes, nearest_groups, tree_outcome
 from tests.support.toys.picture import PictureTarget
 
 VOCAB, ROWS = 6, 50_000
@@ -27,6 +27,7 @@ TREE = Rerank(frontier=2, children=3, nodes=7)
 RULES: dict[str, dict[str, Any]] = {
     "lantern": {"k": 3, "delta": 0.3},
     "lantern, the paper's residual": {"k": 3, "delta": 0.3, "residual": "paper"},
+    "lantern, the released residual": {"k": 2, "delta": 0.3, "residual": "released"},
     "lantern++": {"k": 3, "lam": 3.0},
 }
 STRICT: dict[str, dict[str, Any]] = {
@@ -53,7 +54,8 @@ def bound(options: dict[str, Any], target: Any = Book) -> Relaxed:
 def expected(rule: Relaxed, p: Tensor, children: list[int], book: Tensor = Book.codebook) -> Any:
     options = rule.options
     groups = partial(nearest_groups, k=options.k, delta=options.delta, lam=options.lam, codebook=book)
-    return tree_outcome(p, children, groups, paper=options.residual == "paper")
+    near = nearest_codes(book, options.k + 1) if options.residual == "released" else None
+    return tree_outcome(p, children, groups, paper=options.residual == "paper", near=near)
 
 
 def distributions() -> Tensor:

@@ -143,18 +143,26 @@ def test_guidance_leads_away_from_a_list_that_grows(pipe: Any) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     ours = drawn(pipe, prompts, **away.during(pipe))
-    assert torch.equal(torch.get_rng_state(), before) and len(judge.seen) == 2 * (STEPS - 2)
-    named = ["cat", "dog", "Cat", "bird", "cat", "cat", "dog"]
-    assert away.said == list(zip((2, 2, 3, 4, 4, 5, 5), (0, 1, 0, 0, 1, 0, 1), named, strict=True))
-    lists = {1: ["blur, cat", "blur, dog"], 3: ["blur, cat, bird", "blur, dog, cat"]}
+    assert torch.equal(torch.get_rng_state(), before) and len(judge.seen) == 2 * (STEPS - 1)
+    named = ["cat", "dog", "cat", "bird", "cat", "cat", "dog", "cat"]
+    assert away.said == list(zip((1, 1, 2, 3, 3, 4, 4, 5), (0, 1, 0, 0, 1, 0, 1, 0), named, strict=True))
+    lists = {0: ["blur, cat", "blur, dog"], 2: ["blur, cat, bird", "blur, dog, cat"]}
     torch.testing.assert_close(ours, drawn(pipe, prompts, **by_hand(pipe, lists)))
-    for others in ({1: lists[1]}, {1: ["blur, cat", "blur, dog"], 3: ["bird", "cat"]}, {}):
+    for others in ({0: lists[0]}, {1: lists[0], 2: lists[2]}, {0: lists[0], 2: ["bird", "cat"]}, {}):
         assert not torch.allclose(ours, drawn(pipe, prompts, **by_hand(pipe, others)), atol=1e-4)
     # The next call begins with empty lists, and may be asked less often.
     again = mmspec.AdaptiveNegative(Judge("cat", "dog"), "blur", most=1)
-    first, second = (drawn(pipe, prompts, **again.during(pipe, every=3)) for _ in range(2))
+    first, second = (drawn(pipe, prompts, **again.during(pipe, every=2, start=1, stop=0.7)) for _ in range(2))
     assert torch.equal(first, second) and [at for at, *_ in again.said] == [3, 3, 3, 3]
     torch.testing.assert_close(first, drawn(pipe, prompts, **by_hand(pipe, {2: ["blur, cat", "blur, dog"]})))
+
+
+def test_a_network_is_watched_as_long_as_the_callback_is_there(pipe: Any) -> None:
+    network = getattr(pipe, "unet", None) or pipe.transformer
+    how = mmspec.AdaptiveNegative(Judge("cat")).during(pipe)
+    assert len(network._forward_pre_hooks) == 1
+    del how
+    assert not network._forward_pre_hooks
 
 
 def test_the_judge_sees_what_the_network_predicts(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +179,8 @@ def test_the_judge_sees_what_the_network_predicts(pipe: Any, monkeypatch: pytest
     monkeypatch.setattr(pipe.scheduler, "step", watched)
     judge = Judge(None)
     drawn(pipe, ["a red fox", "a pet"], **mmspec.AdaptiveNegative(judge).during(pipe, every=2))
-    expected = [picture for at in (1, 3) for picture in decoded(pipe, predicted[at])]
-    assert len(judge.seen) == len(expected) == 4
+    expected = [picture for at in (0, 2, 4) for picture in decoded(pipe, predicted[at])]
+    assert len(judge.seen) == len(expected) == 6
     for ours, own in zip(judge.seen, expected, strict=True):
         a, b = (torch.tensor(list(each.tobytes()), dtype=torch.int16) for each in (ours, own))
         assert ours.size == (16, 16) and (a - b).abs().max() <= 1
@@ -206,9 +214,11 @@ def test_a_state_tells_the_picture_with_every_scheduler(name: str) -> None:
             a, s = marginal(scheduler, step)
             flow = name.startswith("FlowMatch") or "use_flow_sigmas" in more
             output = noise - clean if flow else noise
+            read = x if name.startswith("FlowMatch") else scheduler.scale_model_input(x, t)
+            steered._read[:] = [torch.cat([read, read])]
             x = scheduler.step(output, t, x, return_dict=False)[0]
             steered(pipe, step, t, {"latents": x})
-    assert len(seen) >= 3
+    assert len(seen) >= 4
     for found in seen:
         torch.testing.assert_close(found, clean, atol=2e-3, rtol=1e-2)
 
@@ -217,9 +227,14 @@ def test_what_cannot_be_steered_is_refused(pipe: Any, monkeypatch: pytest.Monkey
     away = mmspec.AdaptiveNegative(Judge("cat"))
     with pytest.raises(ValueError, match="no negative half of its prompts"):
         drawn(pipe, ["x", "y"], guidance_scale=1.0, **away.during(pipe))
-    for every, message in ((0, "at least 1, and not 0"), (2.5, "every must be an integer")):
+    for how, message in (
+        ({"every": 0}, "at least 1, and not 0"),
+        ({"every": 2.5}, "every must be an integer"),
+        ({"start": -1}, "start= is a step, from 0 on, or a share of all steps"),
+        ({"stop": 1.5}, "stop= is a step.*and not 1.5"),
+    ):
         with pytest.raises(ValueError, match=message):
-            away.during(pipe, every=every)  # type: ignore[arg-type]
+            away.during(pipe, **how)
     with pytest.raises(TypeError, match="returned int"):
         drawn(pipe, ["x", "y"], **mmspec.AdaptiveNegative(lambda picture: 3).during(pipe))  # type: ignore[arg-type,return-value]
     for scheduler in (DDPMScheduler(), FlowMatchEulerDiscreteScheduler(stochastic_sampling=True)):

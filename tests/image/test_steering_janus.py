@@ -129,7 +129,7 @@ def test_the_unconditional_half_is_as_if_it_had_always_been_the_new_one(pipe: An
 
 def test_a_judge_names_what_janus_is_led_away_from(pipe: Any) -> None:
     """Its words, longer than the prompts, are led away from; another picture's negative prompt stays as it is."""
-    words, made = "a blue blue bird red a fox", []
+    words, made = "blue blue bird red fox", []
 
     def judge() -> Any:
         seen: list[Image.Image] = []

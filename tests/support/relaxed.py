@@ -20,7 +20,15 @@ class ClosedForm:
     excess_acceptance: float  # probability that the draft is accepted, minus that of rejection sampling
 
 
-def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> ClosedForm:
+def outcome(
+    p: Tensor,
+    q: Tensor,
+    groups: Sequence[set[int]],
+    *,
+    by_group: bool,
+    paper: bool = False,
+    near: Sequence[set[int]] | None = None,
+) -> ClosedForm:
     """The rule at one node, in closed form.
 
     Args:
@@ -29,6 +37,7 @@ def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool,
         groups: The group of every unit, which contains the unit.
         by_group: Whether Q is q(G) instead of q(x).
         paper: The mass of a group is moved onto its unit before the residual is taken.
+        near: The released residual: what is left out with a unit that has a group.
     """
     p, q = p.double(), q.double()
     distribution, excess_acceptance = torch.zeros_like(p), 0.0
@@ -39,13 +48,18 @@ def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool,
         mass = p[group].sum()
         chance = float((mass / (q[group].sum() if by_group else q[x])).clamp(max=1))
         distribution[x] += q[x] * chance
-        distribution += q[x] * (1 - chance) * _left(p, q, x, group, paper)
+        distribution += q[x] * (1 - chance) * _left(p, q, x, group, paper, near)
         excess_acceptance += float(q[x] * chance - torch.minimum(p[x], q[x]))
     return ClosedForm(distribution, float((distribution - p).abs().sum() / 2), excess_acceptance)
 
 
 def tree_outcome(
-    p: Tensor, children: Sequence[int], groups: Callable[[Tensor], Sequence[set[int]]], *, paper: bool = False
+    p: Tensor,
+    children: Sequence[int],
+    groups: Callable[[Tensor], Sequence[set[int]]],
+    *,
+    paper: bool = False,
+    near: Sequence[set[int]] | None = None,
 ) -> ClosedForm:
     """A node with several children, tried in turn, each as a point mass under what the earlier ones left.
 
@@ -54,21 +68,30 @@ def tree_outcome(
         children: Their units, in their order.
         groups: The group of every unit under a distribution.
         paper: As in `outcome`.
+        near: As in `outcome`.
     """
     rest, refused, distribution = p.double(), 1.0, torch.zeros_like(p, dtype=torch.float64)
     for x in children:
         group = sorted(groups(rest)[x])
         chance = min(1.0, float(rest[group].sum()))
         distribution[x] += refused * chance
-        rest = _left(rest, torch.eye(len(p), dtype=torch.float64)[x], x, group, paper)
+        rest = _left(rest, torch.eye(len(p), dtype=torch.float64)[x], x, group, paper, near)
         refused *= 1 - chance
     distribution += refused * rest
     exact = float(p[sorted(set(children))].double().sum())
     return ClosedForm(distribution, float((distribution - p).abs().sum() / 2), 1 - refused - exact)
 
 
-def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor:
+def _left(
+    p: Tensor, q: Tensor, x: int, group: list[int], paper: bool, near: Sequence[set[int]] | None = None
+) -> Tensor:
     moved = p.clone()
+    if near is not None and len(group) > 1:
+        rest, point = sorted(near[x]), float(q.max()) == 1
+        q = q.clone()
+        q[rest] = 0.0
+        if point:
+            moved[rest] = 0.0
     if paper:
         moved[group] = 0.0
         moved[x] = p[group].sum()
@@ -106,3 +129,9 @@ def nearest_groups(p: Tensor, k: int, delta: float, lam: float | None, codebook:
             group.add(y)
         groups.append(group)
     return groups
+
+
+def nearest_codes(codebook: Tensor, k: int) -> list[set[int]]:
+    """The `k` codes that are nearest to each one, without itself."""
+    far = torch.cdist(codebook, codebook).fill_diagonal_(torch.inf)
+    return [set(row.argsort()[:k].tolist()) for row in far]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api.prompt_enhancer import PromptEnhancer, lane
+from mmspec.api.prompt_enhancer import ASKED, PromptEnhancer, lane, shaped
 from mmspec.shipped import asset
 from tests.support.zoo import build
 from tests.text.test_components import Words
@@ -109,3 +109,27 @@ def test_chats_nothing_written_and_bad_input() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             made(prompts, seed)  # type: ignore[arg-type]
+
+
+def test_the_aspect_that_is_named_is_the_pictures() -> None:
+    """Of as many pixels, on sides of whole multiples of 64; the line that names it is no part of the prompt."""
+    told, said = [], iter(["a cat, oil\nAspect: 16:9", "a dog\n**Aspect ratio:** 2 : 3 (tall)", "a hat", "Aspect: 1:1"])
+    chat = words()
+    chat.chat_template = "a template"
+    chat.apply_chat_template = lambda messages, **how: told.append(messages[0]["content"]) or chat("one")
+    chat.decode = lambda ids, **how: next(said)
+    made = PromptEnhancer(build("llama"), chat, method="plain", generate=CALL, area=(1024, 1024))
+    found = made(["cat", "dog", "hat", "bag"])
+    assert found.texts == ["a cat, oil", "a dog", "a hat", "bag"] and told[0].endswith("Prompt: cat" + ASKED)
+    assert found.sizes == [(768, 1344), (1280, 832), None, (1024, 1024)]
+    assert shaped((512, 512), 100.0) == (256, 1024) and shaped((512, 512), 0.01) == (1024, 256)
+
+    def called(text: str, **how: int) -> dict[str, int]:
+        nonlocal said
+        said, kept = iter([text]), dict[str, int]()
+        made.before(lambda prompt, **given: kept.update(given))("cat", **how)
+        return kept
+
+    assert called("a cat\nAspect: 3:1") == {"height": 576, "width": 1792}
+    assert called("a cat\nAspect: 3:1", height=512) == {"height": 512}
+    assert called("a cat") == {}

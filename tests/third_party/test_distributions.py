@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.wheels import CODE, MODELS, Environment
 
-THEIRS, POSE = (Path(__file__).parent / name for name in ("mmspec-backoff", "mmspec-pose"))
+THEIRS, POSE = Path(__file__).parent / "mmspec-backoff", Path(__file__).parents[2] / "examples" / "mmspec-pose"
 USE = """
 import mmspec, torch
 from mmspec.hosts.loading import load_model, load_tokenizer

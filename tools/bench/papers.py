@@ -19,6 +19,7 @@ import torch
 import typer
 from torch import Tensor
 
+from mmspec.api import prompt_enhancer
 from mmspec.api.build import decoder_for
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.timing import describe, versions
@@ -103,6 +104,16 @@ def code(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
     """The beginnings of held-out code."""
     for text in held_out()["code"][:6]:
         yield tokenizer(text, return_tensors="pt")["input_ids"][:, :GIVEN]
+
+
+PICTURES = ("a cat on a red chair", "an old lighthouse in a storm", "a market at dawn", "a robot that paints")
+
+
+def rewriting(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """What the prompt enhancer tells a model, the aspect included."""
+    for prompt in PICTURES:
+        said = (prompt_enhancer.TEMPLATE + prompt_enhancer.ASKED).replace(prompt_enhancer.PLACE, prompt)
+        yield encoded([{"role": "user", "content": said}], tokenizer)["input_ids"]
 
 
 SWAPS = (("king", "queen"), ("man", "woman"), ("son", "daughter"), ("brother", "sister"), ("lord", "lady"))
@@ -289,6 +300,18 @@ ROWS: Mapping[str, Row] = {
         new=18,
         dtype="bfloat16",
         figures=found,
+    ),
+    "prompt enhancer": Row(
+        "smollm2",
+        {
+            "suffix": {},
+            "prompt-lookup": {"k": 8},
+            "token-recycling": {},
+            "eagle": {"model": "mmspec/smollm2-eagle3", "k": 5},
+        },
+        rewriting,
+        new=96,
+        temperature=0.6,
     ),
     "early exits, of a model that was not trained for them": Row(
         "mmspec/text-14m", {"layer-skip": {}, "del": {}}, code, new=96

@@ -26,6 +26,20 @@ UNITS = ".safetensors"  # the ending of a file of a picture's units, which are n
 Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
 Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
 Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
+Enhance = Annotated[
+    str | None,
+    typer.Option(
+        help="A language model that rewrites the prompt first; with --height and --width, of as many pixels in the "
+        "aspect that it names (arXiv 2509.20427)."
+    ),
+]
+Judge = Annotated[
+    str | None,
+    typer.Option(help="A vision-language model that looks on: what it names is led away from, too (arXiv 2510.10715)."),
+]
+Question = Annotated[list[str] | None, typer.Option(help="What the judge is asked, in a word; repeatable.")]
+Most = Annotated[int | None, typer.Option(min=1, help="Things that are led away from, the latest; default: all.")]
+SteerEvery = Annotated[int, typer.Option(min=1, help="Units that are drawn between two looks of the judge.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or model (vq=FOLDER); repeatable.")]
 
@@ -76,6 +90,11 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
             float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
         ] = None,
         negative: Negative = None,
+        enhance: Enhance = None,
+        judge: Judge = None,
+        question: Question = None,
+        most: Most = None,
+        steer_every: SteerEvery = 32,
         seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
         temperature: Annotated[float | None, typer.Option(min=0.0, help="Of codes; 0 is greedy.")] = None,
         top_k: Annotated[int | None, typer.Option(min=0, help="Of codes; 0 keeps all.")] = None,
@@ -108,6 +127,9 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
         pipe = pipeline(
             model, device, dtype=dtype, method=method, rule=rule, k=num_speculative_tokens, **parse(opt or [])
         )
+        if enhance is not None:
+            prompt, height, width = rewritten(enhance, prompt, height, width, seed, pipe)
+        away = None if judge is None else looking_on(judge, question, negative, most, pipe)
         said = {
             "prompt": prompt,
             "class_labels": class_label,
@@ -119,6 +141,8 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
             "top_k": top_k,
             "top_p": top_p,
             "num_inference_steps": steps,
+            "callback_on_step_end": away,
+            "steer_every": None if away is None else steer_every,
         }
         with ctrl_c_stops(pipe):
             given = {name: value for name, value in said.items() if value is not None}
@@ -135,7 +159,8 @@ def generate_command(unit: str, target: str, summary: str) -> Callable[..., None
             from mmspec.kits.pictures.rounds import traced
 
             save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
-        typer.echo("\n".join(line for line in (pipe.why, str(drawn.report), str(out)) if line), err=True)
+        named = "" if away is None else f"led away from: {', '.join(dict.fromkeys(words for *_, words in away.said))}"
+        typer.echo("\n".join(line for line in (pipe.why, str(drawn.report), named, str(out)) if line), err=True)
         if pipe.interrupt:
             count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
             typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
@@ -150,6 +175,30 @@ def modality(kind: str, unit: str) -> Any:
     from mmspec.kits.pictures.bench import pictures
 
     return pictures(kind, unit)
+
+
+def rewritten(
+    enhance: str, prompt: str | None, height: int | None, width: int | None, seed: int, pipe: Any
+) -> tuple[str, int | None, int | None]:
+    """A prompt that a language model, on the pipeline's device, made of a prompt, and the size that it calls for."""
+    from mmspec.api.prompt_enhancer import PromptEnhancer
+    from mmspec.hosts.loading import load_model, load_tokenizer
+
+    if prompt is None:
+        raise ValueError("--enhance rewrites a prompt, and there is none")
+    area = None if height is None or width is None else (height, width)
+    model = load_model(enhance, str(pipe.device), pipe.dtype)
+    made = PromptEnhancer(model, load_tokenizer(enhance), area=area)(prompt, seed)
+    typer.echo(f"prompt: {made.texts[0]}\n{made.reports[0]}", err=True)
+    return made.texts[0], *(made.sizes[0] or (height, width))
+
+
+def looking_on(judge: str, questions: Sequence[str] | None, negative: str | None, most: int | None, pipe: Any) -> Any:
+    """The callback that asks a vision-language model, on the pipeline's device, about pictures that are drawn."""
+    from mmspec.kits.pictures.adaptive_negative import QUESTION, AdaptiveNegative, vision_model
+
+    model, processor = vision_model(judge, str(pipe.device), pipe.dtype)
+    return AdaptiveNegative.from_model(model, processor, questions or QUESTION, negative_prompt=negative, most=most)
 
 
 @contextmanager

@@ -3,14 +3,16 @@
 VLM-guided adaptive negative prompts (arXiv 2510.10715). Before step i a latent is a x0 + s noise, with a and s of the
 scheduler; a step without noise of its own moves it along the line through the two, on which two latents, one behind the
 other, tell x0. That is the network's prediction of the picture for samplers of first order (DDIM, Euler, flow
-matching), and near to it for the others. Words are encoded by the pipeline itself and take the place of what guidance
-leads away from. No other network runs.
+matching), and near to it for the others. A callback sees latents behind a step: those before the first one are what the
+network reads. Words are encoded by the pipeline itself and take the place of what guidance leads away from. No other
+network runs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any
+from typing import Any, Self
+from weakref import finalize
 
 import torch
 from PIL import Image
@@ -59,8 +61,22 @@ class SteeredDiffusion:
 
     ask: Ask
     every: int
+    start: int | float = 0  # the first step behind which it asks; with a point, a share of all steps
+    stop: int | float | None = None  # the first one behind which it no longer does
     # The latents before the last step that moved them to another level of noise, with (a, s)
     _before: tuple[Tensor, float, float] | None = field(default=None, init=False)
+    _read: list[Tensor] = field(default_factory=list, init=False)  # what the network read last, if anything
+
+    def watching(self, pipe: Any) -> Self:
+        """Itself, which from now on, until it is dropped, keeps what the pipeline's network reads."""
+        read = self._read
+
+        def keep(network: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            read[:] = [given[0] if given else named["hidden_states"]]
+
+        network = pipe.components.get("unet") or pipe.components["transformer"]
+        finalize(self, network.register_forward_pre_hook(keep, with_kwargs=True).remove)
+        return self
 
     def __call__(self, pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
         """The condition that guidance leads away from, with the words for every row; refuses a call without guidance,
@@ -72,16 +88,31 @@ class SteeredDiffusion:
         latents: Tensor = tensors["latents"]
         if latents.dim() != 4:
             raise ValueError(f"latents {list(latents.shape)} are no pictures [row, channel, height, width]")
-        a, s = map(float, marginal(pipe.scheduler, len(pipe.scheduler.timesteps) - ahead))
-        before, apart = self._before if step else None, 0.0
+        index = len(pipe.scheduler.timesteps) - ahead
+        a, s = map(float, marginal(pipe.scheduler, index))
+        before, apart = self._before if step else self._first(pipe.scheduler, index - 1, latents), 0.0
         if before is not None:
             apart = before[2] * a - s * before[1]
         if before is None or apart:
             self._before = latents, a, s
-        if before is None or not apart or (step + 1) % self.every:
+        if before is None or not apart or step % self.every or not self._asks(step, pipe.num_timesteps):
             return {}
         clean = (before[2] * latents - s * before[0]) / apart
         return self._led_away(pipe, self.ask(decoded(pipe, clean), step, step + 1, ", "), tensors)
+
+    def _first(self, scheduler: Any, index: int, latents: Tensor) -> tuple[Tensor, float, float] | None:
+        """The latents before the first step, as the network read them; None where it was not watched."""
+        if not self._read:
+            return None
+        a, s = map(float, marginal(scheduler, index))
+        # Samplers whose states grow with the noise show the network states of unit variance; flows show theirs.
+        scale = 1.0 if flows(scheduler) else (a * a + s * s) ** 0.5
+        return self._read[0][-len(latents) :, : latents.shape[1]] * scale, a, s
+
+    def _asks(self, step: int, steps: int) -> bool:
+        ends = self.start, steps if self.stop is None else self.stop
+        first, last = (int(at * steps) if isinstance(at, float) else at for at in ends)
+        return first <= step < last
 
     def _led_away(self, pipe: Any, words: Sequence[str | None], tensors: dict[str, Any]) -> dict[str, Any]:
         if len(tensors["prompt_embeds"]) != 2 * len(words):
@@ -138,4 +169,9 @@ def marginal(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
     if hasattr(scheduler, "_sigma_to_alpha_sigma_t"):
         of_solver: tuple[Tensor, Tensor] = scheduler._sigma_to_alpha_sigma_t(sigma)
         return of_solver
-    return (1 - sigma if type(scheduler).__name__.startswith("FlowMatch") else torch.ones(())), sigma
+    return (1 - sigma if flows(scheduler) else torch.ones(())), sigma
+
+
+def flows(scheduler: Any) -> bool:
+    """True if a scheduler's states are (1 - s) x0 + s noise."""
+    return type(scheduler).__name__.startswith("FlowMatch") or bool(scheduler.config.get("use_flow_sigmas"))

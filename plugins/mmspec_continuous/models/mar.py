@@ -3,17 +3,17 @@
 An encoder reads a class and the tokens that are known, a decoder all places, and a head denoises every token of the
 next set by itself: tokens of a set are independent given those before it. The sizes of the sets follow a cosine.
 
-Drafts save nothing here, and there is no method. The last denoising step adds no noise and variances are learned, so
-that no draft from another context would be accepted exactly. Attention goes both ways, so nothing of a pass can be kept
-for the next, and to verify γ drafted sets takes γ passes over γ contexts. Drafts that are judged in the context before
-all of them, as the released code of continuous speculative decoding does (2411.11925), give what plain MAR gives with
-fewer sets, without any draft: call with fewer `num_inference_steps` instead.
+No exact method drafts here. The last denoising step adds no noise and variances are learned, so that no draft from
+another context would be accepted exactly. Attention goes both ways, so nothing of a pass can be kept for the next, and
+to verify γ drafted sets takes γ passes over γ contexts. Continuous speculative decoding (2411.11925) judges drafts in
+the context before all of them, and alters the distribution (`mmspec_continuous.models.mar_drafts`).
 
 Keys are the published ones. Sizes are read from weights.
 """
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -122,35 +122,50 @@ class MAR(ModelMixin, ConfigMixin):
         """
         steps = denoising(denoising_steps, labels.device)
         tokens = torch.zeros(*orders.shape, self.config.token_dim, device=labels.device)
-        classes, left = self.class_emb(labels), self.cells
-        guided = guidance != 1.0
-        if guided:
-            classes = torch.cat([classes, self.fake_latent.expand(len(labels), -1)])
-        for number in range(sets):
-            after = 0 if number == sets - 1 else _left(self.cells, left, (number + 1) / sets)
-            known, wanted = orders[:, left:].sort(1).values, orders[:, after:left].sort(1).values
-            read = tokens.gather(1, known[..., None].expand(-1, -1, tokens.shape[-1])).to(classes.dtype)
-            halves = [torch.cat([each, each]) if guided else each for each in (read, known, wanted)]
-            condition = self(*halves, classes)
-            last = 1 if number == sets - 1 else after  # the published schedule counts one masked token at the end
-            scale = 1 + (guidance - 1) * (self.cells - last) / self.cells
-            made = self._denoised(condition, steps, normal, scale if guided else None, temperature)
+        for left, after in pairwise(self.left_behind(sets)):
+            wanted = orders[:, after:left].sort(1).values
+            condition, scale = self.condition(labels, tokens, orders[:, left:], wanted, after, guidance)
+            made = self.denoised(condition, steps, normal, scale, temperature).x
             tokens = tokens.scatter(1, wanted[..., None].expand_as(made), made)
-            left = after
             if not drawn(wanted):
                 break
         return tokens
 
-    def _denoised(
+    def left_behind(self, sets: int) -> list[int]:
+        """The numbers of tokens that are left at first and behind every set: a cosine, at least one fewer each time."""
+        left = [self.cells]
+        for number in range(1, sets):
+            curve = math.floor(self.cells * math.cos(math.pi / 2 * number / sets))
+            left.append(max(1, min(left[-1] - 1, curve)))
+        return [*left, 0]
+
+    def condition(
+        self, labels: Tensor, tokens: Tensor, known: Tensor, wanted: Tensor, after: int, guidance: float
+    ) -> tuple[Tensor, float | None]:
+        """The head's condition of the places `wanted [row, n]`, of the tokens at the places `known [row, m]`: `[row, n,
+        dim]`, under guidance twice as many rows; and the scale of a set behind which so many tokens are left.
+        """
+        known = known.sort(1).values
+        read = tokens.gather(1, known[..., None].expand(-1, -1, tokens.shape[-1])).to(self.fake_latent.dtype)
+        classes = self.class_emb(labels)
+        if guidance == 1.0:
+            return self(read, known, wanted, classes), None
+        classes = torch.cat([classes, self.fake_latent.expand(len(labels), -1)])
+        halves = [torch.cat([each, each]) for each in (read, known, wanted)]
+        # The published schedule counts one masked token at the end
+        return self(*halves, classes), 1 + (guidance - 1) * (self.cells - max(after, 1)) / self.cells
+
+    def denoised(
         self,
         condition: Tensor,
         steps: "Steps",
         normal: Callable[[int], Tensor],
         scale: float | None,
         temperature: float,
-    ) -> Tensor:
-        """Tokens `[row, n, token_dim]` float32 of conditions `[row, n, dim]`, twice as many rows under guidance."""
+    ) -> "Denoised":
+        """Tokens of conditions `[row, n, dim]`, twice as many rows under guidance."""
         x, net = normal(condition.shape[1]), self.diffloss.net
+        spreads, log_sigma = torch.zeros_like(x), torch.zeros_like(x)
         for step in reversed(range(len(steps.times))):
             both = x if scale is None else x.repeat(2, 1, 1)
             noise, spread = net(both, steps.times[step], condition).float().chunk(2, -1)
@@ -159,11 +174,20 @@ class MAR(ModelMixin, ConfigMixin):
                 noise = away + scale * (noise - away)
             clean = steps.of_x[step] * x - steps.of_noise[step] * noise
             share = (spread + 1) / 2
-            log_variance = share * steps.most[step] + (1 - share) * steps.least[step]
+            spreads, log_sigma = spreads + log_sigma, (share * steps.most[step] + (1 - share) * steps.least[step]) / 2
             x, fresh = steps.keep_clean[step] * clean + steps.keep_x[step] * x, normal(condition.shape[1])
             if step:
-                x = x + (0.5 * log_variance).exp() * fresh * temperature
-        return x
+                x = x + log_sigma.exp() * fresh * temperature
+        return Denoised(x, log_sigma, spreads)
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """Tokens at the end of their denoising; each `[row, n, token_dim]` float32."""
+
+    x: Tensor  # the tokens, which are the means of the last step
+    log_sigma: Tensor  # the learned deviation of the last step, which adds no noise, as a logarithm
+    spreads: Tensor  # the sum of those of all steps before it
 
 
 class Block(nn.Module):
@@ -247,11 +271,6 @@ def denoising(count: int, device: torch.device | str = "cpu") -> Steps:
         times.append(round(at))
         at += (TRAINED - 1) / (count - 1)
     return Steps(times, bars[times])
-
-
-def _left(cells: int, left: int, progress: float) -> int:
-    """The number of tokens that are left behind a set: a cosine, at least one fewer than before, and at least one."""
-    return max(1, min(left - 1, math.floor(cells * math.cos(math.pi / 2 * progress))))
 
 
 def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:

@@ -217,15 +217,19 @@ def _by_distribution(rule: Relaxation, offer: Offer, groups: Groups, noise: Nois
 def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, noise: Noise) -> Tensor:
     """x where a free draw from p falls into its group, else a draw from the residual: `[batch, node]`.
 
-    A free draw outside of the group is itself a draw from the residual outside; the residual's share inside is drawn.
+    A free draw outside of the group is itself a draw from the residual outside, where that has mass; else, and in the
+    residual's share inside, another one is drawn.
     """
     group = groups(offer.x[..., None])
     members = group.members(offer.p.shape[-1])
     left = rule.left(offer.p, torch.zeros_like(offer.p).scatter(-1, offer.x[..., None], 1.0), group)
+    stands = left.gather(-1, free[..., None]) > 0
     inside = left * members
     share = inside.sum(-1) / left.sum(-1).clamp(min=torch.finfo(left.dtype).tiny)
-    neighbour = (inside / noise.substream(Substream.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
-    other = torch.where(noise.substream(Substream.COIN).uniform() < share, neighbour, free)
+    redrawn = torch.where(stands, inside, left)
+    neighbour = (redrawn / noise.substream(Substream.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+    again = (noise.substream(Substream.COIN).uniform() < share) | (~stands[..., 0] & (left.sum(-1) > 0))
+    other = torch.where(again, neighbour, free)
     return torch.where(members.gather(-1, free[..., None])[..., 0], offer.x, other)
 
 

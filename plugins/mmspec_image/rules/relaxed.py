@@ -3,10 +3,12 @@
 LANTERN (Jang et al., arXiv 2410.03355) and LANTERN++ (2502.06352): A(x) are the codes nearest to x in the codebook, `k`
 at most, as many as their mass stays within a bound: δ (LANTERN), or (λ - 1) p(x) (LANTERN++, `lam`). x is kept with
 probability min(1, (p(x) + p(A)) / q(x)). A rejected draft is replaced by a draw from norm((p - q)+), or in the paper
-from norm((p' - q)+), p' being p with the mass of A(x) moved onto x. In a tree siblings are tried in turn, as point
-masses.
+from norm((p' - q)+), p' being p with the mass of A(x) moved onto x. Their code does otherwise (`residual=released`):
+where A(x) has a member, all of the k + 1 nearest codes, within the bound or not, are left out of q before it is taken
+from p, and behind a point mass out of p. In a tree siblings are tried in turn, as point masses.
 Guarantee: none; with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds the mass that each x moves, not the bias
-of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
+of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with the first two residuals. With the
+released one it is at most that and what the residual adds, which is what is measured along chains.
 Knobs: `k`, `delta` (both as released), `lam` (larger: accepts more, alters more), `residual`, `measure`.
 """
 
@@ -41,7 +43,9 @@ class RelaxedOptions:
     lam: Annotated[float, Field(ge=1)] | None = option(
         None, "bound that mass by (lam - 1) p(x) instead of delta; 1 is exact"
     )
-    residual: Literal["plain", "paper"] = option("plain", "what a refused draft leaves: (p - q)+, or the paper's")
+    residual: Literal["plain", "paper", "released"] = option(
+        "plain", "what a refused draft leaves: (p - q)+, the paper's, or their code's"
+    )
     measure: bool = option(True, "compute the bias of every unit; False saves time, the report then has no bias")
 
 
@@ -58,7 +62,8 @@ class Relaxed(DraftsAfresh):
     def bind(self, target: Any) -> None:
         """Compute the nearest codes of every code, by the entries of the codebook."""
         codes = Codes.of(target)
-        self._nearest = codes.ids[nearest(codes.vectors, min(self.options.k, len(codes.ids) - 1))]
+        seen = self.options.k + (self.options.residual == "released")
+        self._nearest = codes.ids[nearest(codes.vectors, min(seen, len(codes.ids) - 1))]
         self._rows = codes.rows
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
@@ -69,6 +74,7 @@ class Relaxed(DraftsAfresh):
         """Groups: the unit itself, then the nearest codes as long as their mass is within the bound."""
         assert self._nearest is not None, "the rule was not bound to a target"
         codes, rows, delta, lam = self._nearest, self._rows, self.options.delta, self.options.lam
+        most = self.options.k
         # Codes without mass would be members even then: they add nothing, but the paper's residual would lack them.
         strict = delta == 0 if lam is None else lam == 1
 
@@ -77,6 +83,7 @@ class Relaxed(DraftsAfresh):
             ids = codes[row[..., 0]]  # [batch, node, unit, k]
             within = probs.gather(-1, ids.flatten(2)).reshape(ids.shape).cumsum(-1)
             inside = (within <= (delta if lam is None else (lam - 1) * own)) & (not strict) & (row >= 0)
+            inside = inside & (torch.arange(inside.shape[-1], device=x.device) < most)
             itself = torch.ones_like(own, dtype=torch.bool)
             return Group(torch.cat([x[..., None], ids], -1), torch.cat([itself, inside], -1))
 
@@ -86,15 +93,21 @@ class Relaxed(DraftsAfresh):
         return draft.gather(-1, x)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
-        """The residual (p - q)+, or (p' - q)+, not normalised."""
+        """The residual (p - q)+, (p' - q)+, or the released one, not normalised."""
         if self.options.residual == "paper":
             moved = torch.where(group.members(probs.shape[-1]), 0.0, probs)
             probs = moved.scatter(-1, group.ids[:, :, :, 0], group.mass(probs))
+        if self.options.residual == "released":
+            ids, related = group.ids[:, :, 0, 1:], group.inside[:, :, 0, 1:].any(-1, keepdim=True)
+            near = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, ids, related.expand_as(ids))
+            point = (draft.amax(-1, keepdim=True) >= 1).to(draft.dtype)  # of which nothing near is left
+            draft = torch.where(near, point, draft)
         return (probs - draft).clamp(min=0)
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         """The excess acceptance, which is the total variation as well, also for the paper's residual; where vocabulary
-        times neighbours is too much, the estimate a - a* of the drafted unit x ~ q alone.
+        times neighbours is too much, the estimate a - a* of the drafted unit x ~ q alone. With the released residual
+        the total variation is at most the first number: the distance of what x leaves from (p - q)+ is added.
         """
         assert self._nearest is not None
         size = 1 + self._nearest.shape[1]
@@ -102,7 +115,14 @@ class Relaxed(DraftsAfresh):
             extra = excess(probs, draft, groups, size, self.against).sum(-1)
         else:
             extra = gain(probs, draft, x, groups(x), self.against)[..., 0]
-        return extra, extra
+        if self.options.residual != "released":
+            return extra, extra
+        group = groups(x)
+        kept = group.mass(probs) / draft.gather(-1, x).clamp(min=torch.finfo(probs.dtype).tiny)
+        ours, theirs = (
+            residual(probs, left) for left in ((probs - draft).clamp(min=0), self.left(probs, draft, group))
+        )
+        return extra + (1 - kept.clamp(max=1))[..., 0] * (ours - theirs).abs().sum(-1) / 2, extra
 
 
 def relax_tree(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:

@@ -21,6 +21,9 @@ def trained(
     table: Annotated[str, typer.Option(help="Tables, joined by commas.")] = ",".join(TABLES),
     json: Annotated[Path | None, typer.Option(help="Where to write the rows; those of other tables stay.")] = None,
     work: Annotated[Path, typer.Option(help="Folder of drafters and checkpoints.")] = Path("runs/trained"),
+    pictures: Annotated[
+        Path | None, typer.Option(help="Folder of pictures with captions, for the table of drafted sets.", exists=True)
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of every training.")] = 100,
 ) -> None:
     """Train drafters for the shipped text model, each with as many steps, and count with them; it resumes."""
@@ -34,7 +37,7 @@ def trained(
     with resumable(work):
         for name in names:
             rows = list[TrainedRow]()
-            for row in TABLES[name](Lab(prose, work, steps, typer.echo)):
+            for row in TABLES[name](Lab(prose, work, steps, typer.echo, pictures)):
                 rows.append(row)
                 if json is not None:
                     others = load(json) if json.is_file() else []

@@ -34,7 +34,7 @@ from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, Stream
 from mmspec_video.recorded import recorded
 from mmspec_zoo.infill.training import InfillRecipe, train_and_write
-from tools.bench.trained import blanks
+from tools.bench.trained import blanks, pictures
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
 from tools.train.text.heads import learnt_data
@@ -72,6 +72,7 @@ class Lab:
     work: Path
     steps: int
     say: Callable[[str], None] = print
+    pictures: Path | None = None
 
     @cached_property
     def target(self) -> Any:
@@ -415,6 +416,20 @@ def frames(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("frames", name, "", figures)
 
 
+def negatives(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped picture model with adaptive negatives, and without."""
+    for name, figures in pictures.negatives():
+        yield lab.row("negatives", name, "", figures)
+
+
+def drafted_sets(lab: Lab) -> Iterator[TrainedRow]:
+    """A pair of small MARs: plain, drafted, and plain with as many passes as drafts leave."""
+    if lab.pictures is None:
+        raise ValueError("MARs are trained on pictures: --pictures names a folder with emoji64.npz and captions.txt")
+    for name, figures in pictures.drafted_sets(lab.pictures, lab.work, lab.steps, lab.say):
+        yield lab.row("drafted sets", name, "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -433,5 +448,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "infilling": infilling,
     "frames": frames,
     "masks": masks,
+    "negatives": negatives,
+    "drafted sets": drafted_sets,
 }
 """The tables, by name."""

@@ -23,7 +23,7 @@ def test_text_and_poses_are_plain_decodings(method):
     for one, other in zip(plain, ours, strict=True):
         assert torch.equal(one.ids, other.ids) and len(one.ids) == 30
         assert len(one.poses) == int((one.ids == tiny().signal).sum()) > 0
-        assert torch.allclose(one.poses, other.poses, atol=1e-5)
+        assert torch.allclose(one.poses, other.poses, atol=1e-4)
 
 
 def test_in_passes_of_one_width_poses_are_equal_to_the_bit():
