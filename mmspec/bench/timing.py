@@ -17,6 +17,7 @@ from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import expected_units
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
+from mmspec.hosts.devices import device_of
 
 Answer = TypeVar("Answer")
 PACKAGES = ("mmspec", "torch", "transformers")
@@ -106,6 +107,8 @@ def step_seconds(target: Target) -> float:
 
 
 def _prompt(target: Target) -> Tensor:
-    """A prompt of one row, on the device of a target's weights; on the CPU for a target that runs no model."""
-    weight = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
-    return torch.zeros(1, PROMPT, dtype=torch.int64, device=None if weight is None else weight.device)
+    """A prompt of one row, where a target's passes run; on the CPU for a target that runs no model."""
+    model = target.model if isinstance(target, RunsModel) else None
+    weight = None if model is None else next(model.parameters(), None)
+    device = None if weight is None else device_of(model) if weight.is_meta else weight.device
+    return torch.zeros(1, PROMPT, dtype=torch.int64, device=device)
