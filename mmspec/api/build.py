@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from mmspec.api.plan import AUTO, Plan, resolve
-from mmspec.core.capabilities import DraftsWithModel, OwnLength, RunsModel, TargetWrapping, Wrapper
+from mmspec.core.capabilities import DraftsWithModel, OwnLength, Paced, RunsModel, TargetWrapping, Wrapper
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.hidden import GivesHidden
@@ -26,7 +26,7 @@ def decoder_for(model: Any, method: str = AUTO, *, hidden: Sequence[int] = (), *
 
     Who says nothing of `k` gets, in this order: `generation_config.num_assistant_tokens` of a live draft model, as in
     transformers; what a card or the target's spec lists with the choice of `auto`; the length for which a head was
-    trained; the method's own; `DEFAULT_K`.
+    trained; what a drafter that follows times measures; the method's own; `DEFAULT_K`.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -41,9 +41,12 @@ def built(plan: Plan, model: Any, hidden: Sequence[int] = ()) -> Decoder:
         drafter = _made(plan.pairing.drafter, plan.options.get("drafter"))
     head = drafter.own_length if isinstance(drafter, OwnLength) else None
     *before, usual = plan.lengths
-    k, k_from = budget(plan.k, [*before, (head, "its head"), usual])
+    target, said = _giving(plan.target.load()(model, **plan.given), hidden, drafter), [*before, (head, "its head")]
+    if isinstance(drafter, Paced) and plan.k is None and not any(number for number, _ in said):
+        said.append((drafter.paced_length(target), "measured times"))
+    k, k_from = budget(plan.k, [*said, usual])
     return Decoder(
-        _giving(plan.target.load()(model, **plan.given), hidden, drafter),
+        target,
         drafter,
         _made(plan.pairing.rule, plan.options.get("rule")) if rule is None else rule,
         k=k,

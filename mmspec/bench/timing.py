@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import expected_units
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
+from mmspec.hosts.devices import device_of
 
 Answer = TypeVar("Answer")
 PACKAGES = ("mmspec", "torch", "transformers")
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SIZES = (2, 4, 8, 12, 16, 24, 32)
-"""Nodes of the passes, root included, among which `paying_nodes` chooses; `REPEATS` and `PROMPT` are of its timing."""
+"""Nodes of the passes, root included, among which `paying_nodes` chooses; `REPEATS`, `PROMPT`: of short timings."""
 REPEATS, PROMPT = 3, 8
 
 
@@ -88,9 +90,8 @@ def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], r
     The target's passes of several sizes are timed, and the draft model's pass of one node, which stands for a level.
     `tree` makes the tree of so many drafted nodes; `rates` are the chances of a child of each rank.
     """
-    prompt = torch.zeros(1, PROMPT, dtype=torch.int64, device=_device(target))
-    whole = pass_seconds(target, prompt, SIZES, REPEATS)
-    level = pass_seconds(model, prompt, (1,), REPEATS)[1]
+    whole = pass_seconds(target, _prompt(target), SIZES, REPEATS)
+    level = step_seconds(model)
 
     def units_per_second(size: int) -> float:
         drafted = tree(size - 1)
@@ -100,7 +101,14 @@ def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], r
     return max(SIZES, key=units_per_second) - 1
 
 
-def _device(target: Target) -> torch.device:
-    """The device of a target's weights; the CPU for a target that runs no model."""
-    weight = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
-    return torch.device("cpu") if weight is None else weight.device
+def step_seconds(target: Target) -> float:
+    """Median seconds of a target's pass over one unit, behind a short prompt."""
+    return pass_seconds(target, _prompt(target), (1,), REPEATS)[1]
+
+
+def _prompt(target: Target) -> Tensor:
+    """A prompt of one row, where a target's passes run; on the CPU for a target that runs no model."""
+    model = target.model if isinstance(target, RunsModel) else None
+    weight = None if model is None else next(model.parameters(), None)
+    device = None if weight is None else device_of(model) if weight.is_meta else weight.device
+    return torch.zeros(1, PROMPT, dtype=torch.int64, device=device)

@@ -268,6 +268,14 @@ class OwnLength(Protocol):
 
 
 @runtime_checkable
+class Paced(Protocol):
+    """A drafter whose drafts are as long as measured times say, where nobody names a number."""
+
+    def paced_length(self, target: Target) -> int | None:
+        """Units of a draft for a target, from times that are measured now; None: they could not be measured."""
+
+
+@runtime_checkable
 class Advising(Protocol):
     """A drafter whose needs depend on its options.
 

@@ -55,6 +55,9 @@ class Simulated:
     def open(self, model: Target, how: Beginning) -> "SimulatedLane":
         return SimulatedLane(self, Continuation(model, how))
 
+    def step_seconds(self, model: Target) -> float:
+        return self.costs.draft
+
 
 @dataclass
 class SimulatedLane:

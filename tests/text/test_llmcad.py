@@ -6,7 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_text.drafters.llmcad import LLMCad, LLMCadOptions, adapted
+from mmspec_text.drafters.llmcad import LLMCad, LLMCadOptions, adapted, behind_share
 from tests.support import random_models
 
 
@@ -44,6 +44,14 @@ def test_two_rounds_by_hand() -> None:
     assert longest == [3, 4] and emitted == [4, 5]
     assert branches == [[1, 2, 3, 4], [5, 6, 0, 1, 2]]  # each behind its root
     assert alphas == pytest.approx([0.1, 0.05])
+
+
+def test_branches_have_their_shares_by_hand() -> None:
+    """Of eight nodes: branches of 0.6, 0.3 and 0.1 have 4.8, 2.4 and 0.8; one that is none has nothing."""
+    score = torch.tensor([[0.6, 0.3, 0.1, 0.0]]).log() - 2
+    going = torch.stack([behind_share(score, 8, length)[0] for length in range(8)])
+    assert going.sum(0).tolist() == [5, 3, 1, 0], "lengths from 0 on at which each goes on"
+    assert not behind_share(torch.full((1, 2), -torch.inf), 8, 0).any()
 
 
 def test_the_threshold_by_hand() -> None:

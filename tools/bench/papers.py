@@ -8,6 +8,7 @@ a machine may be busy. Methods that count their memory run once more in a proces
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from json import dumps as json_of
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import accelerate
 import torch
 import typer
 from torch import Tensor
@@ -80,6 +82,7 @@ class Row:
     new: int
     dtype: str = "float32"
     temperature: float = 0.0
+    on_disk: bool = False  # whether the target's weights are on the disk, and each is loaded for its part of a pass
     # Figures that a row has beside those of all: of its model's name, a method's options, its prompts and its outputs
     figures: Callable[["Row", Mapping[str, Any], Sequence[Tensor], Sequence[Output]], Mapping[str, float]] = (
         lambda row, how, prompts, outputs: {}
@@ -213,6 +216,13 @@ def budgeted(
     return {"MB budget": how["memory_budget"] / 1e6, "MB counted": counted / 1e6, "MB peak": peak / 1e6}
 
 
+def at_once(row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]) -> dict[str, float]:
+    """Megabytes of the target's weights, and of those that are in memory at once: of the module that has most."""
+    target = load_model(row.model, "cpu")
+    own = [sum(p.nbytes for p in module.parameters(recurse=False)) for module in target.modules()]
+    return {"MB of weights": sum(p.nbytes for p in target.parameters()) / 1e6, "MB at once": max(own) / 1e6}
+
+
 ROWS: Mapping[str, Row] = {
     "suffix, an agent": Row(
         "smollm2",
@@ -284,6 +294,14 @@ ROWS: Mapping[str, Row] = {
         new=24,
         figures=bias,
     ),
+    "llmcad, a target on the disk": Row(
+        "mmspec/text-14m",
+        {"llmcad": {"drafter": DRAFTER, "k": 8}, "draft-model": {"drafter": DRAFTER, "k": 4}},
+        code,
+        new=32,
+        on_disk=True,
+        figures=at_once,
+    ),
     "prompt tokens, by each tree": Row(
         "mmspec/text-14m",
         {
@@ -324,6 +342,9 @@ def measured(name: str, row: Row, new: int) -> list[Cell]:
     """The cells of a row."""
     warp = Warp.sampling(row.temperature)
     target, tokenizer = load_model(row.model, "cpu", dtype_of(row.dtype)), load_tokenizer(row.model)
+    if row.on_disk:
+        target.requires_grad_(False)
+        accelerate.disk_offload(target, tempfile.mkdtemp(), torch.device("cpu"))
     small = load_model(DRAFTER, "cpu") if any("drafter" in how for how in row.methods.values()) else None
     every = {PLAIN: decoder_for(target, PLAIN)}
     for label, how in row.methods.items():

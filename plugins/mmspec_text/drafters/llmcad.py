@@ -1,12 +1,16 @@
 """`llmcad`: a smaller model's tree, which ends where the smaller model is no longer sure.
 
-LLMCad (Xu et al., arXiv 2309.04255). The branch pacer gives the most promising branches the most passes: the likeliest
-nodes by their products of probabilities are expanded (the shape `greedy`). The target verifies once T_c, the product of
+LLMCad (Xu et al., arXiv 2309.04255). The branch pacer gives every branch x its share of the M nodes, by C_x, the
+product of its probabilities: of all branches, the one that is furthest behind its share, M · C_x / Σ C - T_x with T_x
+its units, goes on first (max–min). Here a pass of the small model goes on with a whole level, so that those branches go
+on that are behind their share at all, the likeliest if they are too many. The target verifies once T_c, the product of
 the best branch, is below the threshold α. After a round, α is halved if the whole longest branch was accepted; if c of
 its n units were, α is divided by T_c^((n - c) / n), the product of as many of its units as were refused, if all are
 equally likely: so more refusals, and less likely ones, end drafts earlier.
-In the text that could be read the formula of α is damaged: its T_c is what the words beside it say. The pacer and the
-first α are a reconstruction. Its drafting beside the target's pass is that of `pearl`, and is not built here.
+In the text that could be read the formula of α is damaged: its T_c is what the words beside it say, and the first α is
+ours. A target that is larger than the memory is one whose layers accelerate loads for every pass
+(`accelerate.disk_offload`, or a `device_map` with `max_memory`); drafting on while they load, in a process of its own,
+is the method `pearl`, whose drafts are chains.
 Guarantee: `match`'s.
 Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
 """
@@ -33,7 +37,7 @@ LEAST, MOST = 1e-6, 0.99
 
 @dataclass(frozen=True)
 class FallsBack(Rerank):
-    """A tree of point masses, until a row's best node is too unlikely to go on behind it.
+    """A tree of point masses, whose branches have their shares, until a row's best node is too unlikely to go on.
 
     T_c is the largest product of probabilities that a node of the last level has; no level follows once it is below the
     row's threshold. A level is drawn before it is known whether another one follows; so the units of a draft decide
@@ -47,7 +51,9 @@ class FallsBack(Rerank):
     def level(self, frontier: Frontier, depth: int) -> Level:
         carried, going = (None, None) if frontier.carried is None else frontier.carried
         level = super().level(replace(frontier, carried=carried), depth)
-        valid = level.valid if going is None else level.valid & going[:, None]
+        paced = behind_share(frontier.score, self.nodes, depth - 1)
+        valid = level.valid & paced.gather(1, level.parent.expand_as(level.units))
+        valid = valid if going is None else valid & going[:, None]
         score = torch.where(valid, level.score, -torch.inf)
         best = score.amax(1).exp()
         return replace(level, score=score, valid=valid, carried=(level.carried, best >= self.threshold))
@@ -101,6 +107,14 @@ class LLMCad(SmallModelDrafter):
         longest = depth.amax(1)
         best = torch.where(depth == longest[:, None], draft.score, -torch.inf).amax(1)
         memory.alpha = adapted(memory.alpha, longest, step.verdict.length, best)
+
+
+def behind_share(score: Tensor, nodes: int, length: int) -> Tensor:
+    """The branches that have fewer units than their share of `nodes`, M · C_x / Σ C - T_x > 0: `[batch, branch]` bool.
+
+    `score` are log C, the products of their probabilities; all have T_x = `length` units.
+    """
+    return nodes * score.softmax(1) > length
 
 
 def adapted(alpha: Tensor, longest: Tensor, accepted: Tensor, best: Tensor) -> Tensor:

@@ -5,6 +5,9 @@ shows which of these units came true; they are then committed, and everything el
 the next pass. So no message has to arrive: a request that was lost is made up for by the next.
 A request of `n` units costs `n` passes. The first feeds all that is known or pending, and says how likely each outcome
 of the pending draft is; every other pass feeds one unit of each branch, which are the leaves of a tree.
+A model that was trained to fill in masks (PARD, arXiv 2504.18583) drafts several units a pass, which is the speculative
+streaming of Mirror-SD (2510.13161): every branch ends with masks, and all of its units are read at once. A request then
+costs one pass, or two where the draft model itself has to say what the outcomes are.
 """
 
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from mmspec.core.history_processors import Prefix
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
 from mmspec_zoo.overlap.ahead import Ahead, Request
-from mmspec_zoo.overlap.outcomes import Outcomes
+from mmspec_zoo.overlap.outcomes import Outcomes, Ranked
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,16 @@ class Beginning:
     most: int  # most known units that one pass catches up with; behind more, passes are added
     rows: int  # rows of the batch
     device: torch.device  # where the units are
+    mask: int | None = (
+        None  # the unit that the draft model was trained to fill in, all masks of a pass; None: it was not
+    )
 
 
 class Continuation:
     """One call's draft model, which offers `grow`; making it prefills the prompt."""
 
     def __init__(self, model: Target, how: Beginning) -> None:
-        self.model, self.most = model, how.most
+        self.model, self.most, self.mask = model, how.most, how.mask
         self.cache = model.start(how.inputs, how.limit, how.width).cache
         self.seen = torch.zeros(how.rows, dtype=torch.int64, device=how.device)  # emitted units in the cache
         self._fed: Draft | None = None  # what is in the scratch, rooted at the first emitted unit that the cache lacks
@@ -52,20 +58,12 @@ class Continuation:
         lag = self._caught_up(request)
         pending = torch.where(request.done, 0, request.pending)
         base = self._known(request, lag + pending)
-        outcomes = self._outcomes(request, base, lag, pending)
-        return self._answer(request, outcomes, self._grown(request, base, lag, outcomes))
+        drafted = self._stepwise if self.mask is None else self._at_once
+        return self._answer(request, *drafted(request, base, lag, pending))
 
-    def _outcomes(self, request: Request, base: Draft, lag: Tensor, pending: Tensor) -> Outcomes:
-        """The first pass: from what to go on."""
-        first, node = int(lag.min()), torch.arange(int(pending.max()) + 1, device=lag.device)
-        places = lag[:, None] + node  # the root, and the pending draft
-        scored = self._scores(request, base, first).take((places - first).clamp(max=base.nodes - first - 1))
-        drafted = take_nodes(base.units, places[:, 1:].clamp(max=base.nodes - 1))
-        ranked = request.ranks(scored, drafted) if request.ranked is None else request.ranked
-        return Outcomes.chosen(ranked, request.branches, request.fan)
-
-    def _grown(self, request: Request, base: Draft, lag: Tensor, outcomes: Outcomes) -> Tensor:
-        """All other passes: `request.count` units of every branch, `[batch, branch, count]`."""
+    def _stepwise(self, request: Request, base: Draft, lag: Tensor, pending: Tensor) -> tuple[Outcomes, Tensor]:
+        """The outcomes, and `request.count` units of each, `[batch, branch, count]`: one of every branch a pass."""
+        outcomes = Outcomes.chosen(self._ranked(request, base, lag, pending), request.branches, request.fan)
         fed, above, drawn = base, lag[:, None] + outcomes.accepted, [outcomes.unit]
         leaf = torch.arange(outcomes.unit.shape[1], device=lag.device)
         for step in range(1, request.count):
@@ -74,7 +72,54 @@ class Continuation:
             scored = self._scores(request, fed, first)
             drawn.append(race(request.frontier(scored, outcomes.accepted + step)).argmax(-1))
             above = (first + leaf).expand_as(above)
-        return torch.stack(drawn, 2)
+        return outcomes, torch.stack(drawn, 2)
+
+    def _at_once(self, request: Request, base: Draft, lag: Tensor, pending: Tensor) -> tuple[Outcomes, Tensor]:
+        """As `_stepwise`, with all units of all branches in one pass."""
+        ranked, scored = request.ranked, 0
+        if ranked is None and request.branches == 1:  # no other outcome has to be known first
+            end, place = (lag + pending)[:, None], pending[:, None]
+            valid = torch.ones_like(place, dtype=torch.bool)
+            units = self._filled(request, base, scored, end, place, valid, request.count)
+            return Outcomes(place, units[..., 0], valid), units
+        if ranked is None:
+            ranked, scored = self._ranked(request, base, lag, pending), base.nodes
+        outcomes = Outcomes.chosen(ranked, request.branches, request.fan)
+        units, place, valid = outcomes.unit, outcomes.accepted, outcomes.valid
+        if request.count == 1:
+            return outcomes, units[..., None]
+        leaf = base.nodes + torch.arange(units.shape[1], device=lag.device).expand_as(units)
+        fed = _with_leaves(base, units, lag[:, None] + place, valid)
+        behind = self._filled(request, fed, scored, leaf, place + 1, valid, request.count - 1)
+        return outcomes, torch.cat([units[..., None], behind], 2)
+
+    def _filled(
+        self, request: Request, fed: Draft, scored: int, above: Tensor, place: Tensor, valid: Tensor, count: int
+    ) -> Tensor:
+        """`count` units behind the nodes `above [batch, branch]` of `fed`, in one pass over its nodes from `scored` on:
+        read at these nodes and at masks behind them; `place` and `valid`, of the same shape, are the position of the
+        first unit and whether there is such a branch. Units are `[batch, branch, count]`.
+        """
+        assert self.mask is not None
+        branches, first = above.shape[1], fed.nodes
+        masks = first + torch.arange(branches * (count - 1), device=above.device).expand(len(above), -1)
+        nodes = torch.cat([above, masks], 1)  # every step's nodes of all branches, then the next step's
+        if count > 1:
+            unit = torch.full_like(masks, self.mask)
+            fed = _with_leaves(fed, unit, nodes[:, :-branches], valid.repeat(1, count - 1))
+        step = torch.arange(count, device=above.device).repeat_interleave(branches)
+        found = self._scores(request, fed, scored).take(nodes - scored)
+        units = race(request.frontier(found, place.repeat(1, count) + step)).argmax(-1)
+        return units.unflatten(1, (count, branches)).transpose(1, 2)
+
+    def _ranked(self, request: Request, base: Draft, lag: Tensor, pending: Tensor) -> Ranked:
+        """The outcomes at the root and each node of the pending draft: a pass over all that is known or pending."""
+        scored = self._scores(request, base, 0)
+        if request.ranked is not None:
+            return request.ranked
+        node = torch.arange(int(pending.max()) + 1, device=lag.device)
+        places = (lag[:, None] + node).clamp(max=base.nodes - 1)
+        return request.ranks(scored.take(places), take_nodes(base.units, places[:, 1:]))
 
     def _answer(self, request: Request, outcomes: Outcomes, units: Tensor) -> Ahead:
         total = int(outcomes.accepted.max()) + request.count
@@ -137,7 +182,8 @@ def _with_leaves(draft: Draft, units: Tensor, above: Tensor, valid: Tensor) -> D
     """A rooted draft with more nodes: their units, parents, and whether there are such, all `[batch, m]`."""
     drafted = torch.cat([draft.drafted, units], 1)
     kept = torch.cat([draft.valid[:, 1:], valid], 1)
-    if draft.index.is_chain and units.shape[1] == 1 and bool((above == draft.nodes - 1).all()):
+    one_by_one = draft.nodes - 1 + torch.arange(units.shape[1], device=above.device)
+    if draft.index.is_chain and bool((above == one_by_one).all()):
         longer = Draft.chain(drafted, valid=kept)
     else:
         parents = torch.cat([draft.index.parent[:, 1:].expand(len(units), -1), above], 1) - 1

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from mmspec.bench import timing
 from mmspec.core.protocols import Target
 from mmspec_zoo.overlap.ahead import Ahead, Request
 from mmspec_zoo.overlap.continuation import Beginning, Continuation
@@ -24,7 +25,7 @@ class Lane(Protocol):
     """One call's requests and answers."""
 
     def submit(self, request: Request) -> None:
-        """Take a request, which costs `request.count` passes of the draft model; a lane's run in order."""
+        """Take a request, which costs passes of the draft model (`continuation`); a lane's run in order."""
 
     def verified(self) -> None:
         """The target's pass of this round is over."""
@@ -36,6 +37,9 @@ class Lane(Protocol):
 class Executor(Protocol):
     def open(self, model: Target, how: Beginning) -> Lane:
         """The lane of a new call."""
+
+    def step_seconds(self, model: Target) -> float | None:
+        """Seconds of a pass of the draft model over one unit, where it runs; None: it does not answer."""
 
 
 @dataclass
@@ -62,6 +66,9 @@ class Serial:
     def open(self, model: Target, how: Beginning) -> SerialLane:
         return SerialLane(Continuation(model, how))
 
+    def step_seconds(self, model: Target) -> float:
+        return timing.step_seconds(model)
+
 
 class Streams:
     """A thread that runs draft models: the requests of all calls, one after the other."""
@@ -75,6 +82,9 @@ class Streams:
             self._stream = torch.cuda.Stream(how.device)
         begun = _aside(self._thread, self._stream, lambda: Continuation(model, how))
         return StreamLane(self._thread, self._stream, begun)
+
+    def step_seconds(self, model: Target) -> float:
+        return timing.step_seconds(model)
 
 
 @dataclass

@@ -6,8 +6,9 @@ more.) The κ likeliest units at each of these nodes are the outcomes of the rou
 the target runs its other layers: "so many units are accepted, then this one comes". If the round ends in one of them,
 its draft is ready; if not, the row waits for a new one.
 A round takes t_e + max(t_v - t_e, γ · t_d), where t_e is the time up to the exit.
-What the exit says corrects drafts ahead, as in the paper. Not built is its speculative streaming: a draft model of
-several units a pass.
+What the exit says corrects drafts ahead, as in the paper. Its speculative streaming, several units a pass of the draft
+model, needs one that was trained for it: one that fills in masks, as `pard` takes it, drafts all units of all outcomes
+in one pass, so that a round takes t_e + max(t_v - t_e, t_d). (The paper trains streams of attention for that.)
 Guarantee: `match`'s, also where the process dies or does not answer: what the exit says chooses drafts, and never
 output.
 Knobs: `k`; `exit` (layers of the target before it: earlier leaves the small model more time, later says more);

@@ -58,6 +58,8 @@ class Overlapped:
 
     offers = frozenset({"chain"})
     needs = frozenset({"discrete", "rerank"})
+    # The unit that the draft model was trained to fill in: it then drafts all units of a request in one pass
+    mask: int | None = None
 
     def __init__(
         self,
@@ -83,7 +85,8 @@ class Overlapped:
 
     def start(self, state: State, inputs: Any) -> OverlappedMemory:
         width = CATCH_UP + (1 + self.outcomes(state.budget.k)) * state.budget.k
-        how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, state.emitted.device)
+        device = state.emitted.device
+        how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, device, self.mask)
         return OverlappedMemory(self.executor.open(self.model, how))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -160,6 +163,12 @@ def _expected(memory: OverlappedMemory) -> Ahead | None:
     return expected
 
 
+def mask_of(small: TransformersTarget) -> int | None:
+    """The token that a draft model was trained to fill in, by its config; None: it was not."""
+    named = small.model.config.to_dict().get("pard_token")
+    return named if named in range(small.vocab or 0) else None
+
+
 @dataclass(frozen=True)
 class AheadOptions(SmallModelOptions):
     """The small model, where it runs, and for how many outcomes of a round it drafts."""
@@ -179,7 +188,8 @@ class DraftsAhead(Overlapped):
 
     By default the small model has a process of its own, with one thread of torch; the target's should have as many as
     there are other cores. There it is on the target's device and has its dtype, or those that are named. In this
-    process it can have a thread, and on CUDA a stream.
+    process it can have a thread, and on CUDA a stream. One that fills in masks (as `pard` takes it) drafts all units of
+    a request in one pass.
     """
 
     def __init__(self, options: AheadOptions, method: str, fan: Fan | None, on_miss: OnMiss) -> None:
@@ -200,6 +210,7 @@ class DraftsAhead(Overlapped):
             raise ValueError(
                 "a draft model with another vocabulary runs in this process: executor=streams, or draft-model"
             )
+        self.mask = mask_of(self._small) if self.model is self._small else None
         super().bind(target)
         if aside:
             self._place(target)

@@ -52,6 +52,7 @@ class Process:
         self.child: subprocess.Popen[bytes] | None = None  # None before it begins
         self._link: Connection
         self._heard = threading.Event()  # the child has its model, or has died
+        self._seconds: float | None = None  # of a pass of its model; None before that is heard
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy begins a child of its own."""
@@ -81,12 +82,7 @@ class Process:
         return self.child
 
     def open(self, model: Target, how: Beginning) -> "ProcessLane":
-        self.start()
-        heard = self._heard.wait(max(0.0, self._began + self.loading - time.monotonic()))
-        if not heard:
-            warn(f"the draft model's process has no model after {self.loading:g} s; rounds go on without drafts")
-        elif not self.alive:
-            warn(DIED)
+        heard = self._is_heard()
         self._opened += 1
         lane = ProcessLane(self, self._opened, how.device, patient=heard)
         for number in list(self._lanes):  # of calls that are over
@@ -94,6 +90,20 @@ class Process:
         self._lanes = {lane.number: lane}
         self._send(("open", lane.number, how))
         return lane
+
+    def step_seconds(self, model: Target) -> float | None:
+        self._is_heard()
+        return self._seconds
+
+    def _is_heard(self) -> bool:
+        """True once the child, which begins if it has not, has its model or has died; waits for that, and says so."""
+        self.start()
+        heard = self._heard.wait(max(0.0, self._began + self.loading - time.monotonic()))
+        if not heard:
+            warn(f"the draft model's process has no model after {self.loading:g} s; rounds go on without drafts")
+        elif not self.alive:
+            warn(DIED)
+        return heard
 
     def close(self) -> None:
         """End the child, if it has begun."""
@@ -109,10 +119,11 @@ class Process:
             except OSError:
                 self._died()
 
-    def _arrived(self, number: int, answer: Ahead) -> None:
-        self._heard.set()
-        lane = self._lanes.get(number)
-        if lane is not None:
+    def _arrived(self, number: int, answer: Ahead | float) -> None:
+        if isinstance(answer, float):  # the child's first word
+            self._seconds = answer
+            self._heard.set()
+        elif (lane := self._lanes.get(number)) is not None:
             lane.answers.put(answer)
 
     def _died(self) -> None:

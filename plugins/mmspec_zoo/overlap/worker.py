@@ -5,15 +5,16 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from mmspec.bench.timing import step_seconds
 from mmspec_zoo.overlap.continuation import Continuation
 from mmspec_zoo.overlap.crossing import compute_on, read, written
 
 
 def serve(link: Connection) -> None:
-    """Say that the model is there, as an answer to no call; then answer requests, in order."""
+    """Answer no call, with the seconds of a pass, once the model is there; then answer requests, in order."""
     (make,) = read(link.recv_bytes())
     model, calls = make(), dict[int, Continuation]()
-    link.send_bytes(written((0, None)))
+    link.send_bytes(written((0, step_seconds(model))))
     while True:
         kind, number, payload = read(link.recv_bytes())
         if kind == "open":

@@ -51,6 +51,17 @@ def test_any_interleaving_gives_plains_output():
     assert interleavings(seeds=(0, 1), count=8) > 5
 
 
+def masked(small, executor, order):
+    """Drafts of which all units of a request are read at masks; to the output it is all one what stands there."""
+    drafter = Overlapped(small, executor, branches=1 + order % 3, on_miss=("draft", "plain")[order // 2 % 2])
+    drafter.mask = order % 3
+    return LARGE, drafter
+
+
+def test_any_interleaving_of_drafts_at_masks_gives_plains_output():
+    assert interleavings((0, 1), 12, masked) > 5
+
+
 @pytest.mark.slow
 def test_a_hundred_interleavings_give_plains_output():
     assert interleavings(seeds=(0, 1, 2), count=100) > 300

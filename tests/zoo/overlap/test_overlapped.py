@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import os
+import socket
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -12,13 +14,18 @@ import pytest
 import torch
 
 import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.bench import timing
+from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.testing import tiny_models
-from mmspec_zoo.overlap import process
+from mmspec_zoo.overlap import pearl, process
 from mmspec_zoo.overlap.executors import Streams
 from mmspec_zoo.overlap.overlapped import Overlapped
 from mmspec_zoo.overlap.worker import serve
 from tests.support import random_models
+from tests.support.examples import zoo
 from tests.support.simulated import Costs, Faults, Simulated
 
 
@@ -39,6 +46,16 @@ def test_equal_to_unmodified_generate(own, sampling):
     assert torch.equal(plain, ours) and not spec.report.faults
     if own:  # prefill 1, pre-verify 1, then 4 a round
         assert spec.report.accepted == spec.report.drafted and spec.report.rounds == 6
+
+
+def test_a_worker_that_missed_requests_catches_up():
+    """Half of the jobs of a draft model that is the target never ran: what its cache lacks then is fed."""
+    executor = Simulated(Costs(1.0, 3.0), 3, Faults(dropped=0.6))
+    decoder = Decoder(
+        drafting_target(tiny_models.llama()), Overlapped(drafting_target(tiny_models.llama()), executor), k=2
+    )
+    report = decoder.generate(tiny_models.prompt([0, 1]), 60, seed=0).report
+    assert report.accepted == report.drafted > 10 and not report.faults
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -84,7 +101,9 @@ class InAThread:
 
     def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
         link = Connection(os.dup(pass_fds[0]))
-        Thread(target=self._run, args=(link,), daemon=True).start()
+        self.end = socket.socket(fileno=os.dup(pass_fds[0]))
+        self.thread = Thread(target=self._run, args=(link,), daemon=True)
+        self.thread.start()
 
     def _run(self, link: Connection) -> None:
         time.sleep(0.5)
@@ -92,9 +111,66 @@ class InAThread:
             serve(link)
 
     def kill(self) -> None:
-        """Nothing: it ends with its pipe."""
+        """It ends with its pipe."""
+        self.end.shutdown(socket.SHUT_RDWR)
 
-    wait = kill
+    def wait(self) -> None:
+        self.thread.join()
+
+
+def timed(seconds: dict[int, float]) -> Callable[[Any], float]:
+    """A clock on which a pass takes so long, by the model's layers."""
+    return lambda target: seconds[target.layers()]
+
+
+@pytest.mark.parametrize(("large_takes", "small_takes", "k"), [(3.4, 1.0, 3), (0.2, 1.0, 2), (9.0, 0.01, 32)])
+def test_pearl_drafts_as_long_as_a_pass_of_the_target_lasts(
+    large_takes: float, small_takes: float, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that is given; a number that somebody names stands before it, and nothing is timed then."""
+    large, small = zoo.deeper(), random_models.small()
+    clock = timed({drafting_target(large).layers(): large_takes, drafting_target(small).layers(): small_takes})
+    monkeypatch.setattr(pearl, "step_seconds", clock)
+    monkeypatch.setattr(timing, "step_seconds", clock)
+    decoder = decoder_for(large, "pearl", drafter=small, options={"executor": "serial"})
+    assert (decoder.k, decoder.k_from) == (k, "measured times")
+    monkeypatch.setattr(pearl, "step_seconds", None)
+    assert decoder_for(large, "pearl", drafter=small, k=4, options={"executor": "serial"}).k == 4
+
+
+def masking() -> Any:
+    """A draft model that says that it fills in masks."""
+    small = copy.deepcopy(random_models.small())
+    small.config.pard_token = 3
+    return small
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "top_k": 12}], ids=str)
+def test_a_draft_model_that_fills_in_masks_drafts_as_pard_in_one_pass(sampling: dict[str, Any]) -> None:
+    """A first draft is that of `pard`; then as many outcomes as there are cost a pass a round, where an exit says them.
+
+    The request for a draft and the one for what is behind it are two passes; those that follow a miss, too.
+    """
+    small, inputs, warp = masking(), tiny_models.prompt([0, 1]), Warp.sampling(**sampling)
+    drafts, passes = [], list[int]()
+    for method in ("pard", "mirror-sd", "saguaro"):
+        options = {} if method == "pard" else {"executor": "serial", "branches": 2}
+        decoder = decoder_for(zoo.deeper(), method, drafter=small, k=4, options=options)
+        state = decoder.start(inputs, 30, seed=1, warp=warp)
+        hook = small.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
+        passes.clear()
+        decoder.advance(state)
+        hook.remove()
+        drafts.append(state.step.draft.drafted.tolist())
+        assert len(passes) == {"pard": 1, "mirror-sd": 2, "saguaro": 3}[method]
+        while not state.finished:
+            decoder.advance(state)
+        assert [row.tolist() for row in state.output()] == plain(inputs, warp) and not state.report.faults
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+def plain(inputs: Any, warp: Warp) -> list[list[int]]:
+    return [row.tolist() for row in decoder_for(zoo.deeper(), "plain").generate(inputs, 30, seed=1, warp=warp).units]
 
 
 @pytest.mark.parametrize("method", ["pearl", "saguaro", "mirror-sd"])
@@ -112,3 +188,4 @@ def test_a_first_call_has_drafts(method: str, monkeypatch: pytest.MonkeyPatch) -
     with mmspec.enable(model, method, drafter=small) as spec:
         assert torch.equal(model.generate(**inputs, **call), plain)
         assert spec.report.accepted > 0 and not spec.report.faults
+        assert (spec.report.k_from == "measured times") == (method == "pearl")
