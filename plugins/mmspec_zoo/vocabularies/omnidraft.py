@@ -24,7 +24,7 @@ Learning while it serves: `learn=` (`mmspec_zoo.vocabularies.lesson`).
 Not built: pieces that the target lacks as tokens, which are drafted only as parts of an n-gram.
 Guarantee: that of the rule, `match` or `rejection`: joining changes what is proposed, never what is written.
 Knobs: `k` (pieces of a draft); `capacity` (n-grams; more remember rarer tokens, and take longer to compare); `ngram`
-(most pieces of a token).
+(most pieces of a token); `stop` (γ: less drafts less; `mmspec_zoo.vocabularies.stop_head`).
 """
 
 from dataclasses import dataclass, replace
@@ -51,6 +51,7 @@ from mmspec.kits.text.small_model import SmallModelDrafter, SmallModelOptions
 from mmspec.registry.options import option
 from mmspec_zoo.specs import OMNIDRAFT
 from mmspec_zoo.vocabularies.lesson import TwoVocabularies
+from mmspec_zoo.vocabularies.stop_head import Guessing, stop_head
 
 
 class NgramCache:
@@ -233,22 +234,30 @@ def _point(units: Tensor, vocab: int) -> Tensor:
 class JoiningChain(Chain):
     """The shape of one draft: a chain of pieces, drawn with the noise of the positions that their units have; `draft_of
     [target]` are the draft ids of the target's units, and `room [batch]` says how many pieces a row may have: the
-    others are joined to nothing.
+    others are joined to nothing. A row ends where the chance that all of its pieces are accepted falls below `least`.
     """
 
-    def __init__(self, cache: NgramCache, draft_of: Tensor, noise: DraftNoise, room: Tensor) -> None:
+    def __init__(self, cache: NgramCache, draft_of: Tensor, noise: DraftNoise, room: Tensor, least: float) -> None:
         super().__init__()
         self._cache, self._draft_of, self._noise, self._room = cache, draft_of, noise, room
+        self._least, self._chance = least, torch.ones_like(room, dtype=torch.float32)[:, None]
         self.joined = Joined.none(len(noise.round.emitted), draft_of.device)  # the pieces so far, and their units
 
     def level(self, frontier: Frontier, depth: int) -> Level:
         if self._noise.shared and not frontier.greedy:
             noise = self._noise.chain(1, depth).at(self.joined.count[:, None])
             frontier = replace(frontier, noise=noise)
-        level = super().level(frontier, depth)
-        piece = torch.where(depth <= self._room[:, None], self._draft_of[level.units], -2)
+        level, there = super().level(frontier, depth), depth <= self._room[:, None]
+        if self.ends and frontier.auxiliary is not None:
+            self._chance = self._chance * frontier.auxiliary
+            level = replace(level, valid=level.valid & (self._chance >= self._least))
+        piece = torch.where(there & level.valid, self._draft_of[level.units], -2)
         self.joined = self.joined.added(level.units, piece, self._cache)
         return level
+
+    @property
+    def ends(self) -> bool:
+        return self._least > 0
 
 
 @dataclass(frozen=True)
@@ -257,6 +266,9 @@ class OmniDraftOptions(SmallModelOptions):
         4096, "n-grams that are remembered; of more, those used longest ago are dropped"
     )
     ngram: Annotated[int, Field(ge=2, lt=LONGEST)] = option(4, "most pieces of an n-gram")
+    stop: Annotated[float, Field(gt=0, le=1)] = option(
+        1.0, "γ: a draft ends where some piece is refused with a larger chance, by a head that learns; 1: never"
+    )
 
 
 @dataclass
@@ -273,6 +285,7 @@ class OmniDraft(SmallModelDrafter):
     def __init__(self, options: OmniDraftOptions = OmniDraftOptions()) -> None:
         self.ngrams: NgramCache | None = None
         super().__init__(options, OMNIDRAFT.name)
+        self.head = stop_head(self._small, options.model) if options.stop < 1 else None
         self.offers, self.needs = OMNIDRAFT.offers, OMNIDRAFT.needs
 
     def bind(self, target: Target) -> None:
@@ -281,13 +294,15 @@ class OmniDraft(SmallModelDrafter):
         if isinstance(self.model, TranslatedTarget):
             cache = NgramCache(self.model.vocabulary, self.options.capacity, self.options.ngram)
             self.ngrams = cache if cache.possible else None
+            if self.head is not None:
+                self.model = TranslatedTarget(Guessing(self._small, self.head), self.model.vocabulary)
 
     def lesson(self, loss: str, depth: int) -> TwoVocabularies:
         """The small model's lesson between calls; arguments and errors as in `Learns`."""
         ids = self._small.vocab or 0
         one = VocabularyMap.padded(ids, ids)
         vocabulary = self.model.vocabulary if isinstance(self.model, TranslatedTarget) else one
-        return TwoVocabularies(self._small, self._target, vocabulary, loss)
+        return TwoVocabularies(self._small, self._target, vocabulary, loss, self.head)
 
     def start(self, state: State, inputs: Any) -> OmniDraftMemory:
         memory = OmniDraftMemory(**vars(super().start(state, inputs)))
@@ -304,7 +319,9 @@ class OmniDraft(SmallModelDrafter):
             return super().propose(state, k, noise)
         room = self._bounds(state, k)[1]
         room = state.room if room is None else room
-        memory.shape = chain = JoiningChain(self.ngrams, memory.cache.vocabulary.draft_of, noise, room)
+        memory.shape = chain = JoiningChain(
+            self.ngrams, memory.cache.vocabulary.draft_of, noise, room, 1 - self.options.stop
+        )
         drafted = super().propose(state, k, noise)
         if not drafted.units.shape[1]:
             return drafted

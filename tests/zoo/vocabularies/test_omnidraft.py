@@ -1,6 +1,7 @@
 """omnidraft: two rounds by hand, the n-gram cache, what the small model's cache holds, and the text."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_zoo.vocabularies.lesson import TwoVocabularies
 from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions, drawn_from
+from mmspec_zoo.vocabularies.stop_head import stop_head
 from tests.support import random_models
 from tests.support.cycle import Cycle
 from tests.support.examples.zoo import letters
@@ -53,6 +55,16 @@ class Markov(MarkovTarget):
 
     def start(self, inputs: Any, limit: int, width: int) -> Any:
         return super().start(inputs["input_ids"], limit, width)
+
+
+class Guessing(Markov):
+    """Says of a piece behind each unit how likely it is accepted."""
+
+    chances = torch.tensor([0.9, 0.6, 0.8])
+
+    def verify(self, cache: Any, draft: Any, first: int = 0) -> Any:
+        output = super().verify(cache, draft, first)
+        return replace(output, auxiliary=self.chances[draft.units[:, first:]])
 
 
 class History(HistoryTarget):
@@ -280,6 +292,55 @@ def test_it_learns_while_it_serves(tmp_path: Any, prompts: Any) -> None:
     assert (tmp_path / "learnt" / "config.json").is_file()
 
 
+def test_a_draft_ends_where_a_refusal_is_too_likely_by_hand() -> None:
+    """The small model writes a, b, c, …; behind c, a and b the next piece is accepted with 0.8, 0.9 and 0.6: 0.8, 0.72
+    and 0.432 together. So with γ = 0.3 two pieces are drafted behind c, with 0.2 one, and with 0.1 none.
+    """
+    for stop, pieces in ((0.3, 2), (0.2, 1), (0.1, 0), (1.0, 4)):
+        drafter = omnidraft(Guessing(SPELLER.table), TABLE, stop=stop)
+        decoder = Decoder(TARGET, drafter, k=4)
+        prompt = {"input_ids": torch.tensor([[A, C]]), "attention_mask": torch.ones(1, 2)}
+        state = decoder.start(prompt, 20, warp=Warp.sampling(temperature=0))
+        decoder.advance(state)
+        assert int(state.step.draft.valid[:, 1:].sum()) == pieces
+
+
+def test_the_head_that_ends_drafts_learns_and_is_saved(tmp_path: Any) -> None:
+    """Its loss is the binary cross-entropy with Σ min(p, q) of every unit but the first; texts stay the target's."""
+    sizes = {**tiny_models.SIZES, "vocab_size": 4}
+    target, small = (random_models.random_model(LlamaConfig(**{**sizes, "vocab_size": n}), seed=n) for n in (4, 3))
+    head = stop_head(TransformersTarget(small), None)
+    plain, guessing = (
+        TwoVocabularies(TransformersTarget(small), TransformersTarget(target), TABLE, "kl", each)
+        for each in (None, head)
+    )
+    units, counted = torch.tensor([[C, AB, A, B]]), torch.tensor([[True, True, False, True]])
+    with torch.no_grad():
+        p = target(units).logits[0].softmax(-1)[:3, :3]
+        q = small(torch.tensor([[C, A, B, A, B]])).logits[0].softmax(-1)[[0, 2, 3]]
+    alpha, sure = torch.minimum(p, q).sum(-1), torch.tensor(2.0).sigmoid()
+    expected = -(alpha * sure.log() + (1 - alpha) * (1 - sure).log()).mean()
+    more = guessing.loss(units, counted) - plain.loss(units, counted)
+    assert torch.allclose(more, expected, atol=1e-5)
+    head.bias.data.fill_(0.25)
+    guessing.save(tmp_path)
+    assert float(stop_head(TransformersTarget(small), tmp_path).bias.detach()) == 0.25
+    small = random_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 4}), seed=5, head=8.0)
+    names = {"tokenizer": letters(joins()[:3]), "assistant_tokenizer": letters()}
+    model, given = tiny_models.llama(), tiny_models.prompt([0, 1])
+    call = {"max_new_tokens": 20, "do_sample": False}
+    expected_text = stock(model, given, 0, **call)
+    drafter = OmniDraft(OmniDraftOptions(model=small, stop=0.4, **names))
+    with mmspec.enable(model, drafter=drafter, k=4, learn=mmspec.Learning(rate=1e-2, steps=4)) as spec:
+        drafted = []
+        for _ in range(6):
+            torch.manual_seed(0)
+            assert_same(model.generate(**given, **call), expected_text, torch.get_rng_state())
+            drafted.append(spec.report.drafted)
+    assert spec.learner is not None and not spec.learner.stopped and float(drafter.head.bias) != 2.0
+    assert len(set(drafted)) > 1
+
+
 def joins() -> tuple[tuple[str, str], ...]:
     """All pairs of letters, pairs of pairs and so on, as many as the zoo's vocabulary has room for."""
     found = [(a, b) for a in "abcd" for b in "abcd"]
@@ -343,17 +404,18 @@ def test_what_units_were_drawn_from_by_hand(cached: set[int]) -> None:
 SHORT = ([0], [1], [2], [0, 1, 2])  # of 0, 1 alone the unit 0 is left, and then 1 is known
 
 
+@pytest.mark.parametrize("stop", [1.0, 0.35])
 @pytest.mark.parametrize(
     ("spelled", "cached", "k"),
     [(TRIE, {3}, 2), (TRIE, {3, 4, 5, 6}, 3), (TRIE, {3, 4, 5, 6}, 4), (TRIE, {4, 5}, 4), (SHORT, {3}, 4)],
     ids=str,
 )
-def test_speculative_sampling_follows_the_target(spelled: Any, cached: set[int], k: int) -> None:
+def test_speculative_sampling_follows_the_target(spelled: Any, cached: set[int], k: int, stop: float) -> None:
     """Exact joints of four units, of a target with up to seven, of which its small model has three."""
     size, likely = len(spelled), torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [2.0, 0.0, 0.0]])
     target = Markov(MarkovTarget.random(size, seed=3).table * 0.7)
-    small = Markov(MarkovTarget.random(3, seed=4).table * 0.3 + likely)
-    drafter = omnidraft(small, table(spelled, [0, 1, 2, *[-1] * (size - 3)], 3))
+    small = Guessing(MarkovTarget.random(3, seed=4).table * 0.3 + likely)
+    drafter = omnidraft(small, table(spelled, [0, 1, 2, *[-1] * (size - 3)], 3), stop=stop)
     decoder = Decoder(target, drafter, Rejection(), k=k)
     tokens = torch.tensor([sorted(cached)])
     drafter.ngrams.learn(tokens, torch.ones_like(tokens, dtype=torch.bool))
