@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass
+from mmspec.core.distributions import Categorical, Distribution, Grouped, Mixed, PointMass
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 
@@ -77,7 +77,8 @@ def _distribution_error(draft: Draft, vocab: int | None) -> str:
 
 
 def _drawn_from(draft: Draft) -> Distribution | None:
-    return draft.distribution.distribution if isinstance(draft.distribution, Mixed) else draft.distribution
+    distribution = draft.distribution
+    return distribution.distribution if isinstance(distribution, Mixed | Grouped) else distribution
 
 
 def _with_valid_parents(draft: Draft) -> Draft:

@@ -31,6 +31,8 @@ class Substream(IntEnum):
     COIN = 2
     RESIDUAL = 3
     KEY = 4
+    SECOND_COIN = 5
+    SECOND = 6
 
 
 class ContinuousNoise(Protocol):

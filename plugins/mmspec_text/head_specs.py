@@ -47,6 +47,13 @@ PPD = DrafterSpec.row(
     "Trained prompt tokens inside the target's own pass score the next draft: PPD.",
     "https://arxiv.org/abs/2405.18628",
 )
+PPD_MODEL = DrafterSpec.row(
+    "ppd-model",
+    "mmspec_text.drafters.ppd_model:PPDModel",
+    "discrete → chain q",
+    "A smaller language model, which drafts with prompt tokens of its own: PPD.",
+    "https://arxiv.org/abs/2405.18628",
+)
 GATED_LORA = DrafterSpec.row(
     "gated-lora",
     "mmspec_text.drafters.gated_lora:GatedLora",

@@ -3,7 +3,7 @@
 from mmspec.hosts import offers
 from mmspec.kits.text.manifest import DEFAULT_METHODS
 from mmspec.registry import DrafterSpec, MethodSpec, TargetSpec
-from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS, TEXT
+from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS, PPD_MODEL, TEXT
 
 TRANSFORMERS = TargetSpec(
     name="transformers",
@@ -159,6 +159,7 @@ DRAFTERS = (
     CANDIDATES,
     DRAFT_MODEL,
     PARD,
+    PPD_MODEL,
     DRAFT_TREE,
     SEQUOIA,
     LLMCAD,
@@ -204,6 +205,7 @@ METHODS = (
         paper="https://arxiv.org/abs/2408.07978",
     ),
     PARD.method("A smaller model that fills in masks drafts all units in one pass.", needs=TEXT, k=12),
+    PPD_MODEL.method("A smaller model drafts, in fewer passes by prompt tokens of its own.", needs=TEXT),
     DRAFT_TREE.method("A smaller model's best nodes, expanded and reranked as in EAGLE-2.", needs=TEXT),
     SEQUOIA.method("A smaller model's static tree, best for measured acceptance and the machine.", needs=TEXT),
     LLMCAD.method("A smaller model's tree that ends where it is unsure, by a threshold that adapts.", needs=TEXT),

@@ -42,7 +42,7 @@ VOCAB_TRIM = DrafterSpec.row(
 OMNIDRAFT = DrafterSpec.row(
     "omnidraft",
     "mmspec_zoo.vocabularies.omnidraft:OmniDraft",
-    "discrete → chain",
+    "discrete → chain q",
     "A smaller model with another tokenizer, whose tokens are joined to the target's.",
     "https://arxiv.org/abs/2507.02659",
 )

@@ -42,7 +42,7 @@ MODELS = (
     *("zoo:ambedkar", "zoo:rapid", "zoo:s2d", "zoo:vocab-trim", "zoo:omnidraft", "zoo:specmemo"),
     *("text:sequoia", "text:llmcad", "text:rasd", "text:united", "zoo:pearl", "zoo:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:pard", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
-    "text:gated-lora",
+    *("text:gated-lora", "text:ppd-model"),
 )
 HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:medusa"),

@@ -74,6 +74,7 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
         *("mtp", "swift"),  # its checkpoint has no such layers, and only two that swift would have to keep
         *("rest", "ambedkar"),  # they want texts
         *("judge", "specmemo", "assd"),  # they want a judge, a budget, and a model that fills blanks
+        "ppd-model",  # it wants prompt tokens of the draft model
     } | {"stree"}
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required
     assert methods["draft-model"].required == ["model"] and "tokenizer" in methods["draft-model"].options

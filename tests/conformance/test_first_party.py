@@ -33,6 +33,8 @@ FRAMES = (
 TRIED_NOWHERE = {
     ("text:candidates", "rows-are-independent"),
     ("zoo:ambedkar", "enabled-equals-stock"),
+    ("zoo:omnidraft", "distributions-are-normalised"),
+    *(("zoo:omnidraft", check) for check in ("units-follow-their-distribution", "rounds-draw-fresh-noise")),
     *(("zoo:assd", check) for check in ("disabling-leaves-no-trace", "enabled-equals-stock")),
     ("continuous:draft-reflection", "sampled-follows-the-distribution"),
     *(
@@ -54,9 +56,9 @@ TRIED_NOWHERE = {
     ),
 }
 """Not a promise of theirs: one row at a time; pictures come from a pipeline, no `generate` of a model makes them;
-continuous units are never equal, and not greedy; no `generate` fills blanks, and a conditioned text is not plain
-decoding's; only one drafter makes sets; frames by denoising have no distribution that the kit could draw actions from.
-What the kit leaves out, tests of their own have."""
+units of `omnidraft` are drawn in two steps; continuous units are never equal, and not greedy; no `generate` fills
+blanks, and a conditioned text is not plain decoding's; only one drafter makes sets; frames by denoising have no
+distribution that the kit could draw actions from. What the kit leaves out, tests of their own have."""
 
 
 def judged(outcomes: list[Outcome]) -> None:

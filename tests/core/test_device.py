@@ -44,6 +44,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),
     "pard": (1, 1010),
+    "ppd-model": (18, 1560),  # its first round reads the prompt, and the others wait as those of cascade
     "draft-tree": (1, 1460),
     "specmemo": (1, 1460),
     "dyspec": (1, 1460),

@@ -51,6 +51,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str]] = {
 OURS: dict[str, str] = {
     **dict.fromkeys(("llmcad", "pearl", "saguaro", "sequoia"), "lengths are measured, or follow the draft model"),
     **dict.fromkeys(("omnidraft", "rasd", "specmemo", "vocab-trim", "s2d"), "no code is public"),
+    "ppd-model": "the draft model's own prompt tokens say how far it drafts",
     **dict.fromkeys(("judge", "ambedkar", "assd", "stree", "rsd"), "the papers try several, and name none"),
     **dict.fromkeys(("branch-prediction", "nfd", "student"), "they follow the player"),
     **dict.fromkeys(("del", "layer-skip"), "exits are of the authors' models"),

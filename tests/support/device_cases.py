@@ -209,6 +209,7 @@ def text() -> dict[str, Runnable]:
         "token-recycling": {},
         "draft-model": {"model": small},
         "pard": {"model": masked()},
+        "ppd-model": vars(EXAMPLES["text:ppd-model"]().options),
         "draft-tree": {"model": small, "nodes": 8},
         "rest": {"corpus": CORPUS, "nodes": 8},
         "rasd": {"corpus": CORPUS, "model": small, "nodes": 6},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass
+from mmspec.core.distributions import Categorical, Distribution, Grouped, Mixed, PointMass
 from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.types import Draft
 
@@ -47,7 +47,7 @@ def _found(distribution: Distribution | None) -> Family | None:
         return None
     mixed = isinstance(distribution, Mixed)
     inner = distribution.distribution if isinstance(distribution, Mixed) else distribution
-    if isinstance(inner, PointMass):
+    if isinstance(inner, PointMass | Grouped):
         return Family(random=False, points=True)
     assert isinstance(inner, Categorical), "the guard refuses any other draft for a target of units with ids"
     return Family(random=True, points=mixed, support=None if inner.ids is None else inner.ids.shape[-1])

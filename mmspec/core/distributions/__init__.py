@@ -11,6 +11,7 @@ from mmspec.core.distributions.distribution import (
     where_nodes,
 )
 from mmspec.core.distributions.gaussian import Gaussian
+from mmspec.core.distributions.grouped import Grouped
 from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.mixed import Mixed, couple, dense, dense_at, drawn_part
 from mmspec.core.distributions.mixture import GaussianMixture
@@ -27,6 +28,7 @@ __all__ = [
     "External",
     "Gaussian",
     "GaussianMixture",
+    "Grouped",
     "Head",
     "Mixed",
     "PointMass",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes
+from mmspec.core.distributions.distribution import CouplesTarget, Distribution, DrawsUnits, take_nodes
 from mmspec.core.noise import Noise, Substream
 
 
@@ -71,6 +71,8 @@ class Categorical(DrawsUnits):
             follows: `[batch, node]` bool: nodes that are coupled; the others draw freely, and noise over the vocabulary
                 is computed once for both. None: all nodes are coupled.
         """
+        if not isinstance(draft, Categorical) and isinstance(draft, CouplesTarget):
+            return draft.couple_target(self, x, noise, follows)
         if not isinstance(draft, Categorical):
             raise TypeError(f"a categorical target cannot be coupled with a {type(draft).__name__} draft")
         p, q = self.of(x), draft.of(x)

@@ -88,6 +88,14 @@ def where_nodes(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 @runtime_checkable
+class CouplesTarget(Protocol):
+    """A draft's distribution with which a target's is coupled in a way of its own."""
+
+    def couple_target(self, target: Any, x: Tensor, noise: Noise, follows: Tensor | None = None) -> Tensor:
+        """As `Distribution.couple` of the target; at nodes where `follows [batch, node]` is False it draws freely."""
+
+
+@runtime_checkable
 class CouplesAtOnce(Protocol):
     """A distribution whose draws are expensive, so that coupled and free draws are computed together."""
 

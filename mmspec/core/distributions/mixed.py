@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.categorical import Categorical
 from mmspec.core.distributions.distribution import Distribution, DrawsUnits, take_nodes, where_nodes
+from mmspec.core.distributions.grouped import Grouped
 from mmspec.core.distributions.point_mass import PointMass
 from mmspec.core.noise import Noise
 
@@ -71,7 +72,7 @@ def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
         return draft.on(None)
     one_hot = torch.zeros(*units.shape, size, dtype=torch.float32, device=units.device)
     one_hot.scatter_(-1, units[..., None], 1.0)
-    if draft is None or isinstance(draft, PointMass):
+    if draft is None or isinstance(draft, PointMass | Grouped):  # of a unit that is given, all is known
         return one_hot
     if isinstance(draft, Mixed):
         return where_nodes(draft.random, dense(draft.distribution, units, size), one_hot)

@@ -214,8 +214,10 @@ class ProbeDrafter:
     def width(self, k: int) -> int:
         return self.shape.width(self._depth(k))
 
-    def start(self, state: State, inputs: Any) -> None:
-        return None
+    def start(self, state: State, inputs: Any) -> Tensor | None:
+        """What the probes behind the prompt hold, where the prefill had some."""
+        step = state.step
+        return None if step is None or step.scores.auxiliary is None else behind_root(step)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         found, depth, shape = state.memory, self._depth(k), self.shape

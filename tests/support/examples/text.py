@@ -4,12 +4,16 @@ import copy
 from functools import cache
 from typing import Any
 
+import torch
+
 from mmspec.testing import Example
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions, DraftTreeOptions
 from mmspec_text.drafters.llmcad import LLMCadOptions
 from mmspec_text.drafters.pard import PardOptions
+from mmspec_text.drafters.ppd import Prompts
+from mmspec_text.drafters.ppd_model import PPDModelOptions
 from mmspec_text.drafters.retrieval.rasd import RasdOptions
 from mmspec_text.drafters.retrieval.rest import RestOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
@@ -63,6 +67,14 @@ def pard() -> list[Example]:
         Example(options=PardOptions(model=masked())),
         Example(options=PardOptions(model=masked(), form="rerank", width=3, nodes=8)),
     ]
+
+
+def ppd_model() -> Example:
+    """Random prompt tokens of the small model."""
+    width = small().get_input_embeddings().weight.shape[1]
+    drawn = torch.randn(3, width, generator=torch.Generator().manual_seed(0), device="cpu") * 0.02
+    prompts, rates = Prompts("random", drawn), ((0.5, 0.3),)
+    return Example(options=PPDModelOptions(model=small(), prompts=prompts, budget=12, rates=rates))
 
 
 def draft_tree() -> list[Example]:
@@ -129,6 +141,7 @@ EXAMPLES = {
     "text:candidates": candidates,
     "text:draft-model": draft_model,
     "text:pard": pard,
+    "text:ppd-model": ppd_model,
     "text:draft-tree": draft_tree,
     "text:llmcad": llmcad,
     "text:sequoia": sequoia,

@@ -1,5 +1,7 @@
 """omnidraft: two rounds by hand, the n-gram cache, what the small model's cache holds, and the text."""
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,14 +13,18 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.rules import Rejection
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.testing import tiny_models
+from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions
+from mmspec_zoo.vocabularies.lesson import TwoVocabularies
+from mmspec_zoo.vocabularies.omnidraft import Joined, NgramCache, OmniDraft, OmniDraftOptions, drawn_from
+from mmspec_zoo.vocabularies.stop_head import stop_head
 from tests.support import random_models
 from tests.support.cycle import Cycle
 from tests.support.examples.zoo import letters
@@ -49,6 +55,16 @@ class Markov(MarkovTarget):
 
     def start(self, inputs: Any, limit: int, width: int) -> Any:
         return super().start(inputs["input_ids"], limit, width)
+
+
+class Guessing(Markov):
+    """Says of a piece behind each unit how likely it is accepted."""
+
+    chances = torch.tensor([0.9, 0.6, 0.8])
+
+    def verify(self, cache: Any, draft: Any, first: int = 0) -> Any:
+        output = super().verify(cache, draft, first)
+        return replace(output, auxiliary=self.chances[draft.units[:, first:]])
 
 
 class History(HistoryTarget):
@@ -238,6 +254,93 @@ def test_a_tokenizer_is_missing(target: Any, make_llama: Any) -> None:
         mmspec.enable(target, "omnidraft", drafter=make_llama(vocab_size=64))
 
 
+@pytest.mark.parametrize("kind", ["kl", "reverse-kl"])
+def test_the_hybrid_loss_by_hand(kind: str) -> None:
+    """Of a text c, ab, a, b in which ab and b count: nats of both pieces of ab, 0.2 times; and of b the divergence over
+    the three tokens that both have, behind a.
+    """
+    sizes = {**tiny_models.SIZES, "vocab_size": 4}
+    target, small = (random_models.random_model(LlamaConfig(**{**sizes, "vocab_size": n}), seed=n) for n in (4, 3))
+    lesson = TwoVocabularies(TransformersTarget(small), TransformersTarget(target), TABLE, kind)
+    units, counted = torch.tensor([[C, AB, A, B]]), torch.tensor([[True, True, False, True]])
+    with torch.no_grad():
+        p = target(units).logits[0].softmax(-1)[2, :3]
+        q = small(torch.tensor([[C, A, B, A, B]])).logits[0].log_softmax(-1)
+    p = (p / p.sum()).log()
+    divergence = {"kl": (p.exp() * (p - q[3])).sum(), "reverse-kl": (q[3].exp() * (q[3] - p)).sum()}[kind]
+    expected = divergence + 0.2 * -(q[0, A] + q[1, B])
+    assert torch.allclose(lesson.loss(units, counted), expected, atol=1e-5)
+    assert lesson.loss(units[:, 1:], counted[:, 1:]) > 0, "no unit that counts is spelled"
+
+
+def test_it_learns_while_it_serves(tmp_path: Any, prompts: Any) -> None:
+    """Texts stay, the target's weights too; the small model's change, and what was learnt can be saved."""
+    model = tiny_models.llama()
+    small = random_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 4}), seed=5, head=8.0)
+    before, own = ([weight.clone() for weight in each.parameters()] for each in (small, model))
+    names = {"tokenizer": letters(joins()[:3]), "assistant_tokenizer": letters()}
+    given, call = tiny_models.prompt([0, 1]), {"max_new_tokens": 20, "do_sample": False}
+    expected = stock(model, given, 0, **call)
+    learn = mmspec.Learning(rate=1e-3, steps=2, loss="reverse-kl")
+    with mmspec.enable(model, drafter=OmniDraft(OmniDraftOptions(model=small, **names)), k=4, learn=learn) as spec:
+        for _ in range(2):
+            torch.manual_seed(0)
+            assert_same(model.generate(**given, **call), expected, torch.get_rng_state())
+        spec.save_drafter(tmp_path / "learnt")
+    assert spec.learner is not None and spec.learner.steps == 4 and not spec.learner.stopped
+    assert not all(map(torch.equal, before, small.parameters())) and all(map(torch.equal, own, model.parameters()))
+    assert (tmp_path / "learnt" / "config.json").is_file()
+
+
+def test_a_draft_ends_where_a_refusal_is_too_likely_by_hand() -> None:
+    """The small model writes a, b, c, …; behind c, a and b the next piece is accepted with 0.8, 0.9 and 0.6: 0.8, 0.72
+    and 0.432 together. So with γ = 0.3 two pieces are drafted behind c, with 0.2 one, and with 0.1 none.
+    """
+    for stop, pieces in ((0.3, 2), (0.2, 1), (0.1, 0), (1.0, 4)):
+        drafter = omnidraft(Guessing(SPELLER.table), TABLE, stop=stop)
+        decoder = Decoder(TARGET, drafter, k=4)
+        prompt = {"input_ids": torch.tensor([[A, C]]), "attention_mask": torch.ones(1, 2)}
+        state = decoder.start(prompt, 20, warp=Warp.sampling(temperature=0))
+        decoder.advance(state)
+        assert int(state.step.draft.valid[:, 1:].sum()) == pieces
+
+
+def test_the_head_that_ends_drafts_learns_and_is_saved(tmp_path: Any) -> None:
+    """Its loss is the binary cross-entropy with Σ min(p, q) of every unit but the first; texts stay the target's."""
+    sizes = {**tiny_models.SIZES, "vocab_size": 4}
+    target, small = (random_models.random_model(LlamaConfig(**{**sizes, "vocab_size": n}), seed=n) for n in (4, 3))
+    head = stop_head(TransformersTarget(small), None)
+    plain, guessing = (
+        TwoVocabularies(TransformersTarget(small), TransformersTarget(target), TABLE, "kl", each)
+        for each in (None, head)
+    )
+    units, counted = torch.tensor([[C, AB, A, B]]), torch.tensor([[True, True, False, True]])
+    with torch.no_grad():
+        p = target(units).logits[0].softmax(-1)[:3, :3]
+        q = small(torch.tensor([[C, A, B, A, B]])).logits[0].softmax(-1)[[0, 2, 3]]
+    alpha, sure = torch.minimum(p, q).sum(-1), torch.tensor(2.0).sigmoid()
+    expected = -(alpha * sure.log() + (1 - alpha) * (1 - sure).log()).mean()
+    more = guessing.loss(units, counted) - plain.loss(units, counted)
+    assert torch.allclose(more, expected, atol=1e-5)
+    head.bias.data.fill_(0.25)
+    guessing.save(tmp_path)
+    assert float(stop_head(TransformersTarget(small), tmp_path).bias.detach()) == 0.25
+    small = random_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 4}), seed=5, head=8.0)
+    names = {"tokenizer": letters(joins()[:3]), "assistant_tokenizer": letters()}
+    model, given = tiny_models.llama(), tiny_models.prompt([0, 1])
+    call = {"max_new_tokens": 20, "do_sample": False}
+    expected_text = stock(model, given, 0, **call)
+    drafter = OmniDraft(OmniDraftOptions(model=small, stop=0.4, **names))
+    with mmspec.enable(model, drafter=drafter, k=4, learn=mmspec.Learning(rate=1e-2, steps=4)) as spec:
+        drafted = []
+        for _ in range(6):
+            torch.manual_seed(0)
+            assert_same(model.generate(**given, **call), expected_text, torch.get_rng_state())
+            drafted.append(spec.report.drafted)
+    assert spec.learner is not None and not spec.learner.stopped and float(drafter.head.bias) != 2.0
+    assert len(set(drafted)) > 1
+
+
 def joins() -> tuple[tuple[str, str], ...]:
     """All pairs of letters, pairs of pairs and so on, as many as the zoo's vocabulary has room for."""
     found = [(a, b) for a in "abcd" for b in "abcd"]
@@ -261,3 +364,66 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], promp
             assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
             assert not spec.report.faults
     assert drafter.ngrams is not None and len(drafter.ngrams.entries) > 5
+
+
+TRIE = ([0], [1], [2], [0, 1], [0, 1, 2], [1, 0], [0, 2])  # target ids 0 … 6, of three pieces
+
+
+@pytest.mark.parametrize("cached", [{3}, {3, 5}, {3, 4, 5, 6}, {4}], ids=str)
+def test_what_units_were_drawn_from_by_hand(cached: set[int]) -> None:
+    """Every chain of three pieces is possible under what its units are said to be drawn from.
+
+    For one n-gram (0, 1) → 3: q'(3) = q(0) q(1 | 0), and q'(0) = q(0) - q'(3); behind 0 alone no 1 is drawn.
+    """
+    g = torch.Generator().manual_seed(1)
+    q = torch.rand(3, 3, generator=g)
+    q = q / q.sum(-1, keepdim=True)
+    cache = NgramCache(table(TRIE, [0, 1, 2, -1, -1, -1, -1], 3), capacity=8, longest=3)
+    cache.learn(torch.tensor([sorted(cached)]), torch.ones(1, len(cached), dtype=torch.bool))
+    for pieces in itertools.product(range(3), repeat=3):
+        joined = Joined.none(1, torch.device("cpu"))
+        for piece in pieces:
+            joined = joined.added(torch.tensor([[piece]]), torch.tensor([[piece]]), cache)
+        laws = torch.zeros(1, 3, 7)
+        laws[0, :, :3] = torch.stack([q[2], q[pieces[0]], q[pieces[1]]])
+        first, inside = drawn_from(cache, joined, laws)
+        assert torch.allclose(first[0, 0, :3], q[2]) and torch.allclose(inside.sum(-1), torch.ones(1, 3))
+        units, exist, _ = joined.listed()
+        begun = joined.begun
+        for unit, there, at in zip(units[0], exist[0], begun[0], strict=True):
+            assert not there or (inside[0, at, unit] > 0 and first[0, at, pieces[at]] > 0)
+        if cached == {3} and pieces[0] == 0:
+            product = float(q[2, 0] * q[0, 1])
+            whole = first[0, 0, 0] * inside[0, 0]
+            assert float(whole[3]) == pytest.approx(product) and float(whole[0]) == pytest.approx(
+                float(q[2, 0]) - product
+            )
+            assert pieces[1] == 1 or float(first[0, 1, 1]) == 0
+
+
+SHORT = ([0], [1], [2], [0, 1, 2])  # of 0, 1 alone the unit 0 is left, and then 1 is known
+
+
+@pytest.mark.parametrize("stop", [1.0, 0.35])
+@pytest.mark.parametrize(
+    ("spelled", "cached", "k"),
+    [(TRIE, {3}, 2), (TRIE, {3, 4, 5, 6}, 3), (TRIE, {3, 4, 5, 6}, 4), (TRIE, {4, 5}, 4), (SHORT, {3}, 4)],
+    ids=str,
+)
+def test_speculative_sampling_follows_the_target(spelled: Any, cached: set[int], k: int, stop: float) -> None:
+    """Exact joints of four units, of a target with up to seven, of which its small model has three."""
+    size, likely = len(spelled), torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [2.0, 0.0, 0.0]])
+    target = Markov(MarkovTarget.random(size, seed=3).table * 0.7)
+    small = Guessing(MarkovTarget.random(3, seed=4).table * 0.3 + likely)
+    drafter = omnidraft(small, table(spelled, [0, 1, 2, *[-1] * (size - 3)], 3), stop=stop)
+    decoder = Decoder(target, drafter, Rejection(), k=k)
+    tokens = torch.tensor([sorted(cached)])
+    drafter.ngrams.learn(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    drafter.ngrams.learn = lambda *_: None  # what is cached stays
+    rows = 60_000
+    prompt = {"input_ids": torch.tensor([[0, 1]]).expand(rows, 2), "attention_mask": torch.ones(rows, 2)}
+    out = decoder.generate(prompt, 4, seed=7)
+    p = target.table.softmax(-1).double()
+    joint = torch.einsum("a,ab,abc,bcd->abcd", p[0, 1], p[1], p, p)
+    assert joint_p_value(torch.stack(out.units), joint) > 1e-4
+    assert out.report.accepted > 0 and not out.report.faults
