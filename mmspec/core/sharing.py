@@ -202,8 +202,8 @@ class SharedPasses:
         try:
             self._measure()
             began, deepest = time.perf_counter(), 0
-            for kind in {*self._batches, *(call.kind for call in self._calls)} - {None}:
-                deepest = max(deepest, self._pass(kind))
+            for kind in dict.fromkeys((*self._batches, *(call.kind for call in self._calls))):
+                deepest = max(deepest, 0 if kind is None else self._pass(kind))
             for call in self._calls:
                 if call.kind is None:
                     call.passed = self._passed_alone(call)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.rules import Match, Rejection, Rule
 from mmspec.core.sharing import Caller, SharingDecoder
 from mmspec.core.state import State
@@ -118,7 +120,9 @@ def drafters() -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_drawn_calls_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows, lengths, laws, ends and room are drawn; some clients leave early; of some prompts rows cannot be shared."""
+    """Rows, lengths, laws, guidance, ends and room are drawn; some clients leave early; of some prompts rows cannot be
+    shared.
+    """
     monkeypatch.setenv("MMSPEC_STRICT", "1")
     draw = random.Random(seed)
     decoder = Decoder(TransformersTarget(tiny_models.llama()), drafters()[draw.choice([*drafters()])](), k=5)
@@ -129,6 +133,9 @@ def test_drawn_calls_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
             embedded = tiny_models.llama().get_input_embeddings()(inputs["input_ids"]).detach()
             inputs = {**inputs, "inputs_embeds": embedded}
         how = {"seed": number, "warp": draw.choice(LAWS), "ends": draw.choice((None, 3))}
+        if "inputs_embeds" not in inputs and draw.random() < 0.4:
+            away = tiny_models.prompt([draw.randrange(9) for _ in inputs["input_ids"]])
+            inputs, how["warp"] = {**inputs, NULL_INPUTS: away}, replace(how["warp"], guidance=draw.choice((1.5, 3.0)))
         calls.append((inputs, draw.randint(1, 40), how, draw.randint(1, 9) if draw.random() < 0.3 else None))
     alone = [decoder.generate(inputs, limit, **how).units for inputs, limit, how, _ in calls]
     sharing = SharingDecoder(decoder, rows=draw.choice((3, 4, 8)), prompt=draw.choice((4, 64)))
