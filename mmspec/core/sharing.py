@@ -120,9 +120,12 @@ class SharedPasses:
     are others to wait for them. Passes run in `thread`; without one, in the thread of whichever call came last.
     """
 
-    def __init__(self, target: Any, policy: Policy, k: int, *, rows: int, prompt: int, thread: Executor | None) -> None:
+    def __init__(
+        self, target: Any, policy: Policy, k: int, *, rows: int, prompt: int, owned: bool, thread: Executor | None
+    ) -> None:
         self._target, self._policy, self._k = target, policy, k
         self._most, self._most_read, self._thread = rows, prompt, thread
+        self._owned, self.known = owned, False  # whether a call has found out about the model what holds for the next
         self._turn = threading.Condition()  # held by the thread that computes
         self._queue = deque[Sharer]()  # who waits to begin, the first come first
         self._calls: list[Sharer] = []
@@ -138,7 +141,7 @@ class SharedPasses:
         with self._turn:
             try:
                 self._turn.wait_for(lambda: self._queue[0] is sharer and self._lets_in())
-                sharer.target = self._target.beside() if self._calls else self._target
+                sharer.target = self._target.beside() if self.known else self._target
                 self._calls.append(sharer)
                 self._read += sharer.prompt
             finally:
@@ -150,6 +153,7 @@ class SharedPasses:
                 self._calls.remove(sharer)  # its rows go with the next pass
                 if not self._calls:
                     self._forget()
+                    self.known = self.known and self._owned
                 if not any(sharer in batch.calls for batch in self._batches.values()):
                     sharer.state = None
                 self._pass_if_all_wait()
@@ -441,6 +445,7 @@ class SharingDecoder(Decoder):
         rows: Most rows of a pass; further calls wait until some have ended, the first come first.
         prompt: Most units of prompts that are read between two passes, while others wait; a longer prompt is read
             between two passes alone.
+        owned: Whether nobody else can change the model: what the first call finds out about it then holds for all.
         thread: An executor of one thread, in which the model's passes run; None: in the threads of the calls. On a CPU
             OpenMP's helpers wait actively for their master as long as a process has no more of them than processors:
             passes of short operations are half as long again where several threads have helpers of their own.
@@ -449,14 +454,22 @@ class SharingDecoder(Decoder):
         ValueError: Its target cannot be shared, or its drafter acts inside of the target's own passes.
     """
 
-    def __init__(self, decoder: Decoder, rows: int = 8, prompt: int = 512, thread: Executor | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: int = 8,
+        prompt: int = 512,
+        *,
+        owned: bool = False,
+        thread: Executor | None = None,
+    ) -> None:
         target = shareable(decoder)
         vars(self).update(vars(decoder))
         self.target, self.shape, self.compile = target, "any", False
         policy = copy.deepcopy(decoder.policy)
         self.proposer = replace(decoder.proposer, policy=Asked(policy))
         self.captures = Captures(target, self.drafter, self.rule, False, one_shape=False)
-        self.shared = SharedPasses(target, policy, self.k, rows=rows, prompt=prompt, thread=thread)
+        self.shared = SharedPasses(target, policy, self.k, rows=rows, prompt=prompt, owned=owned, thread=thread)
 
     def rounds(self, inputs: Any, limit: int, **options: Any) -> Generator[State, None, None]:
         """As of any decoder; begins when it is the call's turn. Who leaves it early closes it."""
@@ -468,7 +481,9 @@ class SharingDecoder(Decoder):
 
     def _prefill(self, inputs: Any, limit: int, budget: Budget) -> Prefill:
         read = partial(super()._prefill, inputs, limit, budget)
-        return self.shared.run(read)
+        prefill = self.shared.run(read)
+        self.shared.known = True
+        return prefill
 
     def without_drafts(self) -> Decoder:
         other = copy.copy(self)

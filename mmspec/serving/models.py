@@ -128,7 +128,7 @@ def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | Non
     if rows == 1 or (rows is None and decoder.captures.way is not None):
         return decoder, 1
     try:
-        return SharingDecoder(decoder, rows or TOGETHER, thread=thread), rows or TOGETHER
+        return SharingDecoder(decoder, rows or TOGETHER, owned=True, thread=thread), rows or TOGETHER
     except ValueError as error:
         if rows is not None:
             raise

@@ -293,6 +293,11 @@ def test_weights_are_read_again_when_nobody_runs_and_not_beside_others(monkeypat
         model.lm_head.weight.mul_(-1)
     after = sharing.generate(tiny_models.prompt([0]), 9, seed=0).units[0]
     assert torch.equal(after, Decoder(TransformersTarget(model)).generate(tiny_models.prompt([0]), 9, seed=0).units[0])
+    owning = SharingDecoder(Decoder(TransformersTarget(model)), owned=True)
+    del renewed[:]
+    for _ in range(3):
+        owning.generate(tiny_models.prompt([0]), 9, seed=0)
+    assert len(renewed) == 1
     model.train().config.attention_dropout = model.model.layers[0].self_attn.attention_dropout = 0.5
     with pytest.raises(ValueError, match=r"train\(\) mode"):
         sharing.generate(tiny_models.prompt([0]), 9, seed=0)
