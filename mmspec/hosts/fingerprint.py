@@ -108,12 +108,13 @@ def settings(model: nn.Module) -> Hashable:
         (name, value if isinstance(value, _PLAIN) else repr(value))
         for module in model.modules()
         for name, value in vars(module).items()
-        if name not in _TORCHS and _is_plain(value)
+        if name not in _TORCHS | _NOTES and _is_plain(value)
     )
 
 
 _PLAIN = (bool, int, float, str, type(None))
 _TORCHS = frozenset(vars(nn.Module())) - {"training"}
+_NOTES = frozenset({"_previous_max_cache_length"})  # of transformers' `generate` on a model; no pass reads them
 
 
 def _is_plain(value: Any) -> bool:

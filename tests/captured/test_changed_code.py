@@ -56,6 +56,17 @@ def test_the_next_call_runs_what_was_set_and_the_one_behind_it_what_was_there(ch
     assert len(captured.captures.pool.rounds) == 2, "what was undone needs no new round"
 
 
+def test_what_generate_notes_on_a_model_ends_no_captured_round() -> None:
+    """transformers' `generate` with a static cache leaves its length on the model."""
+    model = random_model(CONFIG, gain=4.0)
+    ids = torch.randint(2, 61, (1, 20), generator=torch.Generator().manual_seed(1))
+    decoder = decoder_for(model, "plain", shape="one", compile=True)
+    for new in (4, 8, 12):
+        decoder.generate(ids, 12, seed=3)
+        model.generate(ids, max_new_tokens=new, do_sample=False, cache_implementation="static")
+    assert len(decoder.captures.pool.rounds) == 1
+
+
 @pytest.mark.slow
 def test_a_picture_model_with_a_hook() -> None:
     found = llamagen()
