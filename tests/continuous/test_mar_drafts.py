@@ -25,7 +25,6 @@ from mmspec_continuous.models.mar_drafts import (
     left_of,
     log_ratio,
     placed,
-    times_as_fast,
 )
 
 STEPS, SETS, CELLS, DIM = 4, 12, 16, 4
@@ -168,13 +167,6 @@ def test_a_model_that_drafts_for_itself_is_kept(pair: tuple[MAR, MAR]) -> None:
     """One set a judging pass: both contexts are one, and so are both tokens."""
     _, told = run((pair[0], pair[0]), DraftedOptions(k=1, tau="paper"), 7, 8)
     assert len(told) == SETS and all(bool(each.all()) for _, each in told if each is not None)
-
-
-def test_what_could_be_had() -> None:
-    """Passes of the released loop with 64 sets: 10 first ones, and 7 that judge 54 drafted sets."""
-    assert times_as_fast(64, DraftedOptions(), 0.0) == pytest.approx(64 / 17)
-    assert times_as_fast(64, DraftedOptions(), 0.2206) == pytest.approx(64 / (17 + 0.2206 * 54))
-    assert times_as_fast(8, DraftedOptions(prefill=1.0), 0.5) == 1
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ Knobs: `k` (larger: fewer passes of the large model, and tokens of a context tha
 more passes, fewer drafts), `tau`, `factor`, `tries`, as in `mmspec_continuous.rules.tempered`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -139,13 +138,3 @@ def draw_drafted(
         if not drawn(wanted, kept):
             break
     return tokens
-
-
-def times_as_fast(sets: int, options: DraftedOptions, small: float) -> float:
-    """The most that drafts can gain: plain decoding's time over a call's, both with as many sets, where a pass of the
-    small model, its head included, costs that share of the large one's, and any number of drafts is judged in the time
-    of one set.
-    """
-    first = min(sets, math.floor(sets * options.prefill) + 1)
-    judging = sum(step % options.k == 0 or step == sets - 1 for step in range(first, sets))
-    return sets / (first + judging + small * (sets - first))
