@@ -24,11 +24,19 @@ PACKAGES = ("mmspec", "torch", "transformers")
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SIZES = (2, 4, 8, 12, 16, 24, 32)
 """Nodes of the passes, root included, among which `paying_nodes` chooses; `REPEATS`, `PROMPT`: of short timings."""
-REPEATS, PROMPT = 3, 8
+REPEATS, PROMPT = 5, 8
 
 
-def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repeats: int = 25) -> dict[int, float]:
-    """Median seconds of a target pass over a chain, by its number of nodes; one row, all sizes measured in turns."""
+def pass_seconds(
+    target: Target,
+    inputs: Any,
+    nodes: Sequence[int] = NODES,
+    repeats: int = 25,
+    of: Callable[[list[float]], float] = statistics.median,
+) -> dict[int, float]:
+    """Seconds of a target pass over a chain, by its number of nodes; one row, all sizes measured in turns. They are the
+    median, or `of` all repeats.
+    """
     started = target.start(inputs, 1, max(nodes))
     # An empty prompt has no last unit; zeros will do, since the time of a pass does not depend on the values it reads.
     rows, length, *unit = started.prompt.shape
@@ -41,7 +49,7 @@ def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repe
             elapsed = timed(partial(target.verify, started.cache, draft), str(root.device))
             if repeat >= 3:
                 seconds[n].append(elapsed)
-    return {n: statistics.median(times) for n, times in seconds.items()}
+    return {n: of(times) for n, times in seconds.items()}
 
 
 def timed(work: Callable[[], Any], device: str) -> float:
@@ -90,7 +98,7 @@ def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], r
     The target's passes of several sizes are timed, and the draft model's pass of one node, which stands for a level.
     `tree` makes the tree of so many drafted nodes; `rates` are the chances of a child of each rank.
     """
-    whole = pass_seconds(target, _prompt(target), SIZES, REPEATS)
+    whole = pass_seconds(target, _prompt(target), SIZES, REPEATS, min)
     level = step_seconds(model)
 
     def units_per_second(size: int) -> float:
@@ -102,8 +110,10 @@ def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], r
 
 
 def step_seconds(target: Target) -> float:
-    """Median seconds of a target's pass over one unit, behind a short prompt."""
-    return pass_seconds(target, _prompt(target), (1,), REPEATS)[1]
+    """Seconds of a target's pass over one unit, behind a short prompt: the least of some passes, since other work on
+    the machine makes them longer, and never shorter.
+    """
+    return pass_seconds(target, _prompt(target), (1,), REPEATS, min)[1]
 
 
 def _prompt(target: Target) -> Tensor:

@@ -1,8 +1,9 @@
 """The target's own weights over a small part of its cache: the middle model of a cascade (TriForce, arXiv 2404.11912).
 
 A round of drafting begins with a copy of a part of the slots, with their positions. Attention then covers `budget`
-slots instead of the whole text. The copy is made in every round from the slots that the outer call committed. States of
-recurrent layers are copied completely. There are two ways to choose:
+slots instead of the whole text. What the outer call commits is appended in every round; where it does not fit any more,
+slots are chosen and copied anew, and of a text that is longer than the budget a sixteenth of that stays free for the
+rounds that follow. States of recurrent layers are copied completely. There are two ways to choose:
 
 * The first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and the latest ones, the same in every layer.
 * Retrieval (TriForce, section 4.1): in every layer, for every head, the chunks of the text that the last unit's query
@@ -95,6 +96,8 @@ def ranked(keys: Tensor, query: Tensor, length: Tensor, longest: int, chunk: int
     return Ranking(chunk, order, whole * chunk)
 
 
+APPENDED = 16
+"""One slot in so many of a budget stays free for units that rounds append."""
 HEARD = "mmspec_heard"  # the name of the attention function with transformers
 
 _queries: Traceable[dict[int, Tensor]] = Traceable("mmspec_queries")
@@ -158,6 +161,18 @@ class BudgetedCache(TransformersTargetCache):
     # The chunks of every layer that holds keys; None for layers with a window. Empty: nothing is retrieved.
     rankings: list[Ranking | None] = field(default_factory=list)
     age: int = 0  # rounds that these rankings have served before
+    since: "Since | None" = None
+
+
+@dataclass(frozen=True)
+class Since:
+    """The state of both caches when a round of drafting begins."""
+
+    committed: Tensor  # `[batch]`: units that the outer call has committed
+    held: Tensor  # `[batch]`: slots of them that the small cache has
+    emitted: Sequence[int]  # units that every row of the outer call has emitted, on the host
+    longest: int  # no row has more slots in the small cache, on the host
+    budget: int  # slots that it may have before others are chosen
 
 
 class BudgetedTarget:
@@ -191,10 +206,13 @@ class BudgetedTarget:
         """Continue after the root of the outer call `inputs`."""
         outer: TransformersTargetCache = inputs.cache
         rankings, age = self._rankings(inputs, outer)
-        slots = self._cut_down(outer.slots, limit + width + 1, rankings)
-        cache = BudgetedCache(
-            slots, outer.passes, outer.mask, prompts=outer.prompts, behind=outer.behind, rankings=rankings, age=age
-        )
+        earlier: BudgetedCache | None = None if inputs.memory is None else inputs.memory.cache
+        more, emitted = limit + width + 1, list(inputs.host.emitted)
+        appended = None if earlier is None else _appended(earlier, outer.slots, emitted, more, rankings)
+        slots, budget = self._cut_down(outer.slots, more, rankings) if appended is None else appended
+        since = Since(outer.slots.length.clone(), slots.length.clone(), emitted, slots.longest, budget)
+        given: dict[str, Any] = {"prompts": outer.prompts, "behind": outer.behind, "rankings": rankings, "age": age}
+        cache = BudgetedCache(slots, outer.passes, outer.mask, since=since, **given)
         root = Draft.alone(inputs.root)
         output = self.target.verify(cache, root)
         self.target.commit(cache, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
@@ -233,11 +251,12 @@ class BudgetedTarget:
             for layer, query, far in zip(owning, queries, sees_all, strict=True)
         ], 0
 
-    def _cut_down(self, whole: SlotCache, more: int, rankings: Sequence[Ranking | None] = ()) -> SlotCache:
-        """A cache of the chosen slots, with `more` free slots behind them."""
+    def _cut_down(self, whole: SlotCache, more: int, rankings: Sequence[Ranking | None] = ()) -> tuple[SlotCache, int]:
+        """A cache of the chosen slots, with `more` free ones behind its budget; and that."""
         budget = min(self.budget, whole.capacity)  # a short text is kept whole, and takes no more than it has
-        kept = whole.length.clamp(max=budget)
-        order = torch.arange(budget, device=kept.device)
+        most = budget if whole.longest <= budget else budget - self.budget // APPENDED
+        kept = whole.length.clamp(max=most)
+        order = torch.arange(most, device=kept.device)
         sinks = 0 if rankings else self.sinks
         latest = (order >= sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
@@ -248,15 +267,39 @@ class BudgetedTarget:
         for small, large in zip(slots.layers, whole.layers, strict=True):
             if large in owning:
                 ranking = chosen[id(large)]
-                where = source if ranking is None else ranking.kept(whole.length, budget)
+                where = source if ranking is None else ranking.kept(whole.length, most)
                 keys, values = large.read(where.clamp(max=whole.capacity - 1))
                 small.lazy_initialization(keys, values)
                 small.write(order.expand(len(kept), -1), keys, values)
         for number, layer in whole.recurrent.items():
             slots.recurrent[number].copy(layer)
-        slots.length, slots.longest = kept, min(whole.longest, budget)
+        slots.length, slots.longest = kept, min(whole.longest, most)
         if whole.holes is not None:
             holes = whole.holes.gather(1, source)
-            slots.holes = torch.nn.functional.pad(holes, (0, slots.capacity - budget))
+            slots.holes = torch.nn.functional.pad(holes, (0, slots.capacity - most))
         slots.shift = whole.shift + whole.length - kept
-        return slots
+        return slots, budget
+
+
+def _appended(
+    earlier: BudgetedCache, whole: SlotCache, emitted: Sequence[int], more: int, rankings: Sequence[Ranking | None]
+) -> tuple[SlotCache, int] | None:
+    """The small cache of the round before, in which what the outer call committed since has taken the place of what was
+    drafted, and its budget; None: other slots have to be chosen.
+    """
+    slots, since = earlier.slots, earlier.since
+    assert since is not None, "a round has begun"
+    new = max(now - before for now, before in zip(emitted, since.emitted, strict=True))
+    others = earlier.rankings is not rankings and (earlier.rankings or rankings)
+    if others or whole.holes is not None or since.longest + new > since.budget or since.budget + more > slots.most:
+        return None
+    order = torch.arange(new, device=since.held.device)
+    source = (since.committed[:, None] + order).clamp(max=whole.capacity - 1)
+    for small, large in zip(slots.layers, whole.layers, strict=True):
+        if large in whole.owning:
+            small.write(since.held[:, None] + order, *large.read(source))
+    for number, layer in whole.recurrent.items():
+        slots.recurrent[number].copy(layer)
+    slots.set_length(since.held + whole.length - since.committed)
+    slots.longest = since.longest + new
+    return slots, since.budget

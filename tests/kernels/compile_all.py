@@ -19,10 +19,14 @@ from mmspec.core.kernels import block, commit, coupling, layers, race, random, s
 from mmspec.core.noise import Substream
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
+from mmspec.hosts.tree_op import Branches
+from mmspec_ssm.ops import tree_scan
+from mmspec_ssm.ops.roll import NodeInputs
 
 TARGET = GPUTarget("cuda", 90, 32)
 NAMES = {
-    torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64", torch.bool: "i1",
+    torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64", torch.int64: "i64",
+    torch.bool: "i1",
 }  # fmt: skip
 compiled = set[tuple[str, str]]()
 
@@ -65,6 +69,10 @@ def launch_all(rows: int, index: TreeIndex, vocab: int, dtype: torch.dtype) -> N
     layers.gated(states, states[..., :48].contiguous())
     q, k, turn = (torch.zeros(rows, *size, 64, dtype=dtype) for size in ((4, nodes), (2, nodes), (nodes,)))
     layers.rotated(q, k, turn, turn)
+    for groups, heads, width, size in ((1, 3, 10, 6), (2, 24, 64, 128)):
+        x, b = (torch.zeros(rows, nodes, *sides) for sides in ((heads, width), (groups, size)))
+        fed = NodeInputs(torch.zeros(rows, nodes, heads, dtype=torch.float64), x, b)
+        tree_scan.scan(Branches(index), torch.zeros(rows, heads, width, size), fed, b)
     if nodes > 1:
         p, q = torch.zeros(rows, nodes, vocab), torch.zeros(rows, nodes - 1, vocab)
         coupling.couple(p, q, key, emitted, draft.drafted, valid[:, 1:])

@@ -22,5 +22,5 @@ def test_all_kernels(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     kernels = {"_numbers", "_exponentials_at", "_race", "_walk", "_move", "_couple", "_siblings", "_masses", "_race_at"}
-    kernels |= {"_normalise", "_gate", "_rotate"}
+    kernels |= {"_normalise", "_gate", "_rotate", "_scan"}
     assert set(ran.stdout.split()) == kernels

@@ -79,7 +79,7 @@ def test_the_size_is_what_the_machine_says(
 ) -> None:
     drafter = Stree(StreeOptions(model=hybrid, rates=RATES))
 
-    def measured(target: Any, inputs: Any, sizes: Any, repeats: int) -> dict[int, float]:
+    def measured(target: Any, inputs: Any, sizes: Any, repeats: int, of: Any) -> dict[int, float]:
         return {n: 0.0 if target is drafter.model else seconds(n) for n in sizes}
 
     monkeypatch.setattr(timing, "pass_seconds", measured)

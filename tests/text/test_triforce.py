@@ -191,10 +191,30 @@ def test_with_a_budget_for_the_whole_text_scores_are_the_targets(name: str) -> N
         assert torch.allclose(started.output.logits, full, atol=1e-4) == (budget == 64)
         kept = [ranking is None for ranking in started.cache.rankings]
         assert kept == [short for layer, short in zip(state.cache.slots.layers, windowed, strict=True)]
-        latest = torch.arange(60 - 16, 60)
+        latest = torch.arange(60 - 15, 60)  # one slot of sixteen is for the next rounds
         for layer, whole, short in zip(started.cache.slots.layers, state.cache.slots.layers, windowed, strict=True):
             if short and budget == 16:
-                assert torch.equal(layer.keys[0, :, :16], whole.keys[0][:, latest])
+                assert torch.equal(layer.keys[0, :, :15], whole.keys[0][:, latest])
+
+
+@pytest.mark.parametrize("cache", ["retrieval", "streaming"])
+def test_rounds_append_to_the_small_cache_until_it_is_full(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of several lengths: each has what the outer call committed, and no more than the budget."""
+    cuts, cut = [], BudgetedTarget._cut_down
+    monkeypatch.setattr(BudgetedTarget, "_cut_down", lambda *given: cuts.append(1) or cut(*given))
+    decoder = Decoder(TransformersTarget(build("llama")), Cascade(CascadeOptions(budget=48, sinks=4, cache=cache)), k=2)
+    given = prompts() if cache == "retrieval" else {"input_ids": prompts()["input_ids"]}
+    state = decoder.start(given, 40, seed=3)
+    while state.most_room:  # a round that may draft
+        before = state.cache.slots.length.clone()
+        decoder.advance(state)
+        small, since = state.memory.cache.slots, state.memory.cache.since
+        assert since.committed.equal(before) and int(since.held.max()) <= since.longest <= since.budget <= 48
+        for row in range(3):
+            own, new = int(since.held[row]), int(before[row])
+            for layer, whole in zip(small.owning, state.cache.slots.owning, strict=True):
+                assert torch.equal(layer.keys[row, :, own - 3 : own], whole.keys[row, :, new - 3 : new])
+    assert 1 < len(cuts) < state.report.rounds
 
 
 @pytest.mark.thinned(1)

@@ -3,16 +3,22 @@
 h_i = e^{l_i} h_parent + Δ_i x_i ⊗ B_i with l_i = Δ_i A, y_i = h_i C_i + D x_i. With L the sum of l along a node's path,
 Y = ((C Bᵀ) ⊙ W)(Δ x) + e^L ⊙ (C S) + D x, where W_ij = e^{L_i - L_j} for j on the path of i and 0 elsewhere, masked
 before the exponential. For N nodes that takes N² (size + width) operations per head and no state of any node. Numbers
-have the dtype of the branches, sums along paths are float64; outputs are float32.
+have the dtype of the branches, sums along paths are float64; outputs are float32. Where Triton runs, a tree of up to
+`MOST` nodes is one launch (`mmspec_ssm.ops.tree_scan`).
 """
 
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmspec.core import kernels
 from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
+
+MOST = 64
+"""Nodes of a tree that the kernel takes, as in the paper of STree."""
 
 
 class Ssd:
@@ -59,6 +65,11 @@ class Ssd:
 def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:
     """The readout of every node's state with `c [batch, node, group, size]`: `[batch, node, head, width]`."""
     batch, nodes, groups, _ = c.shape
+    covered = nodes <= MOST and branches.dtype == torch.float32 and not torch.compiler.is_compiling()
+    if covered and kernels.available(c.device):
+        from mmspec_ssm.ops import tree_scan
+
+        return tree_scan.scan(branches, state, fed, c)
     heads, width, _ = state.shape[1:]
     # Heads of a group share b and c, which are not repeated. Products are `bmm`, since einsum's overhead is larger.
     asked = _rows(c)

@@ -6,7 +6,9 @@ exact rule takes on held-out text.
 """
 
 import json
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -20,6 +22,7 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.timing import describe, versions
+from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.draft_models import own_target
 from mmspec.hosts.loading import load_model, load_tokenizer
@@ -34,6 +37,8 @@ from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Batch, Stream
 from mmspec_video.recorded import recorded
 from mmspec_zoo.infill.training import InfillRecipe, train_and_write
+from mmspec_zoo.overlap.overlapped import DraftsAhead
+from mmspec_zoo.overlap.process import Process
 from tools.bench.trained import blanks, pictures
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
@@ -56,6 +61,11 @@ EXAMPLE, ROUNDS = 20_000, 3
 """Units of a topic's example, and how often the prompts of a topic are continued before it changes."""
 BLOCKS: Mapping[str, Any] = {"anchors": 16}
 """Blocks of a sequence, of kinds that learn through the whole target."""
+MASKED: Mapping[str, Any] = {"learning_rate": 1e-3, "anchors": 32}
+"""A recipe by which a draft model that writes texts learns to fill in masks."""
+BESIDE: Mapping[str, Mapping[str, Any]] = {"pearl": {}, "saguaro": {"k": 4}, "mirror-sd": {"k": 4, "branches": 2}}
+"""Methods that draft beside the target; pearl says its own length."""
+SIDES = ("process", "serial")
 CLIPS, GIVEN_FRAMES, FRAMES = 4, 4, 16
 """Recorded clips of a world, first frames that are given, and frames that are made."""
 LONGER: Mapping[str, Any] = {"exit_scale": 4.0, "loss": "kl", "hard": 0.0}
@@ -365,6 +375,52 @@ def masks(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("masks", name, made, {"parameters": parameters, "greedy: length": length})
 
 
+def beside(lab: Lab) -> Iterator[TrainedRow]:
+    """Methods that draft while the target verifies, beside themselves with `executor=serial` and the draft model
+    in turns with the target: with the shipped draft model, and with one of its size that learnt to fill in masks.
+
+    The target and the draft model have one thread each. With a core for each, a token takes at least the larger of both
+    CPU times, which no other load on the machine changes; beside them is what it took.
+    """
+    masks, command = lab.trained("masks", "pard", {"draft_model": DRAFTER, **MASKED})
+    plain = decoder_for(lab.target, **decoder_arguments({"method": "plain"}))
+    decoders, made = {"plain": plain}, dict.fromkeys(["plain"], "")
+    for small, mode, alone in ((DRAFTER, "", "draft-model"), (str(masks), ", masks", "pard")):
+        ways: dict[str, dict[str, Any]] = {alone: {"method": alone, "k": 4}}
+        for method, how in BESIDE.items():
+            ways |= {f"{method}, {executor}": {"method": method, "executor": executor, **how} for executor in SIDES}
+        for name, how in ways.items():
+            if "pearl" in name and "serial" in name:
+                how["k"] = decoders[f"pearl, process{mode}"].k
+            decoders[name + mode] = decoder_for(lab.target, **decoder_arguments({**how, "drafter": small}))
+            made[name + mode] = command if mode else ""
+    clocks: dict[str, Callable[[Decoder], float]] = {
+        "CPU ms a token": lambda _: time.process_time(),
+        "CPU ms a token, draft model": lambda decoder: child_seconds(decoder.drafter),
+        "ms a token": lambda _: time.perf_counter(),
+    }
+    taken, emitted, passes = {name: dict.fromkeys(clocks, 0.0) for name in decoders}, Counter[str](), Counter[str]()
+    for ids in prompts(lab.tokenizer):
+        for name, decoder in decoders.items():
+            before = {clock: read(decoder) for clock, read in clocks.items()}
+            report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(0)).report
+            for clock, read in clocks.items():
+                taken[name][clock] += read(decoder) - before[clock]
+            emitted[name], passes[name] = emitted[name] + report.emitted - 1, passes[name] + report.rounds
+    for name, decoder in decoders.items():
+        figures = {"k": decoder.k, "length": round(emitted[name] / passes[name], 3)}
+        figures |= {clock: round(1e3 * seconds / emitted[name], 3) for clock, seconds in taken[name].items()}
+        yield lab.row("beside", name, made[name], figures)
+
+
+def child_seconds(drafter: Any) -> float:
+    """CPU seconds of the process of a draft model; 0 if it has none."""
+    if not isinstance(drafter, DraftsAhead) or not isinstance(drafter.executor, Process):
+        return 0.0
+    fields = Path(f"/proc/{drafter.executor.start().pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def infilling(lab: Lab) -> Iterator[TrainedRow]:
     """A small XLNet that was trained to fill blanks: texts of which 5 % are known, by each way of drafting."""
     start, folder = lab.work / "xlnet", lab.work / "infill"
@@ -450,5 +506,6 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "masks": masks,
     "negatives": negatives,
     "drafted sets": drafted_sets,
+    "beside": beside,
 }
 """The tables, by name."""
