@@ -516,7 +516,7 @@ def judged(lab: Lab) -> Iterator[TrainedRow]:
             bias += 0.0 if out.report.bias is None else out.report.bias.tv / len(asked)
         kept = kept or answers
         alike = [one == other for one, other in zip(answers, kept, strict=True) if other is not None]
-        figures = {"length": round(emitted / passes, 3), "bias": round(bias, 4)} if small else {}
+        figures = {"length, on the questions": round(emitted / passes, 3), "bias": round(bias, 4)} if small else {}
         figures |= {"questions": len(alike), "answers kept": round(sum(alike) / len(alike), 3)}
         yield lab.row("judged", name, "", figures)
 
