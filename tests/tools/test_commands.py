@@ -15,6 +15,7 @@ from tools.train.text import hybrid, llama
 LARGER = 2**63
 NEEDS = {"text": "--prose prose.txt", "ssm": "--prose prose.txt", "image": "--data there", "continuous": "--data there"}
 NEEDS |= {"video": "", "text-eagle3": "--prose prose.txt", "text-ppd": "--prose prose.txt"}
+NEEDS |= {"text-judge": "--prose prose.txt"}
 MISTAKES = [
     ("--device banana", "no device 'banana'"),
     ("--out prose.txt", "there can be no folder prose.txt: .*prose.txt is a file"),

@@ -1,14 +1,18 @@
 """`python -m tools.bench diversity`: its figures by hand, its prompts, and exact methods beside plain decoding."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mmspec.kits.text.bench.settings import held_out
+from tests.support import byte_llama
+from tools.bench import diversity
 from tools.bench.__main__ import build
 from tools.bench.diversity import figures as variety
-from tools.bench.diversity.measure import KINDS, Size, branching_prompts, measure
+from tools.bench.diversity.measure import FLIPS, KINDS, Size, branching_prompts, measure, read_bits
 from tools.cards.diversity import outside
 
 MODEL = "mmspec/text-1m"
@@ -52,6 +56,28 @@ def test_exact_methods_are_inside_plains_spread() -> None:
         assert (cell.same == 1) == (cell.exactness == "invariant")
         assert (cell.figures == plain[cell.kind].figures) == (cell.exactness == "invariant")
         assert cell.bias is None and (cell.acceptance_length > 1) == (cell.method != "plain")
+
+
+def bits(path: Path, *lines: dict[str, str]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_hypotheses_are_asked_for_by_bits(tmp_path: Path) -> None:
+    """In the layout of HypoGen, whose other fields are not shown; the lines that come with the tool have it, too."""
+    whole = {"title": "T", "bit": " Slow. ", "flip": "Fast!", "spark": "S", "chain_of_reasoning": "C"}
+    assert read_bits(bits(tmp_path / "a.jsonl", whole)) == ["Slow."]
+    model = str(byte_llama.save(tmp_path / "tiny", byte_llama.CHAT, reach=1024))
+    cells = measure(model, {"prompt-lookup": {"k": 2}}, Size(outputs=2, sets=2, new=6), bits=["Slow.", "Old."])
+    assert [(cell.kind, cell.method, cell.prompts) for cell in cells] == [
+        (FLIPS, "plain", 2),
+        (FLIPS, "prompt-lookup", 2),
+    ]
+    assert cells[1].same == 1
+    for lines, says in (([whole, {**whole, "spark": " "}], r"line 2 of .*a.jsonl has no spark"), ([], "has no lines")):
+        with pytest.raises(ValueError, match=says):
+            read_bits(bits(tmp_path / "a.jsonl", *lines))
+    assert len(read_bits(Path(diversity.__file__).parent / "papers.jsonl")) == 6
 
 
 def test_the_command_refuses_unknown_methods_before_anything_is_loaded() -> None:

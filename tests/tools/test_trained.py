@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from mmspec.hosts.loading import load_model, load_tokenizer
 from tools.bench.__main__ import build
 from tools.bench.trained import measure
+from tools.bench.trained.cut import cut_short
 from tools.bench.trained.measure import TABLES, Lab, alphas, lenience, slug
 from tools.cards.trained import TrainedRow, load, view, views
 from tools.report import lines
+from tools.train.text import judge
 
 
 def row(table: str, name: str, command: str = "", **figures: float) -> TrainedRow:
@@ -45,6 +49,26 @@ def test_lenience_orders_lengths_and_bias(tmp_path: Path, monkeypatch: pytest.Mo
     strict, loose = lenience(Lab([], tmp_path, 1))
     assert strict.figures["bias"] == 0 < loose.figures["bias"]
     assert strict.figures["length, T = 1"] < loose.figures["length, T = 1"]
+
+
+def test_questions_of_the_judge_by_hand() -> None:
+    """Ten lines each; the last statement that begins, with the spaces before it, is the answer."""
+    text = "".join(f"    x{n} = {n}\n" for n in range(30))
+    first, second = judge.questions([text])
+    assert first == "".join(text.splitlines(keepends=True)[:10]) and second.splitlines()[-1] == "    x19 = 19"
+    assert list(judge.questions(["a = 1\n" * 9])) == []
+    assert judge.answer("):\n    return 1\n\n        if x:\n  y = 2") == "        if"
+    assert judge.answer("x returns\n y = 2") is None
+
+
+def test_a_draft_model_with_fewer_tokens(tmp_path: Path) -> None:
+    """Its texts are the same letters, in more tokens; its first tokens mean what they meant."""
+    cut_short(load_model("mmspec/text-1m"), tokenizer := load_tokenizer("mmspec/text-1m"), 600, tmp_path)
+    short, text = load_tokenizer(str(tmp_path)), "def main(arguments):\n    return"
+    ids, fewer = (each(text)["input_ids"] for each in (short, tokenizer))
+    assert max(ids) < 600 and len(ids) > len(fewer) and short.decode(ids) == tokenizer.decode(fewer)
+    whole, cut = (load_model(name).get_input_embeddings().weight for name in ("mmspec/text-1m", str(tmp_path)))
+    assert torch.equal(whole[:600], cut)
 
 
 def test_tables_that_there_are_not(tmp_path: Path) -> None:

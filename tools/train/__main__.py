@@ -8,7 +8,7 @@ import typer
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from tools.train.pictures.command import train_continuous, train_flow, train_image
-from tools.train.text.command import train_eagle3, train_ppd, train_ssm, train_text
+from tools.train.text.command import train_eagle3, train_judge, train_ppd, train_ssm, train_text
 from tools.train.video.command import train_video
 
 
@@ -19,6 +19,7 @@ def build() -> typer.Typer:
         "text": train_text,
         "text-eagle3": train_eagle3,
         "text-ppd": train_ppd,
+        "text-judge": train_judge,
         "ssm": train_ssm,
         "image": train_image,
         "continuous": train_continuous,

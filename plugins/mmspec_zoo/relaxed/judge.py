@@ -35,11 +35,14 @@ from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.files import save_whole
 from mmspec.hosts.fingerprint import identity
+from mmspec.hosts.loading import PREFIX
 from mmspec.registry.options import option
 from mmspec.registry.printable import shown
+from mmspec.shipped import asset
 from mmspec_zoo.specs import JUDGE
 
 FORMAT = "mmspec-judge-1"
+FILE = "judge.safetensors"  # of a shipped judge, in its folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +72,10 @@ class JudgeHead:
         save_whole(path, lambda side: save_file(tensors, side, about))
 
     @classmethod
-    def load(cls, path: Path) -> "JudgeHead":
-        """Read the file."""
+    def load(cls, name: str | Path) -> "JudgeHead":
+        """Read the file; of a shipped judge by its name, `mmspec/…`."""
+        is_shipped = isinstance(name, str) and name.startswith(PREFIX)
+        path = asset(str(name).removeprefix(PREFIX)) / FILE if is_shipped else Path(name)
         if not path.is_file():
             raise ValueError(f"there is no judge {shown(path)}; `mmspec train judge` makes one")
         try:
@@ -109,7 +114,7 @@ class JudgeHead:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    head: Any = option(None, "the file that `mmspec train judge` wrote for this target")
+    head: Any = option(None, "the file that `mmspec train judge` wrote for this target, or mmspec/text-14m-judge")
     threshold: Annotated[float, Field(ge=0, le=1)] = option(
         0.5, "δ: least probability of a right token; 1 accepts the target's own only"
     )
@@ -126,7 +131,7 @@ class Judge:
         if options.head is None:
             raise ValueError("the rule judge needs a judge: head=FILE, which `mmspec train judge` makes for a target")
         self.options = options
-        self.head = options.head if isinstance(options.head, JudgeHead) else JudgeHead.load(Path(options.head))
+        self.head = options.head if isinstance(options.head, JudgeHead) else JudgeHead.load(options.head)
         delta = options.threshold
         self._least = math.inf if delta == 1 else -math.inf if delta == 0 else math.log(delta / (1 - delta))
 

@@ -276,6 +276,20 @@ def test_what_is_refused(target: Any, good: Any, make_llama: Callable, tmp_path:
         accepting({0}, 3).wrap(MarkovTarget.random(3, seed=0))
 
 
+def test_the_judge_that_ships() -> None:
+    """Found by its name; greedy calls accept more with it, and their reports have the bias."""
+    model, tokenizer = load_model("mmspec/text-14m"), load_tokenizer("mmspec/text-14m")
+    ids = tokenizer("import os\n\n\ndef main(args):\n    parser =", return_tensors="pt")["input_ids"]
+    found = {}
+    for threshold in (1.0, 0.2):
+        how = {"head": "mmspec/text-14m-judge", "threshold": threshold}
+        with mmspec.enable(model, "judge", drafter="mmspec/text-1m", k=4, **how) as spec:
+            model.generate(ids, max_new_tokens=24, do_sample=False)
+        found[threshold] = spec.report
+    assert found[1.0].bias.tv == 0 < found[0.2].bias.tv
+    assert found[1.0].acceptance_length < found[0.2].acceptance_length
+
+
 def test_a_model_has_one_identity_in_every_precision(target: Any) -> None:
     assert identity(copy.deepcopy(target).bfloat16()) == identity(target) != identity(noisy(target, 0.01))
 

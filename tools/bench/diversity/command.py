@@ -14,7 +14,7 @@ from mmspec.cli.places import refuse_unwritable
 from mmspec.kits.text.bench.settings import DRAFTER
 from mmspec.report import terminal
 from mmspec.report.table import show_view
-from tools.bench.diversity.measure import KINDS, Size, measure
+from tools.bench.diversity.measure import KINDS, Size, measure, read_bits
 from tools.cards.diversity import view
 from tools.report import lines
 
@@ -27,6 +27,15 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "bild, threshold 5": {"method": "bild", "k": 4, "drafter": DRAFTER, "rule.threshold": 5.0},
 }
 """What is compared with plain decoding: invariant, lossless and lossy methods."""
+HEAD: Mapping[str, Any] = {"model": "mmspec/smollm2-eagle3", "k": 3}
+ANSWERED: Mapping[str, Mapping[str, Any]] = {
+    "prompt-lookup": {"k": 7},
+    "eagle": HEAD,
+    "eagle, rejection": {"method": "eagle", **HEAD, "form": "chain", "rule": "rejection"},
+    "eagle, typical": {"method": "eagle", **HEAD, "form": "chain", "rule": "typical"},
+}
+"""The same for a model that answers questions about papers, with the head that ships for it."""
+ANSWERS = "smollm2"
 DEFAULT = Size()
 
 
@@ -41,19 +50,27 @@ def diversity(
     new_tokens: Annotated[int, typer.Option(min=4, max=512, help="Tokens of each text.")] = DEFAULT.new,
     temperature: Annotated[float, typer.Option(min=0.01, max=10, help="Of sampling.")] = DEFAULT.temperature,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    model: Annotated[str, typer.Option(help="A model with the shipped tokenizer.")] = "mmspec/text-14m",
+    model: Annotated[
+        str | None, typer.Option(help="A model with the shipped tokenizer; with --data, of chats.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Ask for hypotheses: JSON lines in HypoGen's layout.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Measure how varied sampled texts are, by distinct-n, self-BLEU and entropy, beside plain's spread."""
     refuse_unwritable(json)
-    names = chosen_methods(method, METHODS) or list(METHODS)
+    methods, usual = (METHODS, "mmspec/text-14m") if data is None else (ANSWERED, ANSWERS)
+    names = chosen_methods(method, methods) or list(methods)
+    bits = [] if data is None else read_bits(data)
     if find_spec("nltk") is None:
         raise ValueError("self-BLEU needs NLTK: pip install -e '.[tools]'")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     size = Size(prompts, outputs, sets, new_tokens, temperature)
-    chosen = {name: METHODS.get(name, {}) for name in names}
-    with tqdm(total=len(KINDS) * (len(chosen) + 1), desc="diversity", unit="cell", leave=False) as bar:
-        cells = measure(model, chosen, size, device, lambda: bar.update() and None)
+    chosen, kinds = {name: methods.get(name, {}) for name in names}, 1 if bits else len(KINDS)
+    with tqdm(total=kinds * (len(chosen) + 1), desc="diversity", unit="cell", leave=False) as bar:
+        cells = measure(model or usual, chosen, size, device, lambda: bar.update() and None, bits)
     if json is not None:
         lines.save_lines(json, cells)
     show_view(view(cells), terminal.terminal())

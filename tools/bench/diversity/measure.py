@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,10 @@ from mmspec.core.decoder import Decoder, Output
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.settings import GIVEN, held_out
+from mmspec.kits.text.language import encoded
+from mmspec.registry.printable import shown
 from mmspec.report.result import PLAIN
+from mmspec.untrusted import numbered_json_lines
 from tools.bench.diversity.figures import figures
 from tools.cards.diversity import Diversity
 
@@ -29,6 +33,18 @@ KINDS = ("titles", "hypotheses")
 """Places where prompts end: a function of Python up to the opening quotes of its docstring, whose first line is its
 title; verse up to the first words of a supposition, "If I" or "What if he".
 """
+FLIPS = "flips"
+"""The kind of prompts about papers: a model that answers questions is given what is believed (the Bit), and asked for a
+chain of reasoning, a Spark of a few words, and the Flip: what could be done instead (HypoGen, arXiv 2504.12976).
+"""
+FIELDS = ("bit", "flip", "spark", "chain_of_reasoning")
+"""Texts of a line of such data, in the layout of UniverseTBD/hypogen-dr1; it may have others."""
+ASKED = (
+    "Bit, which is what people in a field of research believe, and where it falls short:\n{bit}\n\nReason step by step "
+    "towards a hypothesis that turns it around. Then write its Spark, in four to six words, and the Flip: what to do "
+    "instead, and why that helps."
+)
+MOST = 1 << 28  # most bytes of a file of data
 _TITLE = re.compile(r'^ *def [^\n]+:\n +"""', re.MULTILINE)
 _HYPOTHESIS = re.compile(r"^(?:What if|If|Were|Suppose) +\w+", re.MULTILINE)
 
@@ -51,6 +67,7 @@ def measure(
     size: Size = Size(),
     device: str = "cpu",
     tick: Callable[[], None] = lambda: None,
+    bits: Sequence[str] = (),
 ) -> list[Diversity]:
     """Decode all prompts with all methods.
 
@@ -61,6 +78,7 @@ def measure(
         size: How much is decoded.
         device: Where.
         tick: Called after every method on a kind of prompts.
+        bits: What is asked about instead of prompts that the shipped models go on with, of a model that answers.
 
     Returns:
         A cell for every kind of prompts and method, plain decoding first.
@@ -83,8 +101,7 @@ def measure(
         versions=versions(),
     )
     cells = []
-    for kind, texts in branching_prompts(held_out()).items():
-        given = [tokenizer(text, return_tensors="pt")["input_ids"][:, -GIVEN:] for text in texts[: size.prompts]]
+    for kind, given in _prompts(tokenizer, size.prompts, bits).items():
         plain: list[Output] = []
         for name, decoder in every.items():
             decoded = [_decoded(decoder, ids.to(device), number, size) for number, ids in _sets(given, size.sets)]
@@ -93,6 +110,31 @@ def measure(
             cells.append(replace(cell, options=dict(methods.get(name, {})), **_found(decoded, plain, size.sets)))
             tick()
     return cells
+
+
+def read_bits(file: Path) -> list[str]:
+    """The Bits of a file of JSON lines in the layout of HypoGen; refuses a line that lacks one of its fields."""
+    found = []
+    for number, line in numbered_json_lines(file, MOST):
+        if lacking := [name for name in FIELDS if not isinstance(line.get(name), str) or not line[name].strip()]:
+            raise ValueError(
+                f"line {number} of {shown(file)} has no {', '.join(lacking)}: a line has the texts {FIELDS}"
+            )
+        found.append(line["bit"].strip())
+    if not found:
+        raise ValueError(f"{shown(file)} has no lines: each is JSON with the texts {FIELDS}")
+    return found
+
+
+def _prompts(tokenizer: Any, most: int, bits: Sequence[str]) -> dict[str, list[Tensor]]:
+    """Prompts `[1, unit]` by their kind."""
+    if bits:
+        asked = [[{"role": "user", "content": ASKED.format(bit=bit)}] for bit in bits[:most]]
+        return {FLIPS: [encoded(messages, tokenizer)["input_ids"] for messages in asked]}
+    return {
+        kind: [tokenizer(text, return_tensors="pt")["input_ids"][:, -GIVEN:] for text in texts[:most]]
+        for kind, texts in branching_prompts(held_out()).items()
+    }
 
 
 def branching_prompts(pieces: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

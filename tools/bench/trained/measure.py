@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,8 +41,10 @@ from mmspec_zoo.infill.training import InfillRecipe, train_and_write
 from mmspec_zoo.overlap.overlapped import DraftsAhead
 from mmspec_zoo.overlap.process import Process
 from tools.bench.trained import blanks, pictures
+from tools.bench.trained.cut import cut_short
 from tools.cards.trained import TrainedRow
 from tools.train.text import corpus as corpora
+from tools.train.text import judge
 from tools.train.text.heads import learnt_data
 
 TARGET = "mmspec/text-14m"
@@ -72,6 +75,10 @@ LONGER: Mapping[str, Any] = {"exit_scale": 4.0, "loss": "kl", "hard": 0.0}
 """A recipe whose last exit stays what it was, so that what is learnt is early exits."""
 LENIENT = (1.0, 0.7, 0.4, 0.1)
 """Values of ε."""
+CUT, REAL, ASKED = 1024, "smollm2", 3
+"""Ids of the draft model with a vocabulary of its own, a second target, in bfloat16, and prompts of both."""
+JUDGED = (0.95, 0.8, 0.5, 0.2)
+"""Values of δ."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,8 @@ class Lab:
         held = {kind: Batch(batch.ids[:HELD], batch.counted[:HELD]) for kind, batch in data.held.items()}
         return replace(data, held=held)
 
-    def trained(self, name: str, kind: DrafterKind, numbers: Mapping[str, Any]) -> tuple[Path, str]:
-        """The folder of a trained drafter, and the options of the command that trains it; it resumes.
+    def trained(self, name: str, kind: DrafterKind, numbers: Mapping[str, Any], of: str = TARGET) -> tuple[Path, str]:
+        """The folder of a drafter that was trained for a model, and the options of the command; it resumes.
 
         `numbers` are a recipe's; `writes` among them says whether the target continues texts, too.
         """
@@ -114,8 +121,9 @@ class Lab:
         data = replace(self.data, prompts=self.data.prompts[: WRITTEN if writes else 0])
         folder, work = self.work / name, self.work / f"{name}-work"
         self.say(f"— {name}")
-        how: dict[str, Any] = {"recipe": recipe, "folder": folder, "work": work, "name": TARGET, "say": self.say}
-        train_drafter(kind, self.target, self.tokenizer, data, **how)
+        how: dict[str, Any] = {"recipe": recipe, "folder": folder, "work": work, "name": of, "say": self.say}
+        model = self.target if of == TARGET else load_model(of).requires_grad_(False)
+        train_drafter(kind, model, self.tokenizer, data, **how)
         usual = {field.name: field.default for field in fields(DrafterRecipe)}
         given = {key: value for key, value in numbers.items() if value != usual[key]}
         own = {"self_generated": WRITTEN * 512} if writes else {}
@@ -126,11 +134,13 @@ class Lab:
         return TrainedRow(table, name, command, dict(figures), describe("cpu"), versions())
 
     @torch.no_grad()
-    def decoded(self, target: Any, temperature: float, **how: Any) -> tuple[float, float]:
+    def decoded(
+        self, target: Any, temperature: float, given: Sequence[Tensor] | None = None, **how: Any
+    ) -> tuple[float, float]:
         """The acceptance length of a method on held-out prompts, and the bias of a lossy rule, else 0."""
         decoder = decoder_for(target, **decoder_arguments(how))
         emitted, passes, biases = 0, 0, []
-        for ids in prompts(self.tokenizer):
+        for ids in given or prompts(self.tokenizer):
             report = decoder.generate(ids, NEW, seed=0, warp=Warp.sampling(temperature)).report
             emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
             biases.append(0.0 if report.bias is None else report.bias.tv)
@@ -206,7 +216,8 @@ def stages(lab: Lab) -> Iterator[TrainedRow]:
 def lenience(lab: Lab) -> Iterator[TrainedRow]:
     """The shipped draft model under DistillSpec's lossy rule."""
     for epsilon in LENIENT:
-        how = {"method": "draft-model", "drafter": DRAFTER, "k": 4, "rule": "lenient", "epsilon": epsilon}
+        how: dict[str, Any] = {"method": "draft-model", "drafter": DRAFTER, "k": 4}
+        how |= {"rule": "lenient", "epsilon": epsilon}
         length, bias = lab.decoded(lab.target, 1, **how)
         figures = {"length, T = 1": round(length, 3), "bias": round(bias, 4)}
         yield lab.row("lenience", f"ε = {epsilon:g}", "", figures)
@@ -307,17 +318,70 @@ def shift(lab: Lab) -> Iterator[TrainedRow]:
             lab.target, "draft-model", drafter=load_model(DRAFTER), k=4, learn=learning or False
         ) as spec:
             for phase, pieces in (("code", given[:half]), ("prose", given[half:]), ("code again", given[:half])):
-                lengths = []
-                for _ in range(ROUNDS):
-                    emitted, passes = 0, 0
-                    for ids in pieces:
-                        lab.target.generate(ids, max_new_tokens=NEW, do_sample=False)
-                        report = spec.report
-                        assert report is not None
-                        emitted, passes = emitted + report.emitted - report.rows, passes + report.row_rounds
-                    lengths.append(round(emitted / passes, 3))
-                figures |= {f"{phase}: first": lengths[0], f"{phase}: last": lengths[-1]}
+                figures |= served(phase, lab.target, spec, pieces)
         yield lab.row("shift of topic", name, "", figures)
+
+
+def served(phase: str, model: Any, spec: Any, pieces: Sequence[Tensor]) -> dict[str, float]:
+    """Lengths of greedy calls of an enabled model, the first time and the last one of several."""
+    lengths = []
+    for _ in range(ROUNDS):
+        emitted, passes = 0, 0
+        for ids in pieces:
+            model.generate(ids, max_new_tokens=NEW, do_sample=False)
+            emitted += spec.report.emitted - spec.report.rows
+            passes += spec.report.row_rounds
+        lengths.append(round(emitted / passes, 3))
+    return {f"{phase}: first": lengths[0], f"{phase}: last": lengths[-1]}
+
+
+def vocabularies(lab: Lab) -> Iterator[TrainedRow]:
+    """One draft model of a small vocabulary for two targets of larger ones, one behind the other: by the tokens that
+    both have, with n-grams, and learning while it serves.
+    """
+    start = lab.work / "cut"
+    if not start.is_dir():
+        cut_short(load_model(DRAFTER), load_tokenizer(DRAFTER), CUT, start)
+    learning = mmspec.Learning(rate=3e-4, steps=2, loss="reverse-kl")
+    ways: dict[str, tuple[dict[str, Any], Any]] = {
+        "tokens of both": ({"method": "draft-model"}, False),
+        "with n-grams": ({"method": "omnidraft"}, False),
+        "with n-grams, learning": ({"method": "omnidraft"}, learning),
+        "with n-grams, learning, γ = 0.6": ({"method": "omnidraft", "stop": 0.6}, learning),
+    }
+    for name, (method, learn) in ways.items():
+        small, figures = load_model(str(start)), dict[str, float]()
+        for target in (TARGET, REAL):
+            live = lab.target if target == TARGET else load_model(target, "cpu", torch.bfloat16)
+            code = prompts(load_tokenizer(target))[:ASKED]
+            with mmspec.enable(live, **method, drafter=small, k=4, learn=learn) as spec:
+                figures |= served(target, live, spec, code)
+                assert spec.totals is not None
+                figures[f"{target}: kept drafts"] = round(spec.totals.accepted / spec.totals.drafted, 3)
+            if target == TARGET:
+                how = {**method, "drafter": small, "k": 4, "rule": "rejection"}
+                figures[f"{target}: T = 1, rejection"] = round(lab.decoded(live, 1, code, **how)[0], 3)
+        yield lab.row("two vocabularies", name, "", figures)
+
+
+def drafted_drafts(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped draft model, alone and with prompt tokens of its own."""
+    folder, command = lab.trained("ppd-1m", "ppd", BLOCKS, of=DRAFTER)
+    ways: dict[str, dict[str, Any]] = {
+        "draft-model": {"method": "draft-model"},
+        "ppd-model": {"method": "ppd-model", "prompts": str(folder)},
+    }
+    for name, how in ways.items():
+        figures: dict[str, float] = {}
+        for k in (4, 8):
+            small, passes = load_model(DRAFTER), list[int]()
+            small.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+            figures[f"{k} drafts: length"] = length = lab.greedy(lab.target, drafter=small, k=k, **how)
+            emitted = len(prompts(lab.tokenizer)) * (NEW - 1)
+            figures[f"{k} drafts: passes of the draft model in one of the target"] = round(
+                len(passes) / (emitted / length), 3
+            )
+        yield lab.row("drafted drafts", name, command if how["method"] == "ppd-model" else "", figures)
 
 
 def heads(lab: Lab) -> Iterator[TrainedRow]:
@@ -486,6 +550,34 @@ def drafted_sets(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("drafted sets", name, "", figures)
 
 
+def judged(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped judge at several thresholds, asked with which statements held-out code goes on; and what the draft
+    model answers alone.
+    """
+    every = list(judge.questions(lab.corpus.held_out_code))
+    asked = every[:: max(1, len(every) // judge.HELD)][: judge.HELD]
+    ways: dict[str, dict[str, Any]] = {"draft-model, exact": {"method": "draft-model"}}
+    for delta in JUDGED:
+        ways[f"judge, δ = {delta:g}"] = {"method": "judge", "head": f"mmspec/{judge.NAME}", "threshold": delta}
+    kept: list[str | None] = []
+    for name, how in {**ways, "text-1m alone": {"method": "plain"}}.items():
+        small = {"drafter": DRAFTER, "k": 4} if how["method"] != "plain" else {}
+        decoder = decoder_for(lab.target if small else load_model(DRAFTER), **decoder_arguments({**how, **small}))
+        answers, emitted, passes, bias = list[str | None](), 0, 0, 0.0
+        for text in asked:
+            out = decoder.generate(
+                lab.tokenizer(text, return_tensors="pt")["input_ids"], judge.NEW, seed=0, warp=Warp.sampling(0)
+            )
+            answers.append(judge.answer(lab.tokenizer.decode(out.units[0])))
+            emitted, passes = emitted + out.report.emitted - 1, passes + out.report.row_rounds
+            bias += 0.0 if out.report.bias is None else out.report.bias.tv / len(asked)
+        kept = kept or answers
+        alike = [one == other for one, other in zip(answers, kept, strict=True) if other is not None]
+        figures = {"length, on the questions": round(emitted / passes, 3), "bias": round(bias, 4)} if small else {}
+        figures |= {"questions": len(alike), "answers kept": round(sum(alike) / len(alike), 3)}
+        yield lab.row("judged", name, "", figures)
+
+
 def slug(name: str) -> str:
     """A name as that of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
@@ -507,5 +599,8 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "negatives": negatives,
     "drafted sets": drafted_sets,
     "beside": beside,
+    "judged": judged,
+    "two vocabularies": vocabularies,
+    "drafted drafts": drafted_drafts,
 }
 """The tables, by name."""

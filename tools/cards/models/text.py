@@ -26,6 +26,15 @@ def along_drafts(facts: Mapping[str, Any]) -> View:
     return View("Along its drafts", ("held-out text", "depth", "likeliest", "accepted"), rows, note)
 
 
+def of_labels(facts: Mapping[str, Any]) -> View:
+    """A table of what a judge does with tokens of questions that it did not learn from."""
+    rows = [(name, f"{share:.0%}") for name, share in facts["held_out"].items()]
+    right, wrong = (facts["tokens"][kind] for kind in ("right", "wrong"))
+    learnt = f"learnt from {right:,} right tokens and {wrong:,} wrong ones"
+    note = f"At δ = 0.5, of tokens that text-1m would write in answers to held-out questions; {learnt}."
+    return View("What it finds right", ("tokens", "share"), rows, note)
+
+
 MODELS = (
     Shipped(
         name="text-14m",
@@ -84,6 +93,20 @@ HEADS = (
         command="python -m tools.train text-ppd --prose tinyshakespeare.txt",
         tags=("text-generation", "speculative-decoding", "draft-model"),
         measured=along_drafts,
+    ),
+    Shipped(
+        name="text-14m-judge",
+        summary="A judge for `mmspec/text-14m`, lossy: it finds drafted tokens right that the model would not write.",
+        target="transformers",
+        method="judge",
+        drafter="mmspec/text-1m",
+        data=(
+            SOURCES[0],
+            "Ten lines are a question, and the last statement that `mmspec/text-14m` begins behind them the answer.",
+        ),
+        command="python -m tools.train text-judge --prose tinyshakespeare.txt",
+        tags=("text-generation", "speculative-decoding"),
+        measured=of_labels,
     ),
     Shipped(
         name="smollm2-eagle3",

@@ -10,7 +10,7 @@ import tools.cards.models.ssm
 import tools.cards.models.text
 from mmspec.cli.groups import Device, Work
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
-from tools.train.text import hybrid, llama
+from tools.train.text import hybrid, judge, llama
 from tools.train.text.heads import PPD, RECIPE, TARGETS, name_of, train_shipped_head
 
 Prose = Annotated[
@@ -79,3 +79,16 @@ def train_ppd(
     recipe, name = replace(PPD, **given(steps=steps)), name_of(TARGETS[0], "ppd")
     with made([head for head in tools.cards.models.text.HEADS if head.name == name], out, cards, work):
         train_shipped_head(out, work, prose, recipe, device, typer.echo, kind="ppd")
+
+
+def train_judge(
+    prose: Prose,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/text-judge"),
+    questions: Annotated[int, typer.Option(min=20, help="Questions about what the model learnt.")] = 600,
+    device: Device = "cpu",
+) -> None:
+    """Train the judge of the shipped text model by labels that its draft model and its own answers give."""
+    with made([head for head in tools.cards.models.text.HEADS if head.name == judge.NAME], out, cards, work):
+        judge.train(out, prose, questions, device, typer.echo)
