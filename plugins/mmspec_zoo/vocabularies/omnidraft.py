@@ -222,7 +222,7 @@ def _normalised(chances: Tensor) -> Tensor:
 
 
 def _marked(mask: Tensor, units: Tensor, vocab: int) -> Tensor:
-    """Whether each unit is one of `units [batch, slot]` where `mask` is True: `[batch, vocab]` bool."""
+    """The units that are among `units [batch, slot]` where `mask` is True: `[batch, vocab]` bool."""
     found = torch.zeros(len(mask), vocab + 1, dtype=torch.bool, device=mask.device)
     return found.scatter(1, torch.where(mask, units, vocab), True)[:, :vocab]
 
