@@ -80,7 +80,7 @@ class Continuation:
         if ranked is None and request.branches == 1:  # no other outcome has to be known first
             end, place = (lag + pending)[:, None], pending[:, None]
             valid = torch.ones_like(place, dtype=torch.bool)
-            units = self._filled(request, base, scored, end, place, valid, request.count)
+            units = self._filled(request, base, scored, end, place=place, valid=valid, count=request.count)
             return Outcomes(place, units[..., 0], valid), units
         if ranked is None:
             ranked, scored = self._ranked(request, base, lag, pending), base.nodes
@@ -90,11 +90,11 @@ class Continuation:
             return outcomes, units[..., None]
         leaf = base.nodes + torch.arange(units.shape[1], device=lag.device).expand_as(units)
         fed = _with_leaves(base, units, lag[:, None] + place, valid)
-        behind = self._filled(request, fed, scored, leaf, place + 1, valid, request.count - 1)
+        behind = self._filled(request, fed, scored, leaf, place=place + 1, valid=valid, count=request.count - 1)
         return outcomes, torch.cat([units[..., None], behind], 2)
 
     def _filled(
-        self, request: Request, fed: Draft, scored: int, above: Tensor, place: Tensor, valid: Tensor, count: int
+        self, request: Request, fed: Draft, scored: int, above: Tensor, *, place: Tensor, valid: Tensor, count: int
     ) -> Tensor:
         """`count` units behind the nodes `above [batch, branch]` of `fed`, in one pass over its nodes from `scored` on:
         read at these nodes and at masks behind them; `place` and `valid`, of the same shape, are the position of the
