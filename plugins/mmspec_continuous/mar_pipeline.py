@@ -22,6 +22,9 @@ from mmspec.registry.options import build
 from mmspec_continuous.models.mar import MAR
 from mmspec_continuous.models.mar_drafts import DraftedOptions, RowNoise, draw_drafted
 
+SAME = {"token_dim": "numbers of a token", "grid": "tokens a side", "num_classes": "classes", "levels": "noise levels"}
+"""Settings that a model and the one that drafts for it share, with the words for messages."""
+
 
 @dataclass
 class MAROutput(ImagePipelineOutput):
@@ -97,7 +100,7 @@ class MARPipeline(Pipeline):
         if not isinstance(drafter, MAR):
             problem = "none was given" if drafter is None else f"this is a {type(drafter).__name__}"
             raise ValueError(f"cspd drafts with a smaller MAR, drafter=…; {problem}")
-        for name, what in (("token_dim", "numbers of a token"), ("grid", "tokens a side"), ("num_classes", "classes")):
+        for name, what in SAME.items():
             own, other = drafter.config[name], self.transformer.config[name]
             if own != other:
                 raise ValueError(f"{what}: the smaller model has {own}, the model {other}")

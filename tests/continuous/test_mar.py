@@ -167,3 +167,7 @@ def test_files_that_do_not_fit_are_refused(published, tmp_path):
 def test_denoising_steps_are_evenly_apart():
     steps = denoising(100)
     assert steps.times[:3] == [0, 10, 20] and steps.times[-1] == 999 and len(steps.times) == 100
+    fewer = denoising(50, levels=500)
+    assert fewer.times[-1] == 499 and fewer.of_x[-1] == denoising(1000).of_x[499]
+    with pytest.raises(ValueError, match="in 2 to 500 steps, and not 501"):
+        denoising(501, levels=500)

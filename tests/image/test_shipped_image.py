@@ -91,3 +91,13 @@ def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
 def test_it_is_small_and_its_card_says_how_it_is_used(pipe: Any) -> None:
     assert_its_card_names(pipe, NAME, "gs-sjd", "invariant")
     assert_small("emoji", 16_000_000)
+
+
+@pytest.mark.parametrize("form", [{"form": "chain"}, {"width": 3, "nodes": 7}])
+def test_the_shipped_head_drafts_for_it(pipe: Any, plain: Any, form: dict[str, Any]) -> None:
+    """Plain decoding's codes, and drafts of use."""
+    ours = draw(pipe, [0, 1], "eagle", drafter="mmspec/emoji-eagle", k=3, options=form)
+    condition = pipe.encode_prompt(CAPTIONS[:2])
+    margin = lost_by(LlamaGenTarget(pipe.transformer), condition, pipe.transformer.cells, [0, 1], GUIDED)
+    assert_same_units(ours.units, plain(range(2)), margin)
+    assert ours.report.acceptance_length > 1.5, "the shipped head is of no use"

@@ -9,6 +9,8 @@ from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
 from tools.train.pictures.command import train_continuous, train_flow, train_image
 from tools.train.text.command import train_eagle3, train_judge, train_ppd, train_ssm, train_text
+from tools.train.pictures.command import train_continuous, train_flow, train_image, train_image_eagle
+from tools.train.text.command import train_eagle3, train_ppd, train_ssm, train_text
 from tools.train.video.command import train_video
 
 
@@ -22,6 +24,7 @@ def build() -> typer.Typer:
         "text-judge": train_judge,
         "ssm": train_ssm,
         "image": train_image,
+        "image-eagle": train_image_eagle,
         "continuous": train_continuous,
         "flow": train_flow,
         "video": train_video,

@@ -49,6 +49,9 @@ class MAR(ModelMixin, ConfigMixin):
         num_classes: int = 1000,
         head_width: int = 1024,
         head_depth: int = 6,
+        # Noise levels of training from which tokens are denoised: the first ones, fewer for a model that does not know
+        # the last ones well
+        levels: int = TRAINED,
     ) -> None:
         super().__init__()
         cells = grid**2
@@ -120,7 +123,7 @@ class MAR(ModelMixin, ConfigMixin):
         drawn. `temperature` is the factor of the denoising steps' noise; every token has `denoising_steps`. `drawn` is
         called behind every set with its places `[row, n]`; False ends the call, other tokens are 0.
         """
-        steps = denoising(denoising_steps, labels.device)
+        steps = denoising(denoising_steps, labels.device, self.config.levels)
         tokens = torch.zeros(*orders.shape, self.config.token_dim, device=labels.device)
         for left, after in pairwise(self.left_behind(sets)):
             wanted = orders[:, after:left].sort(1).values
@@ -258,18 +261,18 @@ class Steps:
         self.least = torch.cat([variance[1:2], variance[1:]]).log().tolist()  # the first is 0
 
 
-def denoising(count: int, device: torch.device | str = "cpu") -> Steps:
-    """`count` of the steps of training, evenly apart; ᾱ is a cosine (Nichol & Dhariwal, arXiv 2102.09672); refuses
-    fewer than two, and more than in training.
+def denoising(count: int, device: torch.device | str = "cpu", levels: int = TRAINED) -> Steps:
+    """`count` of the first `levels` steps of training, evenly apart; ᾱ is a cosine (Nichol & Dhariwal, arXiv
+    2102.09672); refuses fewer than two, and more than levels.
     """
-    if not 2 <= count <= TRAINED:
-        raise ValueError(f"tokens are denoised in 2 to {TRAINED} steps, and not {count}")
+    if not 2 <= count <= levels:
+        raise ValueError(f"tokens are denoised in 2 to {levels} steps, and not {count}")
     curve = [math.cos((time / TRAINED + 0.008) / 1.008 * math.pi / 2) ** 2 for time in range(TRAINED + 1)]
     beta = torch.tensor([min(1 - b / a, 0.999) for a, b in pairwise(curve)], dtype=torch.float64)
     bars, at, times = (1 - beta).cumprod(0), 0.0, list[int]()
     for _ in range(count):
         times.append(round(at))
-        at += (TRAINED - 1) / (count - 1)
+        at += (levels - 1) / (count - 1)
     return Steps(times, bars[times])
 
 

@@ -104,7 +104,8 @@ def draw_drafted(
     """Tokens as of `MAR.draw`. `drawn` is called behind every pass of the large model with its places `[row, n]` and
     which of these are drafts that were kept, `[row, n]` bool, or None where there were no drafts; False ends the call.
     """
-    steps, cells, dim = denoising(denoising_steps, labels.device), large.cells, large.config.token_dim
+    steps = denoising(denoising_steps, labels.device, large.config.levels)
+    cells, dim = large.cells, large.config.token_dim
     told = noise.normal(cells, denoising_steps + 1, dim)
     tokens = torch.zeros(*orders.shape, dim, device=labels.device)
     tau = TAUS[options.tau] if isinstance(options.tau, str) else options.tau

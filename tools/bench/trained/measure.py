@@ -541,6 +541,12 @@ def negatives(lab: Lab) -> Iterator[TrainedRow]:
         yield lab.row("negatives", name, "", figures)
 
 
+def picture_heads(lab: Lab) -> Iterator[TrainedRow]:
+    """The shipped picture model with its head, exactly and under LANTERN's rule."""
+    for name, figures in pictures.heads():
+        yield lab.row("picture heads", name, "", figures)
+
+
 def drafted_sets(lab: Lab) -> Iterator[TrainedRow]:
     """A pair of small MARs: plain, drafted, and plain with as many passes as drafts leave."""
     if lab.pictures is None:
@@ -596,6 +602,7 @@ TABLES: Mapping[str, Callable[[Lab], Iterator[TrainedRow]]] = {
     "frames": frames,
     "masks": masks,
     "negatives": negatives,
+    "picture heads": picture_heads,
     "drafted sets": drafted_sets,
     "beside": beside,
     "judged": judged,

@@ -1,10 +1,11 @@
-"""The card of the shipped image model."""
+"""The cards of the shipped image model and its head."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from mmspec.report.views import View
 from tools.cards.cards import Shipped
+from tools.cards.models.text import along_drafts
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
@@ -16,7 +17,7 @@ def held_out(facts: Mapping[str, Any]) -> View:
     return View("Held-out pictures", ("what", "value"), rows, f"Held out: {facts['held_out']}.")
 
 
-SHIPPED = (
+MODELS = (
     Shipped(
         name="emoji",
         summary="A LlamaGen-architecture model that draws emoji from captions: 64 × 64 pixels, 16 × 16 codes of 512, a "
@@ -36,3 +37,18 @@ SHIPPED = (
         key_layout="llamagen",
     ),
 )
+HEADS = (
+    Shipped(
+        name="emoji-eagle",
+        summary="LANTERN's drafter (arXiv 2410.03355) for `mmspec/emoji`: one layer of EAGLE-1 on the picture's grid.",
+        target="llamagen",
+        method="eagle",
+        drafter=None,
+        data=MODELS[0].data,
+        command="python -m tools.train image-eagle --data FOLDER",
+        tags=("text-to-image", "speculative-decoding", "eagle", "draft-model"),
+        measured=along_drafts,
+        key_layout="lantern",
+    ),
+)
+SHIPPED = (*MODELS, *HEADS)

@@ -1,5 +1,6 @@
 """The recipes of models that draw captions, as commands."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import tools.cards.models.continuous
 import tools.cards.models.image
 from mmspec.cli.groups import Device, Work, resumable
 from mmspec.cli.places import refuse_folders
-from tools.train.pictures import codes, flow, tokens
+from tools.train.pictures import codes, flow, head, tokens
 from tools.train.pictures.data import load
 from tools.train.shipping import ASSETS, CARDS, Cards, Out, given, made
 
@@ -33,8 +34,21 @@ def train_image(
 ) -> None:
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
     recipe = codes.ImageRecipe(**given(vq_steps=vq_steps, steps=steps, refining=refining))
-    with made(tools.cards.models.image.SHIPPED, out, cards, work):
+    with made(tools.cards.models.image.MODELS, out, cards, work):
         codes.train_and_ship(load(data), recipe, out, work, device, typer.echo)
+
+
+def train_image_eagle(
+    data: Data,
+    out: Out = ASSETS,
+    cards: Cards = CARDS,
+    work: Work = Path("runs/image-eagle"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+) -> None:
+    """Train LANTERN's drafter for the shipped picture model, on the codes that it learned; resumes where it stopped."""
+    recipe = replace(head.RECIPE, **given(steps=steps))
+    with made(tools.cards.models.image.HEADS, out, cards, work):
+        typer.echo(head.train_head(load(data), recipe, out / "emoji-eagle", work, typer.echo)["held_out"])
 
 
 def train_continuous(

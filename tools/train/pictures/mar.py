@@ -45,6 +45,7 @@ class MARRecipe:
     batch: int = 16  # pictures per step
     repeats: int = 4  # denoising steps that are learned of each masked token
     learning_rate: float = 2e-3
+    levels: int = 980  # noise levels that are denoised: of the last ones a small model knows too little
     least_masked: float = 0.7  # the smallest share of masked tokens
     drop: float = 0.1  # share of classes that are dropped, for guidance
     seed: int = 0  # seed of weights and batches
@@ -64,6 +65,7 @@ def untrained(recipe: MARRecipe, token_dim: int, grid: int) -> MAR:
         num_classes=len(CLASSES) + 1,
         head_width=recipe.head_width,
         head_depth=recipe.head_depth,
+        levels=recipe.levels,
     )
     for name, weights in model.named_parameters():
         if name.endswith(("adaLN_modulation.1.weight", "adaLN_modulation.1.bias", "final_layer.linear.weight")):
