@@ -146,7 +146,7 @@ def test_a_budget_that_covers_the_text_is_the_target_itself(target: Any, prompts
 def test_a_budget_keeps_sinks_and_the_latest_at_their_positions(target: Any, prompts: Callable) -> None:
     adapter = TransformersTarget(target)
     whole = adapter.start(prompts(3), 4, 1).cache.slots
-    few = BudgetedTarget(adapter, budget=6, sinks=2)._cut_down(whole, 4)
+    few, _ = BudgetedTarget(adapter, budget=6, sinks=2)._cut_down(whole, 4)
     assert few.length.tolist() == [6, 5, 6] and few.shift.tolist() == [14 - 6, 0, 11 - 6]
     for ours, theirs in zip(few.layers, whole.layers, strict=True):
         for row, kept in enumerate(([0, 1, 10, 11, 12, 13], [0, 1, 2, 3, 4], [0, 1, 7, 8, 9, 10])):

@@ -19,6 +19,7 @@ from mmspec.hosts.budget import BudgetedTarget, Retrieval, last_queries, ranked
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import Branches
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
+from mmspec_text.drafters.streamed import Streamed, latest
 from tests.support.zoo import build
 
 SLOW = ("qwen3_moe", "gemma2", "gpt_oss", "gemma3n_text", "cohere", "deepseek_v3")
@@ -265,7 +266,54 @@ def test_under_guidance_both_halves_are_cut_down(method: str) -> None:
             assert budget == 16 or spec.report.acceptance_rate == 1
 
 
+def test_the_first_and_the_latest_units_by_hand() -> None:
+    """Rows of nine units, of four and of six; five are seen, two of them the first."""
+    units = torch.arange(1, 10).expand(3, -1) * (torch.arange(9) >= torch.tensor([[0], [5], [3]]))
+    prompt = latest(units, torch.tensor([0, 5, 3]), 5, 2)
+    assert prompt["input_ids"].masked_fill(prompt["attention_mask"] == 0, 0).tolist() == [
+        [1, 2, 7, 8, 9],
+        [0, 6, 7, 8, 9],
+        [4, 5, 7, 8, 9],
+    ]
+
+
+@pytest.mark.parametrize("draft_budget", [32, 128])
+def test_a_draft_model_sees_the_first_and_the_latest_units(draft_budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the beginning of every inner call its cache is that of a call over these units, rolled back or read anew; and
+    the text is that of unmodified `generate`.
+    """
+    model, small, reads = build("llama"), build("llama"), list[bool]()
+    start = Streamed.start
+
+    def started(self: Streamed, state: Any, inputs: Any) -> Any:
+        memory = start(self, state, inputs)
+        reads.append(int(memory.seen.max()) == 0)
+        units, held = state.history, state.prompt_length - state.pads + memory.seen
+        for row, (gone, pad) in enumerate(zip(memory.gone, state.host.pads, strict=True)):
+            length, text = int(held[row]) - gone, units[row, pad : pad + int(held[row])]
+            assert length <= draft_budget and memory.cache.slots.length[row] == length
+            seen = torch.cat([text[:4], text[4 + gone :]]) if gone else text
+            alone = self.small.start({"input_ids": seen[None]}, 4, 4).cache.slots
+            for ours, theirs in zip(memory.cache.slots.owning, alone.owning, strict=True):
+                assert torch.allclose(ours.keys[row, :, :length], theirs.keys[0, :, :length], atol=1e-3)
+        return memory
+
+    monkeypatch.setattr(Streamed, "start", started)
+    call = dict(max_new_tokens=40, do_sample=True)
+    expected = stock(model, prompts(), 0, **call)
+    how = dict(drafter=small, budget=128, k=4, draft_budget=draft_budget, draft_sinks=4)
+    with mmspec.enable(model, "triforce", **how) as spec:
+        torch.manual_seed(0)
+        assert_same(model.generate(**prompts(), **call), expected, torch.get_rng_state())
+    report = spec.report
+    assert not report.faults and 1 <= sum(reads) < len(reads) and (draft_budget == 32 or sum(reads) == 1)
+    # The middle level is the target: a pass for the root of every round. Where the draft model sees all, it is it, too
+    assert report.inner_passes > report.rounds and (draft_budget == 32 or report.inner_passes < 3 * report.rounds)
+
+
 def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"a streaming cache of 64 slots with 60 sinks does not fit: the sinks are"):
+        mmspec.enable(build("llama"), "triforce", drafter=build("llama"), draft_budget=64, draft_sinks=60)
     with pytest.raises(ValueError, match=r"a budget of 16 slots has no room for the first chunk of 16 and another"):
         mmspec.enable(build("llama"), "triforce", budget=16, chunk=16)
     with pytest.raises(

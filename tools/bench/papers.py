@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from json import dumps as json_of
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -27,6 +28,7 @@ from mmspec.bench.methods import decoder_arguments
 from mmspec.bench.timing import describe, versions
 from mmspec.cli.places import refuse_unwritable
 from mmspec.core.decoder import Decoder, Output
+from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
@@ -190,6 +192,42 @@ def bias(row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: S
     return {"bias, nats": float(torch.cat(apart).mean()), "pairs with one text": sum(same) / len(same)}
 
 
+LONG = 4_096
+"""Tokens of a long text."""
+SLOTS = (256, 1_024, 4_096, 8_160)
+"""Slots of caches over which passes are timed; a model's context is 8,192."""
+
+
+def long_text(plain: Decoder, tokenizer: Any, new: int) -> Iterator[Tensor]:
+    """The beginning of all held-out prose and code, in one text."""
+    text = "\n".join([*held_out()["prose"], *held_out()["code"]])
+    yield tokenizer(text, return_tensors="pt")["input_ids"][:, :LONG]
+
+
+def by_slots(
+    row: Row, how: Mapping[str, Any], prompts: Sequence[Tensor], outputs: Sequence[Output]
+) -> dict[str, float]:
+    """Passes over the target's own weights beside those that verify, for each of these; and of plain decoding, CPU
+    milliseconds of a pass of one node and of seven, by the slots of its cache: the least of some.
+    """
+    report = outputs[0].report
+    if report.inner_passes:
+        return {"prompt tokens": prompts[0].shape[1], "drafting passes a pass": report.inner_passes / report.rounds}
+    target = decoder_for(load_model(row.model, "cpu", dtype_of(row.dtype)), PLAIN).target
+    started, units = target.start(_inputs(prompts[0][:, :8]), SLOTS[-1], 8), prompts[0]
+    slots, found = started.cache.slots, dict[str, float]()
+    for length, nodes in product(SLOTS, (1, 7)):
+        draft = Draft.chain(units[:, 1:nodes]).rooted(units[:, 0], torch.tensor([nodes]))
+        slots.set_length(torch.tensor([length]))
+        seconds = []
+        for _ in range(7):
+            began = time.process_time()
+            target.verify(started.cache, draft)
+            seconds.append(time.process_time() - began)
+        found[f"ms a pass of {nodes}, {length} slots"] = 1e3 * min(seconds)
+    return found
+
+
 WEIGHTS, WHOLE = 120_484_224, 14_833_664
 """Bytes of text-14m, text-1m and packed copies of both; what a call takes beside them, without a budget that binds."""
 
@@ -301,6 +339,31 @@ ROWS: Mapping[str, Row] = {
         new=32,
         on_disk=True,
         figures=at_once,
+    ),
+    "triforce, a long text": Row(
+        "smollm2",
+        {
+            "triforce": {},
+            "triforce, 1024 slots": {"method": "triforce", "budget": 1024},
+            "triforce, 256 slots": {"method": "triforce", "budget": 256},
+        },
+        long_text,
+        new=32,
+        dtype="bfloat16",
+        figures=by_slots,
+    ),
+    "triforce, a draft model": Row(
+        "mmspec/text-14m",
+        {
+            "triforce": {"drafter": DRAFTER, "budget": 128, "inner_k": 2},
+            "triforce, without a model": {"method": "triforce", "budget": 128},
+        },
+        code,
+        new=96,
+        figures=lambda row, how, prompts, outputs: {
+            "drafting passes a pass": sum(out.report.inner_passes for out in outputs)
+            / sum(out.report.rounds for out in outputs)
+        },
     ),
     "prompt tokens, by each tree": Row(
         "mmspec/text-14m",
