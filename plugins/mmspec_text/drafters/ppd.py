@@ -215,7 +215,7 @@ class ProbeDrafter:
         return self.shape.width(self._depth(k))
 
     def start(self, state: State, inputs: Any) -> Tensor | None:
-        """What the probes behind the prompt hold, where the prefill had some."""
+        """The contents of the probes behind the prompt, where the prefill had some."""
         step = state.step
         return None if step is None or step.scores.auxiliary is None else behind_root(step)
 

@@ -223,6 +223,7 @@ def _normalised(chances: Tensor) -> Tensor:
 
 def _marked(mask: Tensor, units: Tensor, vocab: int) -> Tensor:
     """The units that are among `units [batch, slot]` where `mask` is True: `[batch, vocab]` bool."""
+    """True for units that are among `units [batch, slot]` where `mask` is True: `[batch, vocab]` bool."""
     found = torch.zeros(len(mask), vocab + 1, dtype=torch.bool, device=mask.device)
     return found.scatter(1, torch.where(mask, units, vocab), True)[:, :vocab]
 
@@ -333,7 +334,7 @@ class OmniDraft(SmallModelDrafter):
         return Draft.chain(units, self._drawn(chain.joined, drafted.distribution), valid, score)
 
     def _drawn(self, joined: Joined, pieces: Distribution | None) -> Grouped | None:
-        """What the units were drawn from, of pieces drawn from distributions over units."""
+        """The distributions of the units, of pieces drawn from distributions over units."""
         if not isinstance(pieces, Categorical):
             return None
         assert self.ngrams is not None
