@@ -7,10 +7,8 @@ import typer
 
 from mmspec.cli.arguments import checked
 from mmspec.cli.boundary import run
-from tools.train.pictures.command import train_continuous, train_flow, train_image
-from tools.train.text.command import train_eagle3, train_judge, train_ppd, train_ssm, train_text
 from tools.train.pictures.command import train_continuous, train_flow, train_image, train_image_eagle
-from tools.train.text.command import train_eagle3, train_ppd, train_ssm, train_text
+from tools.train.text.command import train_eagle3, train_judge, train_ppd, train_ssm, train_text
 from tools.train.video.command import train_video
 
 
