@@ -39,30 +39,10 @@ APART = re.compile(r"[,;]| (?:and|or|&) ")
 MARKS = " ,-.:;!?()[]{}\"'"
 ARTICLES = frozenset({"a", "an", "the"})
 EMPTY = ARTICLES | {
-    *(
-        "i",
-        "is",
-        "are",
-        "am",
-        "be",
-        "it",
-        "to",
-        "of",
-        "in",
-        "on",
-        "at",
-        "by",
-        "for",
-        "with",
-        "no",
-        "yes",
-        "0",
-        "1",
-        "2",
-    ),
+    *("is", "are", "am", "be", "it", "to", "of", "in", "on", "at", "by", "for", "with", "no", "yes"),
     *("neither", "none", "nothing", "null", "unknown", "no dog", "no cat", "no animal"),
 }
-"""Answers that name nothing."""
+"""Answers that name nothing, as do single letters and digits."""
 LENGTH: Mapping[str, Any] = MappingProxyType({"max_new_tokens": 16, "do_sample": False})
 
 
