@@ -253,13 +253,15 @@ def test_a_ranking_is_a_pass_of_the_target_and_is_counted() -> None:
     assert counts == [[0, 1, 2, 3, 4], [0, 1, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("drafted", [False, True], ids=["no model", "a draft model"])
 @pytest.mark.parametrize("method", ["cascade", "triforce"])
-def test_under_guidance_both_halves_are_cut_down(method: str) -> None:
+def test_under_guidance_both_halves_are_cut_down(method: str, drafted: bool) -> None:
     model, given = build("llama"), {"input_ids": prompts(1)["input_ids"]}
+    own: dict[str, Any] = {"drafter": build("llama"), "draft_budget": 32} if drafted else {}
     call = dict(max_new_tokens=12, do_sample=True, guidance_scale=1.5)
     expected = stock(model, given, 0, **call)
     for budget in (16, 128):
-        with mmspec.enable(model, method, k=4, budget=budget) as spec:
+        with mmspec.enable(model, method, k=4, budget=budget, **own) as spec:
             torch.manual_seed(0)
             assert_same(model.generate(**given, **call), expected, torch.get_rng_state())
             assert not spec.report.faults and spec.report.drafted
