@@ -25,6 +25,8 @@ MISTAKES = [
 EDGES = [(f"{recipe} {needs} {more}", says) for recipe, needs in NEEDS.items() for more, says in MISTAKES]
 NEEDS["flow"] = "--data there"  # it makes no card
 EDGES += [(f"flow {NEEDS['flow']} {more}", says) for more, says in MISTAKES[:-1]]
+NEEDS["image-eagle"] = "--data there"  # it has no device
+EDGES += [(f"image-eagle {NEEDS['image-eagle']} {more}", says) for more, says in MISTAKES[1:]]
 EDGES += [
     ("image", "--data"),
     ("image --data gone", "gone"),
