@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 72_932,
+    "lines of Python": 74_364,
     "lines about compiled rounds": 1_462,
-    "files of up to 90 lines with one importer, in their own folder": 17,
+    "files of up to 90 lines with one importer, in their own folder": 20,
     "functions with more than 7 positional arguments": 0,
 }
 COMPILED = ("core/compile/*.py", "hosts/buffer_cache.py")

@@ -95,7 +95,7 @@ def test_so_in_a_new_process(pipe, tmp_path):
 
 def test_every_door_knows_it_by_its_config_before_weights_are_read(folder, pipe, tmp_path, monkeypatch):
     again = mmspec.Pipeline.from_pretrained(folder, k=5)
-    served = models.load(str(folder), "cpu", None, None, {})
+    served = models.load(str(folder), "cpu", None, None, {}).pipe
     assert isinstance(again, JanusPipeline) and isinstance(served, JanusPipeline)
     again.set_progress_bar_config(disable=True)
     call = dict(prompt="a red fox", seed=3, output_type="latent")
