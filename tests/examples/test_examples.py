@@ -15,7 +15,7 @@ import mmspec
 from tests.image.test_steered_diffusion import stable_diffusion
 
 FOLDER = Path(__file__).parents[2] / "examples"
-ELSEWHERE = {"ray_serve", "ray_batch", "learn_online"}
+ELSEWHERE = {"ray_serve", "ray_openai", "ray_batch", "learn_online"}
 """Scripts that need Ray, and one that takes ten minutes."""
 
 

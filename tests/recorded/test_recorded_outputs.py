@@ -67,6 +67,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "vocab-trim": {"drafter": SMALL, "corpus": range(1024), "k": 3},
     "omnidraft": {"drafter": SMALL, "k": 3},
     "specmemo": {"drafter": SMALL, "k": 3, "memory_budget": "8MB"},
+    "ppd-model": {"drafter": "mmspec/text-14m", "prompts": "mmspec/text-14m-ppd", "k": 4},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     **{name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "mc-sjd", "sjd-pac")},
