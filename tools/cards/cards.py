@@ -21,7 +21,11 @@ from tools.report.markdown import escaped, in_markdown
 from tools.report.whole import WholeResult, load_whole
 
 BENCH, FURTHER = BENCHES
-MORE = {".bfloat16.bench.json": "Speed in bfloat16", FURTHER: "Speed of further methods"}
+MORE = {
+    ".float32.bench.json": "Speed in float32, of other questions",
+    ".bfloat16.bench.json": "Speed in bfloat16",
+    FURTHER: "Speed of further methods",
+}
 SMALL = "A model of this size is for demonstrations, tests and benchmarks of speculation; it knows nothing."
 
 
