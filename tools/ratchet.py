@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "lines of Python": 74_364,
+    "lines of Python": 74_378,
     "lines about compiled rounds": 1_462,
     "files of up to 90 lines with one importer, in their own folder": 20,
     "functions with more than 7 positional arguments": 0,

@@ -204,6 +204,8 @@ class Pipeline(DiffusionPipeline):
         decoder = self._decoder
         assert decoder is not None
         if self._bound_device != self._execution_device:  # drafter and rule may hold tensors of the target
+            if isinstance(decoder, SharingDecoder):
+                raise ValueError("calls share passes where the model was: use(…) and share_passes(…) again after to(…)")
             decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
         if k is None or whole("k", k) == decoder.k:
@@ -212,21 +214,21 @@ class Pipeline(DiffusionPipeline):
             raise ValueError(f"calls that share passes draft k={decoder.k} units: say another number in use(…), before")
         return rebound(decoder, k)
 
-    def share_passes(self, rows: int, thread: Executor | None = None) -> None:
+    def share_passes(self, rows: int, thread: Executor | None = None, *, owned: bool = False) -> None:
         """Let calls that run at the same time, each in a thread of its own, share passes of at most so many rows.
 
         A row is what it is alone; a call that ends makes room for the next one. Who reads a stream holds up the others.
-        Callbacks get a copy of the pipeline, with the scale and the size of their call. `use`, and another device, end
-        it.
+        Callbacks get a copy of the pipeline, with the scale and the size of their call. `use` ends it.
 
         Args:
             rows: Most rows of a pass.
-            thread: As in `mmspec.core.sharing.SharingDecoder`.
+            thread: As in `mmspec.core.sharing.SharingDecoder`, like `owned`.
+            owned: Whether nobody else can change the model.
 
         Raises:
             ValueError: The passes of the pipeline's model, or its drafter's, belong to one call.
         """
-        self._decoder = SharingDecoder(self.decoder(), rows, thread=thread)
+        self._decoder = SharingDecoder(self.decoder(), rows, owned=owned, thread=thread)
 
     def computed(self, run: Callable[[], Made]) -> Made:
         """The result of a function that runs modules; if calls share passes, in the thread in which these run, so that

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmspec.api.pipeline import Pipeline
 from mmspec.api.row_values import argument, as_json, cells, ids_of, is_missing, objects, seed_of, shape_of, together
-from mmspec.core.sharing import Caller
+from mmspec.core.threads import Caller
 from mmspec.registry.numbers import integers
 from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown

@@ -15,11 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -56,61 +55,6 @@ class Sharer:
     kind: Hashable = None  # of calls whose rows can be among its own; None: there are none
     passed: Passed | BaseException | None = None  # its part of the last pass, or what ended that
     kept: tuple[Tensor, Tensor] | None = None  # path and count of its last round
-
-
-def compute_with(helpers: int) -> None:
-    """Let this thread compute with so many threads."""
-    torch.set_num_threads(helpers)
-    torch.get_num_threads()  # else torch takes the process's latest number when the thread first computes
-
-
-class Caller(Executor):
-    """Runs in the caller's thread what calls in other threads submit."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-
-    def submit(self, run: Callable[..., Any], /, *args: Any, **how: Any) -> Future[Any]:
-        job: Future[Any] = Future()
-        self._jobs.put((job, partial(run, *args, **how)))
-        return job
-
-    def run(self, calls: Sequence[Callable[[], Any]], threads: int) -> None:
-        """Run calls, so many at a time, and until all have ended what they submit; raises what one of them raises."""
-        helpers, stopped = torch.get_num_threads(), None
-        try:
-            with ThreadPoolExecutor(threads, initializer=compute_with, initargs=(1,)) as pool:
-                running = [pool.submit(call) for call in calls]
-                for each in running:
-                    each.add_done_callback(lambda _: self._jobs.put(None))
-                left = len(running)
-                while left:
-                    try:
-                        given = self._jobs.get()
-                        left -= given is None
-                        if given is not None:
-                            _fulfil(*given, stopped)
-                    except KeyboardInterrupt as error:  # the calls end with it, each in its thread
-                        stopped = error
-                        pool.shutdown(wait=False, cancel_futures=True)
-        finally:
-            torch.set_num_threads(helpers)  # the process's number, which its later threads take
-        if stopped is not None:
-            raise stopped
-        for each in running:
-            each.result()
-
-
-def _fulfil(job: Future[Any], run: Callable[[], Any], stopped: BaseException | None) -> None:
-    """Give a job its result, or what ended it; once something has `stopped` all, that."""
-    try:
-        if stopped is not None:
-            raise stopped
-        job.set_result(run())
-    except BaseException as error:
-        job.set_exception(error)
-        if error is not stopped and not isinstance(error, Exception):
-            raise
 
 
 class SharedPasses:
@@ -275,13 +219,10 @@ class SharedPasses:
     def _measure(self) -> None:
         """Tell the policy what the last passes gave and took, if they were over the calls that there are."""
         calls = [call for call in self._calls if call.kind is not None]
-        if (
-            not calls
-            or self._last is None
-            or isinstance(self._policy, Fixed)
-            or any(call.kept is None for call in calls)
-        ):
-            return  # a fixed length reads nothing of the device
+        if isinstance(self._policy, Fixed):
+            return  # it reads nothing of the device
+        if self._last is None or not calls or any(call.kept is None for call in calls):
+            return
         (began, deepest), gave = self._last, list[tuple[int, int]]()
         for call in calls:
             assert call.state is not None and call.kept is not None
@@ -446,9 +387,8 @@ class SharingDecoder(Decoder):
         prompt: Most units of prompts that are read between two passes, while others wait; a longer prompt is read
             between two passes alone.
         owned: Whether nobody else can change the model: what the first call finds out about it then holds for all.
-        thread: An executor of one thread, in which the model's passes run; None: in the threads of the calls. On a CPU
-            OpenMP's helpers wait actively for their master as long as a process has no more of them than processors:
-            passes of short operations are half as long again where several threads have helpers of their own.
+        thread: An executor of one thread, in which the model's passes run (`mmspec.core.threads`); None: in the threads
+            of the calls.
 
     Raises:
         ValueError: Its target cannot be shared, or its drafter acts inside of the target's own passes.

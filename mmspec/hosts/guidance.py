@@ -82,9 +82,11 @@ class GuidedCache:
         return self._taken([half * self.rows + row for half in range(halves) for row in rows], len(rows))
 
     def _taken(self, physical: list[int], rows: int) -> "GuidedCache":
-        self.slots.take(on_device(physical, self.slots.length.device, torch.int64))
+        order = on_device(physical, self.given.device, torch.int64)
+        given = self.given[order]
+        self.slots.take(order)
         self.slots.begun = [self.slots.begun[row] for row in physical]
-        return replace(self, rows=rows, given=self.given[physical])
+        return replace(self, rows=rows, given=given)
 
     def load(self, call: "GuidedCache") -> "GuidedCache":
         """Take over the cache of a call: the one that the call goes on with."""

@@ -21,7 +21,8 @@ from mmspec.api.pipeline import Pipeline
 from mmspec.api.stored import Stored, pipeline_of
 from mmspec.core.decoder import Decoder
 from mmspec.core.learning import Learner, Learning
-from mmspec.core.sharing import SharingDecoder, compute_with
+from mmspec.core.sharing import SharingDecoder, shareable
+from mmspec.core.threads import compute_with
 from mmspec.hosts.devices import dtype_of
 from mmspec.hosts.loading import load_model, load_processor
 from mmspec.registry.suggest import unknown
@@ -48,7 +49,7 @@ class Computed:
 
 def computing() -> ThreadPoolExecutor:
     """A thread that computes for a model. Nothing of the model is computed in the caller's, which would get helpers of
-    its own (`mmspec.core.sharing.SharingDecoder`).
+    its own (`mmspec.core.threads`).
     """
     return ThreadPoolExecutor(1, initializer=compute_with, initargs=(torch.get_num_threads(),))
 
@@ -84,7 +85,7 @@ class Language(Computed):
     ) -> "Language":
         """Load a causal language model, in float32 unless a dtype is named; a chat template is for a model that has
         none. With `learn`, its drafter learns from the answers while no call runs. The other arguments go to
-        `decoder_for`, and for `rows` to `sharing`.
+        `decoder_for`, and `rows` to `together`.
         """
         processor = load_processor(name)
         if template is not None:
@@ -93,7 +94,9 @@ class Language(Computed):
         model = thread.submit(load_model, name, device, dtype_of(dtype)).result()
         decoder = thread.submit(partial(decoder_for, model, **how)).result()
         learner = learner_of(decoder, Learning(idle=True) if learn else None)
-        decoder, rows = sharing(decoder, rows, thread)
+        rows = together(decoder, rows)
+        if rows > 1:
+            decoder = SharingDecoder(decoder, rows, owned=True, thread=thread)
         return cls(model, processor, decoder, learner, rows=rows, thread=thread)
 
 
@@ -105,7 +108,7 @@ class Drawing(Computed):
 
     @classmethod
     def load(cls, name: str, rows: int | None, **how: Any) -> "Drawing":
-        """Load a pipeline; arguments as in `mmspec.Pipeline.from_pretrained`, and for `rows` as in `sharing`."""
+        """Load a pipeline; arguments as in `mmspec.Pipeline.from_pretrained`, and `rows` as in `together`."""
         thread = computing()
         pipe: Pipeline = thread.submit(partial(mmspec.Pipeline.from_pretrained, name, **how)).result()
         if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
@@ -113,27 +116,28 @@ class Drawing(Computed):
                 f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served"
             )
         pipe.set_progress_bar_config(disable=True)  # it would stand on the server's terminal
-        _, rows = sharing(pipe.decoder(), rows, thread)
+        rows = together(pipe.decoder(), rows)
         if rows > 1:
-            pipe.share_passes(rows, thread)
+            pipe.share_passes(rows, thread, owned=True)
         return cls(pipe, rows=rows, thread=thread)
 
 
-def sharing(decoder: Decoder, rows: int | None, thread: ThreadPoolExecutor | None = None) -> tuple[Decoder, int]:
-    """A decoder whose calls share passes, and how many at a time; None: as many as pay.
+def together(decoder: Decoder, rows: int | None) -> int:
+    """The calls of a decoder that share passes at a time; where no number is named, as many as pay.
 
     Recorded rounds are of one call, and on a GPU they are worth more than company to small models: there it is one call
     at a time, unless a number is named.
     """
     if rows == 1 or (rows is None and decoder.captures.way is not None):
-        return decoder, 1
+        return 1
     try:
-        return SharingDecoder(decoder, rows or TOGETHER, owned=True, thread=thread), rows or TOGETHER
+        shareable(decoder)
     except ValueError as error:
         if rows is not None:
             raise
         warn(f"requests are answered one at a time: {error}")
-        return decoder, 1
+        return 1
+    return rows or TOGETHER
 
 
 Served = Language | Drawing

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import urllib.request
 from collections.abc import Iterator
 
@@ -12,7 +13,6 @@ from tests.support.serving import Plain
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
 
-PORT = 8642
 MODEL = "mmspec/text-1m"
 
 
@@ -27,9 +27,12 @@ def url() -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
     cluster.add_node(**machine)
     ray.init(address=cluster.address, log_to_driver=False)
-    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(replicas({"model": MODEL, "method": "prompt-lookup", "number": "2"}))
-    yield f"http://127.0.0.1:{PORT}"
+    yield f"http://127.0.0.1:{port}"
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()

@@ -68,6 +68,14 @@ def test_what_belongs_to_one_call_is_refused(tiny: TextToImagePipeline) -> None:
         pipe("red heart", guidance_scale=2.0, callback_on_step_end=other_words)
 
 
+def test_a_pipeline_that_was_moved_shares_no_passes(tiny: TextToImagePipeline) -> None:
+    pipe = quiet(TextToImagePipeline(**tiny.components).use("gs-sjd", k=6))
+    pipe.share_passes(2)
+    pipe._bound_device = torch.device("meta")
+    with pytest.raises(ValueError, match=r"again after to\("):
+        pipe("red heart")
+
+
 def test_a_call_may_change_its_own_scale(pipe: TextToImagePipeline) -> None:
     def more(copy: Any, step: int, *_: Any) -> dict[str, Any]:
         copy.guidance_scale = 5.0

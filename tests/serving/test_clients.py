@@ -15,10 +15,11 @@ from transformers import LogitsProcessor
 from mmspec.api.build import decoder_for
 from mmspec.api.enable import Enabled
 from mmspec.core.matchers import LlguidanceMatcher
+from mmspec.core.sharing import SharingDecoder
 from mmspec.serving.app import application
 from mmspec.serving.fields import seed_of
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Language, Models, sharing
+from mmspec.serving.models import Language, Models
 from tests.support.serving import CHAT, LOOP, Plain, language
 
 MODEL, PROMPT = "mmspec/text-1m", "def __init__(self, name, value):\n    self.name = name\n"
@@ -44,8 +45,8 @@ def app(plain: Plain) -> App:
 @pytest.fixture(scope="module")
 def shared(plain: Plain) -> App:
     """The same, with calls that share passes."""
-    decoder, rows = sharing(decoder_for(plain.model, "prompt-lookup"), 4)
-    return application(Models({MODEL: Language(plain.model, plain.tokenizer, decoder, rows=rows)}), Limits())
+    decoder = SharingDecoder(decoder_for(plain.model, "prompt-lookup"), 4)
+    return application(Models({MODEL: Language(plain.model, plain.tokenizer, decoder, rows=4)}), Limits())
 
 
 def asked(app: App, ask: Ask) -> Any:

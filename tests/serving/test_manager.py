@@ -12,12 +12,13 @@ from mmspec.api.build import decoder_for
 from mmspec.api.enable import Enabled, learner_of
 from mmspec.cli import serve
 from mmspec.core.learning import Learning
+from mmspec.core.sharing import SharingDecoder
 from mmspec.serving import refuse_missing
 from mmspec.serving.app import Managers
 from mmspec.serving.door import Door
 from mmspec.serving.fields import Chat, Completion, checked, settings_of
 from mmspec.serving.limits import Limits
-from mmspec.serving.models import Language, Models, load, sharing
+from mmspec.serving.models import Language, Models, load
 from mmspec.serving.request import CURRENT, ClientGone, Request, UnknownModelError
 from tests.support.serving import Leaving, Plain, ask, generator_state, language
 
@@ -64,8 +65,8 @@ def test_a_drafter_learns_from_answers_and_changes_none(plain: Plain) -> None:
     learner = learner_of(decoder, Learning(idle=True, rate=0.01, positions="emitted"))
     assert learner is not None
     weights = [weight.clone() for weight in learner.lesson.weights()]
-    decoder, rows = sharing(decoder, 4)
-    models = Models({"m": Language(plain.model, plain.tokenizer, decoder, learner, rows=rows)})
+    served = Language(plain.model, plain.tokenizer, SharingDecoder(decoder, 4), learner, rows=4)
+    models = Models({"m": served})
     managers = Managers(models, LIMITS)
     asked = [("def f(self", 3, 20), ("x = [1, 2, 3, 1, 2", 4, 20), ("import os", 5, 20)]
     sampling = {"do_sample": True, "temperature": 0.8}

@@ -20,8 +20,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.rules import Match, Rejection, Rule
-from mmspec.core.sharing import Caller, SharingDecoder
+from mmspec.core.sharing import SharingDecoder
 from mmspec.core.state import State
+from mmspec.core.threads import Caller
 from mmspec.core.warp import Warp
 from mmspec.hosts import target as target_module
 from mmspec.hosts.target import TransformersTarget

@@ -36,9 +36,7 @@ class Beginning:
     most: int  # most known units that one pass catches up with; behind more, passes are added
     rows: int  # rows of the batch
     device: torch.device  # where the units are
-    mask: int | None = (
-        None  # the unit that the draft model was trained to fill in, all masks of a pass; None: it was not
-    )
+    mask: int | None = None  # the unit in whose places the draft model was trained to fill in others; None: it was not
 
 
 class Continuation:
